@@ -1,0 +1,190 @@
+"""Settings: frozen dataclasses to and from TOML, strictly.
+
+A settings class is written beside what it configures. Its fields carry their help text
+(`option`), so that the command line, the TOML reader and `run.toml` all come from one place.
+Sections are nested dataclasses; a key in a section is spelled `section.key` with `--set`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bertkit.errors import UserError, suggest
+
+T = TypeVar("T")
+
+
+def option(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    argument: bool = False,
+    choices: tuple[str, ...] = (),
+    short: str = "",
+    name: str = "",
+    factory: Any = MISSING,
+    hidden: bool = False,
+) -> Any:
+    """A field of a settings class with its help. `argument`: given by place, not by name."""
+    metadata = {
+        "help": help, "argument": argument, "choices": choices, "short": short, "name": name, "hidden": hidden,
+    }  # fmt: skip
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata=metadata)
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Options every verb takes."""
+
+    seed: int = option(0, "Makes every random choice repeatable.")
+    threads: int = option(0, "CPU threads; 0 takes what this process may use.")
+    device: str = option("auto", "Where to compute.", choices=("auto", "cpu", "cuda", "mps"))
+    precision: str = option("auto", "auto is bf16 where the CPU multiplies it fast.", choices=("auto", "fp32", "bf16"))
+
+
+def hints(cls: type) -> dict[str, Any]:
+    """Field name → type, resolved."""
+    return get_type_hints(cls)
+
+
+def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T | None = None) -> T:
+    """A settings object from plain values; an unknown key or a wrong type is an error with the fix."""
+    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    types_ = hints(cls)
+    given: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise UserError(f"{where}: there is no setting '{key}'. {suggest(name, list(known))}")
+        current = getattr(base, name) if base is not None else None
+        given[name] = _fit(types_[name], value, f"{where}: {key}", current)
+        choices = known[name].metadata.get("choices")
+        if choices and given[name] not in choices:
+            raise UserError(f"{where}: {key} is {value!r}. {suggest(str(value), list(choices))}")
+    if base is not None:
+        return replace(base, **given)  # type: ignore[type-var]
+    missing = [
+        f.name for f in known.values()
+        if f.name not in given and f.default is MISSING and f.default_factory is MISSING
+    ]  # fmt: skip
+    if missing:
+        raise UserError(f"{where}: {', '.join(missing)} must be given.")
+    return cls(**given)
+
+
+def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:
+    """The value as the type the field wants."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, dict):
+            raise UserError(f"{where} is a section with keys of its own, not {value!r}.")
+        return build(kind, value, where, base)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in inner:
+            return None
+        return _fit(next(k for k in inner if k is not type(None)), value, where)
+    if origin in (tuple, list):
+        if not isinstance(value, (list, tuple)):
+            raise UserError(f"{where} must be a list, not {value!r}.")
+        return tuple(_fit(inner[0], item, where) for item in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if kind is Any or kind is dict or origin is dict or (type(value) is kind):
+        return value
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes", Path: "a path"}
+    raise UserError(f"{where} must be {names.get(kind, kind)}, not {value!r}.")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as plain values, or a message with file and line."""
+    try:
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise UserError(f"{path}: not TOML ({reason}). Numbers stand bare, text in quotes.") from None
+
+
+def parse_set(assignment: str) -> dict[str, Any]:
+    """`a.b=3` → {"a": {"b": 3}}. The value is TOML; a bare word is taken as text."""
+    key, equals, raw = assignment.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {assignment}: write KEY=VALUE, e.g. --set model.depth=6.")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    for part in reversed(key.strip().split(".")):
+        value = {part: value}
+    return typing.cast(dict[str, Any], value)
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Two nested tables as one; `above` wins."""
+    out = dict(below)
+    for key, value in above.items():
+        key = key.replace("-", "_")
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merged(out[key], value) if both else value
+    return out
+
+
+def to_plain(settings: Any) -> dict[str, Any]:
+    """Settings as nested plain values that TOML and JSON can hold; None is left out."""
+    plain: dict[str, Any] = {}
+    for f in dataclasses.fields(settings):
+        value = getattr(settings, f.name)
+        if value is None:
+            continue
+        if is_dataclass(value):
+            value = to_plain(value)
+        elif isinstance(value, Path):
+            value = str(value)
+        elif isinstance(value, tuple):
+            value = [str(item) if isinstance(item, Path) else item for item in value]
+        plain[f.name] = value
+    return plain
+
+
+def to_toml(values: dict[str, Any], _at: str = "") -> str:
+    """Nested plain values as TOML text."""
+    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    text = "\n".join(lines) + ("\n" if lines else "")
+    for key, value in values.items():
+        if isinstance(value, dict):
+            text += f"\n[{_at}{key}]\n" + to_toml(value, f"{_at}{key}.")
+    return text
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)
+
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+def preset(name: str) -> dict[str, Any]:
+    """A preset's values by name, e.g. bert-mini."""
+    path = PRESETS / f"{name}.toml"
+    if not path.is_file():
+        raise UserError(f"There is no preset '{name}'. {suggest(name, [p.stem for p in PRESETS.glob('*.toml')])}")
+    return read_toml(path)

@@ -1,0 +1,20 @@
+"""The one exception a user's mistake raises."""
+
+
+class UserError(Exception):
+    """A mistake the user can mend. The message says what, where, which value, and what to do.
+
+    The command line prints it alone and exits with code 2; the server answers 4xx with it.
+    """
+
+
+class DamagedFile(UserError):
+    """A file that cannot be trusted: truncated, altered, or of another format than its name says."""
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """A "did you mean" clause for a mistyped word, or the list of what there is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"There is: {', '.join(sorted(known))}."

@@ -1,0 +1,50 @@
+"""How library code tells things without printing: notes and progress go to whoever listens.
+
+`note` is for what the user must know (rows dropped, tokens cut, precision used); `track` wraps a
+long iteration. By default notes go to the `bertkit` logger and progress to nobody; the command
+line installs a terminal listener.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
+
+Item = TypeVar("Item")
+_log = logging.getLogger("bertkit")
+
+
+class Listener(Protocol):
+    """Where notes and progress go."""
+
+    def note(self, message: str) -> None: ...
+
+    def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]: ...
+
+
+class _Logger:
+    def note(self, message: str) -> None:
+        _log.warning(message)
+
+    def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
+        yield from items
+
+
+_listener: Listener = _Logger()
+
+
+def listen(listener: Listener) -> None:
+    """Send notes and progress to `listener` from now on."""
+    global _listener
+    _listener = listener
+
+
+def note(message: str) -> None:
+    """Tell the user something they must know."""
+    _listener.note(message)
+
+
+def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+    """Iterate over items while the listener shows how far it is. `total` counts items."""
+    yield from _listener.track(items, label, total)
