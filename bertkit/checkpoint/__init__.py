@@ -1,0 +1,1 @@
+"""Model folders in and out."""

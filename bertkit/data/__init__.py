@@ -1,0 +1,1 @@
+"""Files to batches: numpy until the last line."""

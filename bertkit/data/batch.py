@@ -1,0 +1,145 @@
+"""Texts of any length packed into one run of tokens: no padding reaches a linear layer.
+
+Texts are sorted by length. Runs of equal (or nearly equal) length form groups, and only
+attention, which must see one text at a time, works group by group: a group of equal lengths is
+a plain view of the run, a group of unequal lengths is padded for the attention product alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# A padded group may hold this share of padding before it is split. Padding costs attention
+# products only, and each further group costs some 30 microseconds a layer.
+MOST_PADDING = 0.15
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring texts that attend together: tokens [start, stop) of the run."""
+
+    start: int
+    stop: int
+    texts: int
+    length: int  # the longest of them
+    lengths: Tensor | None = None  # (texts,) when they differ
+    gather: Tensor | None = None  # (texts * length,) run token of each padded place
+    scatter: Tensor | None = None  # (stop - start,) padded place of each run token
+
+
+@dataclass
+class Batch:
+    """Packed texts. ids, segments, positions: (tokens,), text after text in packed order."""
+
+    ids: Tensor
+    segments: Tensor
+    positions: Tensor
+    lengths: tuple[int, ...]  # packed order
+    order: tuple[int, ...]  # order[i]: the caller's index of packed text i
+    groups: tuple[Group, ...]
+    starts: Tensor  # (texts,) first token of each text, packed order
+    extra: dict[str, Tensor] = field(default_factory=dict)  # targets and the like, made by tasks and objectives
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the batch holds."""
+        return int(self.ids.shape[0])
+
+    @property
+    def texts(self) -> int:
+        """How many texts the batch holds."""
+        return len(self.lengths)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        if str(device) == "cpu":
+            return self
+        groups = tuple(
+            replace(
+                g, **{k: v.to(device) for k in ("lengths", "gather", "scatter") if (v := getattr(g, k)) is not None}
+            )
+            for g in self.groups
+        )
+        moved = {k: getattr(self, k).to(device) for k in ("ids", "segments", "positions", "starts")}
+        return replace(self, **moved, groups=groups, extra={k: v.to(device) for k, v in self.extra.items()})
+
+    def split(self, rows: Tensor) -> list[Tensor]:
+        """One row a token (tokens, …) → one tensor a text, in the caller's order."""
+        parts: list[Tensor] = list(torch.split(rows, list(self.lengths)))
+        answer: list[Tensor] = [rows] * len(parts)
+        for packed, caller in enumerate(self.order):
+            answer[caller] = parts[packed]
+        return answer
+
+    def restore(self, rows: Tensor) -> Tensor:
+        """One row a text in packed order (texts, …) → the caller's order."""
+        answer = torch.empty_like(rows)
+        answer[torch.tensor(self.order, device=rows.device)] = rows
+        return answer
+
+
+def pack(ids: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None, *, sort: bool = True) -> Batch:
+    """Pack texts given as piece ids. Without `segments` every token is of segment 0."""
+    lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
+    order = np.argsort(-lengths, kind="stable") if sort else np.arange(len(ids))
+    lengths = lengths[order]
+    run = np.concatenate([np.asarray(ids[i], dtype=np.int64) for i in order]) if len(ids) else np.zeros(0, np.int64)
+    if segments is None:
+        sides = np.zeros_like(run)
+    else:
+        sides = np.concatenate([np.asarray(segments[i], dtype=np.int64) for i in order])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    positions = np.arange(len(run)) - np.repeat(starts[:-1], lengths)
+    return Batch(
+        ids=torch.from_numpy(run),
+        segments=torch.from_numpy(sides),
+        positions=torch.from_numpy(positions),
+        lengths=tuple(lengths.tolist()),
+        order=tuple(order.tolist()),
+        groups=_groups(lengths, starts),
+        starts=torch.from_numpy(starts[:-1].copy()),
+    )
+
+
+def _groups(lengths: np.ndarray, starts: np.ndarray) -> tuple[Group, ...]:
+    """Cut neighbouring texts into groups whose padding stays under MOST_PADDING."""
+    groups = []
+    first = 0
+    while first < len(lengths):
+        longest = int(lengths[first])
+        last = first + 1
+        real = longest
+        while last < len(lengths) and lengths[last] <= longest:
+            padded = longest * (last + 1 - first)
+            if real + lengths[last] < (1 - MOST_PADDING) * padded:
+                break
+            real += int(lengths[last])
+            last += 1
+        groups.append(_group(lengths[first:last], int(starts[first])))
+        first = last
+    return tuple(groups)
+
+
+def _group(lengths: np.ndarray, start: int) -> Group:
+    longest, total = int(lengths.max()), int(lengths.sum())
+    if total == longest * len(lengths):
+        return Group(start, start + total, len(lengths), longest)
+    column = np.arange(longest)
+    real = column[None, :] < lengths[:, None]
+    first = np.cumsum(lengths) - lengths
+    # Padded places read the text's last token: any real token will do, since no one attends to it.
+    gather = start + first[:, None] + np.minimum(column[None, :], lengths[:, None] - 1)
+    return Group(
+        start,
+        start + total,
+        len(lengths),
+        longest,
+        lengths=torch.from_numpy(lengths.copy()),
+        gather=torch.from_numpy(gather.reshape(-1)),
+        scatter=torch.from_numpy(np.flatnonzero(real)),
+    )

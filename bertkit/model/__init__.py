@@ -1,0 +1,1 @@
+"""The encoder family and its heads."""

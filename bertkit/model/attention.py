@@ -1,0 +1,115 @@
+"""Attention over packed texts, group by group."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.data.batch import Batch, Group
+from bertkit.model.config import Config
+from bertkit.model.layers import Chance, Dropout, Linear
+
+# Above this length the scores of one group no longer fit the cache, and torch's fused kernel,
+# which never writes them out, is faster; below it the plain products are (forward and backward).
+FUSED_FROM = 1024
+
+
+class Rotation:
+    """Rotary positions for one batch. cos, sin: (tokens, 1, 1, head_width / 2)."""
+
+    def __init__(self, positions: Tensor, head_width: int, base: float, dtype: torch.dtype) -> None:
+        steps = torch.arange(0, head_width, 2, dtype=torch.float32, device=positions.device)
+        angles = positions[:, None].float() * (1.0 / base ** (steps / head_width))
+        self.cos = angles.cos()[:, None, None, :].to(dtype)
+        self.sin = angles.sin()[:, None, None, :].to(dtype)
+
+    def __call__(self, qk: Tensor) -> Tensor:
+        """Turn queries and keys. qk: (tokens, 2, heads, head_width). Returns like qk."""
+        left, right = qk.chunk(2, dim=-1)
+        return torch.cat((left * self.cos - right * self.sin, right * self.cos + left * self.sin), dim=-1)
+
+
+def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """What must not be seen, as an addend to the scores: (texts or 1, 1, length or 1, length), or None."""
+    hidden: Tensor | None = None
+    places = torch.arange(group.length, device=device)
+    if group.lengths is not None:
+        hidden = (places[None, :] >= group.lengths[:, None])[:, None, None, :]
+    if local and group.length > config.local_window // 2:
+        far = ((places[:, None] - places[None, :]).abs() > config.local_window // 2)[None, None]
+        hidden = far if hidden is None else hidden | far
+    if config.causal:
+        later = (places[None, :] > places[:, None])[None, None]
+        hidden = later if hidden is None else hidden | later
+    if hidden is None:
+        return None
+    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, torch.finfo(dtype).min)
+
+
+def soften(scores: Tensor) -> Tensor:
+    """Softmax over the last axis, of the precision of scores.
+
+    On a CPU torch's softmax leaves its vector code for rows shorter than a register (16 float32,
+    32 bfloat16) and becomes 5 to 15 times slower; there it is spelled out, or taken in float32.
+    """
+    length = scores.shape[-1]
+    if not scores.is_cpu or length >= 64:
+        return torch.softmax(scores, dim=-1)
+    if length >= 16:
+        return torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)
+    raised = (scores.float() - scores.amax(-1, keepdim=True)).exp()
+    return (raised / raised.sum(-1, keepdim=True)).to(scores.dtype)
+
+
+class Attention(nn.Module):
+    """Self-attention: every token looks at every token of its own text."""
+
+    def __init__(self, config: Config, chance: Chance) -> None:
+        super().__init__()
+        self.config = config
+        self.qkv = Linear(config.width, 3 * config.width, bias=config.bias)
+        self.out = Linear(config.width, config.width, bias=config.bias)
+        self.dropout = Dropout(config.attention_dropout, chance)
+
+    def forward(
+        self,
+        x: Tensor,
+        batch: Batch,
+        masks: list[Tensor | None],
+        rotation: Rotation | None,
+        maps: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Mix tokens. x: (tokens, width). Returns like x; fills `maps` with (texts, heads, length, length) a group."""
+        heads, head_width = self.config.heads, self.config.head_width
+        qkv = self.qkv(x).view(-1, 3, heads, head_width)
+        if rotation is not None:
+            qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
+        mixed = [self._attend(qkv, group, hidden, maps) for group, hidden in zip(batch.groups, masks)]
+        return self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+
+    def _attend(self, qkv: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
+        """One group. qkv: (tokens, 3, heads, head_width) of the whole batch. Returns (group's tokens, width)."""
+        rows = qkv[group.start : group.stop] if group.gather is None else qkv[group.gather]
+        apart = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
+        if maps is None and group.length >= FUSED_FROM and not (self.training and self.dropout.rate):
+            context = F.scaled_dot_product_attention(apart[0], apart[1], apart[2], attn_mask=hidden)
+        else:
+            context = self._plain(apart, group, hidden, maps)
+        flat = context.transpose(1, 2).reshape(group.texts * group.length, -1)
+        return flat if group.scatter is None else flat[group.scatter]
+
+    def _plain(self, apart: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
+        """Two batched products with a softmax between. apart: (3, texts, heads, length, head_width)."""
+        _, texts, heads, length, head_width = apart.shape
+        # One copy lays the heads out for the batched products, which are slow on strided input.
+        q, k, v = apart.reshape(3, texts * heads, length, head_width)
+        scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(head_width))
+        if hidden is not None:
+            scores = (scores.view(texts, heads, length, length) + hidden).view(texts * heads, length, length)
+        weights = soften(scores)
+        if maps is not None:
+            maps.append(weights.view(texts, heads, length, length))
+        return torch.bmm(self.dropout(weights), v).view(texts, heads, length, head_width)

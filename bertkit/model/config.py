@@ -1,0 +1,97 @@
+"""The numbers that make an encoder. A variant is a row of them, never a branch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertkit.errors import UserError
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "silu")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every number of one encoder.
+
+    Zero switches a part off: `positions` 0 means no learned positions, `segments` 0 no segment
+    vectors, `rotary_base` 0 no rotation, `local_window` 0 attention over the whole text.
+    """
+
+    vocabulary: int
+    width: int = 768
+    depth: int = 12
+    heads: int = 12
+    inner: int = 3072
+    embedding_width: int = 0  # 0: as wide as the encoder
+    unique_layers: int = 0  # 0: every layer its own; 1: ALBERT's one layer visited `depth` times
+    positions: int = 512  # rows of the learned position table
+    first_position: int = 0  # RoBERTa counts from padding_idx + 1 = 2
+    max_tokens: int = 512  # longest text, specials included
+    segments: int = 2
+    padding: int = 0  # id of the padding piece; only written into config.json
+    norm: str = "post"  # post | pre
+    embedding_norm: bool = True
+    norm_bias: bool = True
+    bias: bool = True
+    gated: bool = False  # GeGLU: half of the inner layer gates the other half
+    activation: str = "gelu"
+    rotary_base: float = 0.0
+    local_rotary_base: float = 0.0
+    local_window: int = 0  # tokens seen by a local layer, both sides together
+    global_every: int = 1  # every n-th layer sees the whole text
+    causal: bool = False
+    summary: str = "first"  # which token stands for the text: first | last | mean
+    summary_activation: str = "tanh"
+    summary_norm: bool = False
+    token_transform: bool = False  # ModernBERT puts a dense layer before token and span heads too
+    tied: bool = True  # the word head reuses the word vectors
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float = 0.1
+    eps: float = 1e-12
+    init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from other numbers, and refuse what cannot be."""
+        if not self.embedding_width:
+            object.__setattr__(self, "embedding_width", self.width)
+        if not self.unique_layers:
+            object.__setattr__(self, "unique_layers", self.depth)
+        for name in ("vocabulary", "width", "depth", "heads", "inner", "max_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+        if self.width % self.heads:
+            raise UserError(f"width {self.width} is not a multiple of heads {self.heads}; choose e.g. heads = 4.")
+        if self.unique_layers > self.depth:
+            raise UserError(f"unique_layers {self.unique_layers} is more than depth {self.depth}.")
+        if self.positions and self.max_tokens > self.positions - self.first_position:
+            raise UserError(
+                f"max_tokens {self.max_tokens} is more than the position table holds "
+                f"({self.positions} rows, the first {self.first_position} unused)."
+            )
+        tables = (
+            ("norm", ("post", "pre")),
+            ("summary", ("first", "last", "mean")),
+            ("activation", ACTIVATIONS),
+            ("summary_activation", ACTIVATIONS),
+        )
+        for name, known in tables:
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}.")
+        for name in ("dropout", "attention_dropout", "head_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)!r}; it must be at least 0 and less than 1.")
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.width // self.heads
+
+    def is_global(self, layer: int) -> bool:
+        """Whether this layer sees the whole text."""
+        return not self.local_window or layer % self.global_every == 0
+
+    def rotary(self, layer: int) -> float:
+        """The rotation base of this layer; 0 means none."""
+        return self.rotary_base if self.is_global(layer) else (self.local_rotary_base or self.rotary_base)

@@ -1,0 +1,155 @@
+"""The encoder: one module for BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, ModernBERT and GPT.
+
+What differs between them is in `Config`, as numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.data.batch import Batch
+from bertkit.errors import UserError
+from bertkit.model.attention import Attention, Rotation, mask
+from bertkit.model.config import Config
+from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm
+
+
+@dataclass
+class Encoded:
+    """What the encoder says of a batch.
+
+    tokens: (tokens, width), packed order. layers: the embeddings and every layer's output, when
+    asked. maps: per layer and group (texts, heads, length, length), when asked.
+    """
+
+    tokens: Tensor
+    batch: Batch
+    layers: tuple[Tensor, ...] = ()
+    maps: tuple[tuple[Tensor, ...], ...] = ()
+
+
+class Embeddings(nn.Module):
+    """Ids to vectors: words, positions and segments added up, then normalised."""
+
+    def __init__(self, config: Config, chance: Chance) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.first_position = config.first_position
+        self.words = nn.Embedding(config.vocabulary, width)
+        self.positions = nn.Embedding(config.positions, width) if config.positions else None
+        self.segments = nn.Embedding(config.segments, width) if config.segments else None
+        self.norm = Norm(width, config.eps, config.norm_bias) if config.embedding_norm else None
+        self.dropout = Dropout(config.dropout, chance)
+        self.project = Linear(width, config.width) if width != config.width else None
+
+    def forward(self, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """Returns (tokens, width)."""
+        x = self.words(batch.ids)
+        if self.positions is not None:
+            x = x + self.positions(batch.positions + self.first_position)
+        if self.segments is not None:
+            x = x + self.segments(batch.segments)
+        if self.norm is not None:
+            x = self.norm(x)
+        x = self.dropout(x.to(dtype))
+        return x if self.project is None else self.project(x)
+
+
+class FeedForward(nn.Module):
+    """Each token by itself through a wider layer and back."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gated = config.gated
+        self.activation = ACTIVATION[config.activation]
+        self.wide = Linear(config.width, config.inner * (2 if config.gated else 1), bias=config.bias)
+        self.narrow = Linear(config.inner, config.width, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (tokens, width). Returns like x."""
+        if not self.gated:
+            return self.narrow(self.activation(self.wide(x)))
+        content, gate = self.wide(x).chunk(2, dim=-1)
+        return self.narrow(self.activation(content) * gate)
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward; the norm after each sum (post) or before each part (pre)."""
+
+    def __init__(self, config: Config, chance: Chance, first: bool) -> None:
+        super().__init__()
+        self.pre = config.norm == "pre"
+        self.attention = Attention(config, chance)
+        # A pre-norm stack whose embeddings are already normalised has no norm before its first attention.
+        skip = self.pre and first and config.embedding_norm
+        self.attention_norm = None if skip else Norm(config.width, config.eps, config.norm_bias)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = Norm(config.width, config.eps, config.norm_bias)
+        self.dropout = Dropout(config.dropout, chance)
+
+    def forward(
+        self,
+        x: Tensor,
+        batch: Batch,
+        masks: list[Tensor | None],
+        rotation: Rotation | None,
+        maps: list[Tensor] | None,
+    ) -> Tensor:
+        """x: (tokens, width). Returns like x."""
+        if self.pre:
+            normed = x if self.attention_norm is None else self.attention_norm(x)
+            x = x + self.dropout(self.attention(normed, batch, masks, rotation, maps))
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        assert self.attention_norm is not None
+        x = self.attention_norm(x + self.dropout(self.attention(x, batch, masks, rotation, maps)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class Encoder(nn.Module):
+    """A stack of layers over packed texts."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.chance = Chance()
+        self.dtype = torch.float32  # the precision of what flows; the weights stay float32
+        self.embeddings = Embeddings(config, self.chance)
+        self.layers = nn.ModuleList(Layer(config, self.chance, i == 0) for i in range(config.unique_layers))
+        self.final_norm = Norm(config.width, config.eps, config.norm_bias) if config.norm == "pre" else None
+
+    def forward(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
+        """Encode a batch; keep every layer's output and the attention maps when asked."""
+        config = self.config
+        longest = max((g.length for g in batch.groups), default=0)
+        if longest > config.max_tokens:
+            raise UserError(
+                f"A text has {longest} tokens; this model sees at most {config.max_tokens}. "
+                "Cut it (--on-long truncate), or let it be read in windows (--on-long window)."
+            )
+        x = self.embeddings(batch, self.dtype)
+        masks = {
+            local: [mask(g, config, local, x.dtype, x.device) for g in batch.groups]
+            for local in {not config.is_global(i) for i in range(config.depth)}
+        }
+        rotations = {
+            base: Rotation(batch.positions, config.head_width, base, x.dtype)
+            for base in {config.rotary(i) for i in range(config.depth)}
+            if base
+        }
+        kept, kept_maps = [x], []
+        for i in range(config.depth):
+            layer_maps: list[Tensor] | None = [] if maps else None
+            layer = self.layers[i * config.unique_layers // config.depth]
+            x = layer(x, batch, masks[not config.is_global(i)], rotations.get(config.rotary(i)), layer_maps)
+            if layers:
+                kept.append(x)
+            if layer_maps is not None:
+                kept_maps.append(tuple(layer_maps))
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+            if layers:
+                kept[-1] = x
+        return Encoded(x, batch, tuple(kept) if layers else (), tuple(kept_maps))

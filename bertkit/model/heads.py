@@ -1,0 +1,133 @@
+"""What is asked of an encoder: one table of heads, one class for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.errors import UserError, suggest
+from bertkit.model.config import Config
+from bertkit.model.encoder import Encoded, Encoder
+from bertkit.model.init import initialise
+from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """Where a head looks (the text's summary, or every token) and how many numbers it gives."""
+
+    looks_at: str  # summary | tokens
+    outputs: int = 0  # 0: as many as there are labels
+    transform: str = "never"  # a dense layer before the output: never | always | family (Config.token_transform)
+
+
+HEADS = {
+    "words": HeadKind("tokens", transform="always"),
+    "replaced": HeadKind("tokens", 1, transform="always"),
+    "next_sentence": HeadKind("summary", 2),
+    "order": HeadKind("summary", 2),
+    "text": HeadKind("summary"),
+    "choice": HeadKind("summary", 1),
+    "token": HeadKind("tokens", transform="family"),
+    "span": HeadKind("tokens", 2, transform="family"),
+}
+
+
+class Transform(nn.Module):
+    """Dense, activation, and (for words and ModernBERT) a norm."""
+
+    def __init__(self, config: Config, outputs: int, activation: str, norm: bool) -> None:
+        super().__init__()
+        self.dense = Linear(config.width, outputs, bias=config.bias)
+        self.activation = ACTIVATION[activation]
+        self.norm = Norm(outputs, config.eps, config.norm_bias) if norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (…, width). Returns (…, outputs)."""
+        x = self.activation(self.dense(x))
+        return x if self.norm is None else self.norm(x)
+
+
+class Head(nn.Module):
+    """Vectors to numbers: an optional transform, dropout, one linear map."""
+
+    def __init__(self, kind: str, config: Config, labels: int, chance: Chance) -> None:
+        super().__init__()
+        what = HEADS[kind]
+        self.looks_at = what.looks_at
+        words = kind == "words"
+        transformed = what.transform == "always" or (what.transform == "family" and config.token_transform)
+        width = config.embedding_width if words else config.width
+        norm = words or config.summary_norm
+        self.transform = Transform(config, width, config.activation, norm) if transformed else None
+        self.dropout = Dropout(0.0 if what.transform == "always" else config.head_dropout, chance)
+        if words:
+            self.out: Linear | None = None
+            self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+            self.decoder = None if config.tied else nn.Parameter(torch.empty(config.vocabulary, width))
+        else:
+            self.out = Linear(width, what.outputs or labels)
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """What the output map sees. x: (…, width)."""
+        return self.dropout(x if self.transform is None else self.transform(x))
+
+    def forward(self, x: Tensor, words: Tensor | None = None) -> Tensor:
+        """x: (…, width) → (…, outputs). The word head needs the word vectors (vocabulary, width) it is tied to."""
+        x = self.vectors(x)
+        if self.out is not None:
+            return self.out(x)
+        weight = self.decoder if self.decoder is not None else words
+        assert weight is not None
+        return F.linear(x, weight.to(x.dtype), self.bias.to(x.dtype))
+
+
+class Model(nn.Module):
+    """An encoder, the summary of a text, and any heads."""
+
+    def __init__(self, config: Config, heads: dict[str, int] | None = None, *, summary: bool = True) -> None:
+        """heads: kind → number of labels (0 where the kind fixes it)."""
+        super().__init__()
+        for kind in heads or {}:
+            if kind not in HEADS:
+                raise UserError(f"There is no head '{kind}'. {suggest(kind, list(HEADS))}")
+        self.config = config
+        self.encoder = Encoder(config)
+        needs = summary or any(HEADS[kind].looks_at == "summary" for kind in heads or {})
+        self.summary = (
+            Transform(config, config.width, config.summary_activation, config.summary_norm) if needs else None
+        )
+        chance = self.encoder.chance
+        self.heads = nn.ModuleDict({k: Head(k, config, n, chance) for k, n in (heads or {}).items()})
+        self.untrained: tuple[str, ...] = ()  # heads whose weights no checkpoint and no training gave
+        initialise(self, config)
+
+    def summarise(self, encoded: Encoded) -> Tensor:
+        """The vector that stands for each text: (texts, width), packed order."""
+        x = first_vectors(encoded, self.config.summary)
+        return x if self.summary is None else self.summary(x)
+
+    def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:
+        """A head's answer: (texts, outputs) or (tokens, outputs), packed order; at `places` (tokens) only if given."""
+        head = self.heads[kind]
+        x = self.summarise(encoded) if HEADS[kind].looks_at == "summary" else encoded.tokens
+        if places is not None:
+            x = x[places]
+        return head(x, self.encoder.embeddings.words.weight)
+
+
+def first_vectors(encoded: Encoded, summary: str) -> Tensor:
+    """The first, last or mean token vector of each text: (texts, width), packed order."""
+    batch = encoded.batch
+    if summary == "first":
+        return encoded.tokens[batch.starts]
+    lengths = torch.tensor(batch.lengths, device=encoded.tokens.device)
+    if summary == "last":
+        return encoded.tokens[batch.starts + lengths - 1]
+    owner = torch.repeat_interleave(torch.arange(batch.texts, device=lengths.device), lengths)
+    total = torch.zeros(batch.texts, encoded.tokens.shape[1], device=lengths.device)
+    total.index_add_(0, owner, encoded.tokens.float())
+    return (total / lengths[:, None]).to(encoded.tokens.dtype)

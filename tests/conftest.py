@@ -1,0 +1,44 @@
+"""One thread and no network for every test; where the real data is, if it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.insert(0, str(Path(__file__).parent))
+
+DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not DATA.is_dir():
+        pytest.skip("the real data sets are not beside this project (../shared/data)")
+    return DATA
+
+
+class Notes(list):
+    """Every note told while a test ran."""
+
+    def note(self, message: str) -> None:
+        self.append(message)
+
+    def track(self, items, label, total):
+        yield from items
+
+
+@pytest.fixture
+def notes(monkeypatch) -> Notes:
+    from bertkit import telling
+
+    heard = Notes()
+    monkeypatch.setattr(telling, "_listener", heard)
+    return heard

@@ -1,0 +1,36 @@
+"""Small random models of transformers, one a family and class: what ours is judged by."""
+
+from __future__ import annotations
+
+import torch
+import transformers as hf
+
+SMALL = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
+
+CONFIGS = {
+    "bert": hf.BertConfig(**SMALL, max_position_embeddings=40),
+    "roberta": hf.RobertaConfig(**SMALL, max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5),
+    "albert": hf.AlbertConfig(**SMALL, max_position_embeddings=40, embedding_size=16, num_hidden_groups=2),
+    "electra": hf.ElectraConfig(**SMALL, max_position_embeddings=40, embedding_size=16),
+    "distilbert": hf.DistilBertConfig(
+        vocab_size=60, dim=32, n_layers=3, n_heads=4, hidden_dim=48, max_position_embeddings=40
+    ),
+    "modernbert": hf.ModernBertConfig(
+        **SMALL, max_position_embeddings=64, local_attention=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        cls_token_id=1, sep_token_id=2,
+    ),
+}  # fmt: skip
+
+
+def random_model(family: str, architecture: str, labels: int = 3) -> torch.nn.Module:
+    """The class with weights far enough from their start that every part matters."""
+    torch.manual_seed(0)
+    config = CONFIGS[family].__class__.from_dict(CONFIGS[family].to_dict())
+    if architecture.endswith(("SequenceClassification", "TokenClassification")):
+        config.num_labels = labels
+    config._attn_implementation = "eager"
+    model = getattr(hf, architecture)(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return model
