@@ -1,0 +1,200 @@
+"""Model folders in and out: what transformers can open, bertkit writes, and the other way round."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertkit.checkpoint import card
+from bertkit.checkpoint.families import FAMILIES, Architecture, Family
+from bertkit.checkpoint.google import is_google, read_google
+from bertkit.checkpoint.translate import (
+    architecture_for,
+    config_from,
+    config_to,
+    family_of,
+    heads_of,
+    tensors_from,
+    tensors_to,
+)
+from bertkit.checkpoint.weights import read_weights
+from bertkit.errors import DamagedFile, UserError
+from bertkit.model.heads import HEADS, Model
+from bertkit.telling import note
+from bertkit.text.tokenizer import Tokenizer
+
+HOSTILE = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "custom_pipelines")
+
+
+@dataclass
+class Folder:
+    """A model with all that belongs to it: what a folder holds."""
+
+    model: Model
+    tokenizer: Tokenizer
+    family: str
+    labels: tuple[str, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)  # bertkit.json: task, calibration, data hashes …
+    raw_config: dict[str, Any] = field(default_factory=dict)  # config.json as it was, to keep what is not ours
+    name: str = ""
+
+    @property
+    def architecture(self) -> Architecture:
+        """The transformers class this is."""
+        return architecture_for(FAMILIES[self.family], frozenset(self.model.heads))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or a message that names the file and line."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent}: there is no {path.name} here. Is this a model folder?") from None
+    except UnicodeDecodeError:
+        raise DamagedFile(f"{path}: not UTF-8 text. Copy or download it again.") from None
+    except json.JSONDecodeError as reason:
+        raise DamagedFile(
+            f"{path}, line {reason.lineno}: not JSON ({reason.msg}). Copy or download it again."
+        ) from None
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{path}: holds a {type(value).__name__}, not an object. Copy or download it again.")
+    return value
+
+
+def read_folder(
+    path: Path,
+    *,
+    heads: dict[str, int] | None = None,
+    labels: tuple[str, ...] = (),
+    google: dict[str, Any] | None = None,
+) -> Folder:
+    """Open a model folder (Hugging Face's, Google's or ours).
+
+    Without `heads` the model gets the heads its file has. With them (kind → number of labels) it
+    gets exactly those; what the file does not hold is new, said once, and listed in
+    `model.untrained`.
+    """
+    if is_google(path):
+        raw, arrays = read_google(path, **(google or {}))
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        source = path
+    else:
+        if not path.is_dir():
+            raise UserError(f"{path}: there is no such folder.")
+        raw = read_json(path / "config.json")
+        tensors, source = read_weights(path)
+    where = str(path / "config.json")
+    for key in sorted(set(HOSTILE) & set(raw)):
+        note(f"{where}: '{key}' asks for code from the folder to be run. bertkit runs none; it was ignored.")
+        raw.pop(key)
+    family = family_of(raw, where)
+    config = config_from(raw, where)
+    about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
+    stored = _stored_labels(raw)
+    if heads is None:
+        kinds = _heads_in(family, raw, tensors)
+        heads = {kind: HEADS[kind].outputs or len(stored) for kind in kinds}
+    architecture = architecture_for(family, frozenset(heads))
+    model = Model(config, heads, summary=architecture.summary is not None)
+    _untie_check(tensors, family, config.tied, str(source))
+    state, missing, _ = tensors_from(tensors, model, family, architecture, str(source))
+    _accept(model, state, missing, str(source))
+    tokenizer = Tokenizer.load(path if path.is_dir() else path.parent)
+    if tokenizer.size > config.vocabulary:
+        raise UserError(
+            f"{path}: the tokenizer has {tokenizer.size} pieces but the model only {config.vocabulary} word vectors. "
+            "Tokenizer and weights do not belong together."
+        )
+    return Folder(model, tokenizer, family.model_type, labels or stored, about, raw, path.name)
+
+
+def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -> frozenset[str]:
+    """The heads of the class config.json names; of an unknown class, those whose tensors are there."""
+    named = (raw.get("architectures") or [None])[0]
+    heads = heads_of(family, named)
+    if heads is not None:
+        return heads
+    found = frozenset(
+        kind
+        for kind in HEADS
+        if any(k.startswith(f"heads.{kind}.") for k in family.rows)
+        and all(
+            any(name.startswith(str(theirs).format(base=family.base, n="")) for name in tensors)
+            for ours, theirs in family.rows.items()
+            if ours.startswith(f"heads.{kind}.") and not ours.endswith("decoder")
+        )
+    )
+    known = found if found in family.architectures else frozenset()
+    note(f"config.json names the class {named!r}, which bertkit does not know; read as {family.model_type} with "
+         f"{', '.join(sorted(known)) or 'no'} head.")  # fmt: skip
+    return known
+
+
+def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
+    table = raw.get("id2label")
+    if not isinstance(table, dict) or not table:
+        return ("LABEL_0", "LABEL_1")  # what transformers assumes of a config without labels
+    try:
+        return tuple(str(table[key]) for key in sorted(table, key=int))
+    except (ValueError, TypeError):
+        raise DamagedFile(f"config.json: the keys of id2label are not numbers: {list(table)[:3]}.") from None
+
+
+def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: str) -> None:
+    """A tied decoder stored as a copy must be one."""
+    decoder = tensors.get(str(family.rows["heads.words.decoder"]))
+    base = family.base if any(k.startswith(family.base) for k in tensors) else ""
+    words = tensors.get(str(family.rows["encoder.embeddings.words"]).format(base=base) + ".weight")
+    if tied and decoder is not None and words is not None and not torch.equal(decoder, words):
+        raise UserError(
+            f"{where}: config.json says the word head is tied to the word vectors, but the file holds two different "
+            'tables. Set "tie_word_embeddings": false in config.json to use both.'
+        )
+
+
+def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: str) -> None:
+    """Load what is there; refuse a torn encoder; say which heads are new."""
+    torn = [name for name in missing if name.startswith("encoder.")]
+    total = len(model.state_dict())
+    if torn:
+        encoder = sum(1 for name in model.state_dict() if name.startswith("encoder."))
+        raise DamagedFile(
+            f"{where}: {len(torn)} of {encoder} encoder tensors are missing (first: {torn[0]}). "
+            "These weights are of another kind of model than config.json says, or incomplete."
+        )
+    model.load_state_dict(state, strict=False)
+    heads = sorted({name.split(".")[1] if name.startswith("heads.") else "summary" for name in missing})
+    model.untrained = tuple(heads)
+    if heads:
+        plural = "are" if len(heads) > 1 else "is"
+        note(
+            f"{' and '.join(heads)} {plural} new and untrained: {len(missing)} of {total} tensors; "
+            "fine-tune before you predict."
+        )
+
+
+def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32) -> None:
+    """Write a folder that transformers opens. The caller makes it atomic (train.saving)."""
+    from safetensors.torch import save_file
+
+    path.mkdir(parents=True, exist_ok=True)
+    family = FAMILIES[folder.family]
+    architecture = folder.architecture
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors_to(folder.model, family, architecture).items()}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    raw = config_to(folder.model.config, family, architecture.name, folder.raw_config)
+    raw["dtype"] = str(dtype).removeprefix("torch.")
+    raw["pad_token_id"] = folder.tokenizer.pad_id if folder.tokenizer.pad_id is not None else raw["pad_token_id"]
+    if {"text", "token"} & set(folder.model.heads):
+        raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
+        raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}
+    folder.tokenizer.save(path, folder.model.config.max_tokens)
+    for name, value in (("config.json", raw), ("bertkit.json", folder.about)):
+        (path / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    if not (path / "README.md").exists():
+        (path / "README.md").write_text(card.write(folder.about, raw, len(tensors)), "utf-8")

@@ -1,0 +1,53 @@
+"""From the name of a model to its folder: embedded, on disk, or on the hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bertkit.errors import UserError, suggest
+
+EMBEDDED = Path(__file__).parent.parent / "models"
+# What is fetched from the hub: never code, never pickles where safetensors exist.
+WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors")
+PICKLED = ("pytorch_model.bin",)
+
+
+def embedded() -> list[str]:
+    """Names of the models inside the package."""
+    return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
+
+
+def locate(name: str | Path) -> Path:
+    """The folder (or Google checkpoint prefix) of an embedded name, a path, or a hub name `org/name`."""
+    path = Path(name)
+    if str(name) in embedded():
+        return EMBEDDED / str(name)
+    if path.exists() or Path(f"{path}.index").is_file():
+        return path
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not str(name).startswith((".", "/")):
+        return _download(str(name))
+    there = embedded() or ["none yet"]
+    raise UserError(
+        f"There is no model '{name}': not a folder here, not an embedded model ({', '.join(there)}), "
+        f"and not a hub name (org/name). {suggest(str(name), there) if embedded() else ''}".rstrip()
+    )
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import list_repo_files, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        try:
+            return Path(snapshot_download(name, allow_patterns=list(WANTED + PICKLED), local_files_only=True))
+        except LocalEntryNotFoundError:
+            files = list_repo_files(name)
+        safe = any(re.fullmatch(r"model.*\.safetensors", f) for f in files)
+        return Path(snapshot_download(name, allow_patterns=list(WANTED if safe else WANTED + PICKLED)))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as reason:
+        words = str(reason).splitlines()[0][:160]
+        raise UserError(
+            f"'{name}' is no folder here, and could not be fetched from the hub ({type(reason).__name__}: {words}). "
+            "Check the name and the network, or copy the folder here and give its path."
+        ) from None

@@ -1,0 +1,91 @@
+"""Weight files in: safetensors, sharded safetensors, and (with a word of warning) pytorch_model.bin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bertkit.errors import DamagedFile, UserError
+from bertkit.telling import note
+
+WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")  # left by DDP, torch.compile and DeepSpeed
+NEVER_STORED = ("position_ids", "token_type_ids", "rotary_emb.inv_freq")  # buffers of older transformers
+
+
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
+    """Every tensor in the folder's weight file(s), under cleaned names, and the file they came from."""
+    single, index, pickled = (
+        folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    )
+    if single.is_file():
+        return clean(_safetensors(single)), single
+    if index.is_file():
+        return clean(_sharded(index)), index
+    if pickled.is_file():
+        return clean(_pickled(pickled)), pickled
+    there = ", ".join(sorted(p.name for p in folder.iterdir())) or "nothing"
+    raise UserError(f"{folder}: no model.safetensors and no pytorch_model.bin here (there is: {there}).")
+
+
+def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Strip wrappers' prefixes, spell norms as weight and bias, drop buffers."""
+    for wrapper in WRAPPERS * 2:
+        if raw and all(key.startswith(wrapper) for key in raw):
+            note(f"Every tensor's name begins with '{wrapper}', which a training wrapper left; it was stripped.")
+            raw = {key.removeprefix(wrapper): tensor for key, tensor in raw.items()}
+    renamed = {
+        key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+        for key, tensor in raw.items()
+    }
+    return {key: tensor for key, tensor in renamed.items() if not key.endswith(NEVER_STORED)}
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, ValueError, OSError) as reason:
+        raise DamagedFile(
+            f"{path}: not a whole safetensors file ({reason}; {path.stat().st_size:,} bytes). Copy or download it again."
+        ) from None
+
+
+def _sharded(index: Path) -> dict[str, Tensor]:
+    try:
+        files = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DamagedFile(f"{index}: not a safetensors index. Copy or download it again.") from None
+    tensors: dict[str, Tensor] = {}
+    for name in files:
+        # A name from the file must stay inside the folder.
+        if not isinstance(name, str) or Path(name).name != name:
+            raise UserError(f"{index}: names the file {name!r}, which is not a plain file name. It was not opened.")
+        if not (index.parent / name).is_file():
+            raise DamagedFile(f"{index}: names {name}, which is not in the folder. Copy or download it again.")
+        tensors |= _safetensors(index.parent / name)
+    return tensors
+
+
+def _pickled(path: Path) -> dict[str, Tensor]:
+    note(
+        f"{path.name} is a pickle file: bertkit reads tensors from it and refuses anything else. "
+        "Convert it once (bertkit convert) and use model.safetensors from then on."
+    )
+    try:
+        raw = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as reason:
+        words = str(reason).splitlines()[0][:200]
+        raise DamagedFile(
+            f"{path}: holds more than tensors, or is not whole; nothing in it was run ({words}). "
+            "Get the model as safetensors."
+        ) from None
+    if isinstance(raw, dict) and isinstance(raw.get("state_dict"), dict):
+        raw = raw["state_dict"]
+    if not isinstance(raw, dict) or not all(isinstance(t, Tensor) for t in raw.values()):
+        raise DamagedFile(f"{path}: not a table of tensors. Save the model's state_dict, or get it as safetensors.")
+    return raw
