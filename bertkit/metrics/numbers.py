@@ -1,0 +1,93 @@
+"""Metrics of numbers: regression, perplexity, and which of two texts scores higher."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertkit.errors import UserError
+from bertkit.metrics.tally import Array, Measures, Scores, Tally, check_same_length, score, share
+
+
+def regression(gold: Sequence[float], predicted: Sequence[float]) -> Scores:
+    """spearman, pearson, mae (mean absolute error), rmse (root mean square error).
+
+    A correlation with a constant is undefined; it is given as 0, since a constant says nothing about order.
+    """
+    return score(regression_tallies(gold, predicted))
+
+
+def regression_tallies(gold: Sequence[float], predicted: Sequence[float]) -> list[Tally]:
+    """What `regression` is measured from."""
+    return [Tally(_finite_pairs(gold, predicted, ("gold", "predicted"), "values"), _regression_measures)]
+
+
+def _regression_measures(columns: Array, weights: Array) -> Measures:
+    truth, guess = columns.T
+    error, items = np.abs(truth - guess), weights.sum(1)
+    return {
+        "spearman": correlation(midranks(truth, weights), midranks(guess, weights), weights),
+        "pearson": correlation(truth[None], guess[None], weights),
+        "mae": share(weights @ error, items),
+        "rmse": np.sqrt(share(weights @ error**2, items)),
+    }
+
+
+def midranks(values: Array, weights: Array) -> Array:
+    """The rank of each value if each item stood there weight times, ties sharing their mean: (resamples, items)."""
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
+    tied = np.add.reduceat(weights[:, order], starts, axis=1)
+    by_value = np.cumsum(tied, axis=1) - tied / 2 + 0.5
+    ranks = np.empty_like(weights, dtype=float)
+    ranks[:, order] = np.repeat(by_value, np.diff(starts, append=len(values)), axis=1)
+    return ranks
+
+
+def correlation(x: Array, y: Array, weights: Array) -> Array:
+    """Pearson's correlation of weighted items, 0 for a constant. x, y: (resamples or 1, items)."""
+    items = weights.sum(1, keepdims=True)
+    means = [(weights * side).sum(1, keepdims=True) / items for side in (x, y)]
+    dx, dy = x - means[0], y - means[1]
+    spreads = [np.sqrt((weights * side**2).sum(1)) for side in (dx, dy)]
+    # A constant leaves rounding noise around its mean: below this it is no spread at all.
+    noise = [1e-13 * np.abs(mean[:, 0]) * np.sqrt(items[:, 0]) for mean in means]
+    varies = (spreads[0] > noise[0]) & (spreads[1] > noise[1])
+    return np.clip(share((weights * dx * dy).sum(1) * varies, spreads[0] * spreads[1]), -1, 1)
+
+
+def minimal_pairs(good: Sequence[float], bad: Sequence[float]) -> Scores:
+    """accuracy: how often the good text scores higher. A tie is wrong (no preference was shown); ties: their share."""
+    return score(minimal_pairs_tallies(good, bad))
+
+
+def minimal_pairs_tallies(good: Sequence[float], bad: Sequence[float]) -> list[Tally]:
+    """What `minimal_pairs` is measured from."""
+    high, low = _finite_pairs(good, bad, ("good", "bad"), "scores").T
+    columns = np.column_stack([high > low, high == low]).astype(float)
+    return [
+        Tally(columns, lambda c, w: dict(zip(("accuracy", "ties"), (share(w @ column, w.sum(1)) for column in c.T))))
+    ]
+
+
+def perplexity(loss: float) -> float:
+    """e to the mean loss a token, in nats: among how many equally likely tokens the model wavers."""
+    if math.isnan(loss):
+        raise UserError(
+            "The loss is nan, so there is no perplexity. Lower the learning rate, or look for empty batches."
+        )
+    return math.exp(loss) if loss < 709 else math.inf
+
+
+def _finite_pairs(left: Sequence[float], right: Sequence[float], sides: tuple[str, str], items: str) -> Array:
+    check_same_length(left, right, items)
+    pairs = np.column_stack([np.asarray(left, dtype=float), np.asarray(right, dtype=float)])
+    if not np.isfinite(pairs).all():
+        row, side = np.argwhere(~np.isfinite(pairs))[0]
+        raise UserError(
+            f"Row {row + 1}: the {sides[side]} value is {pairs[row, side]}, which is no number to compare. "
+            "Correct or remove the row; if a model said it, its training has diverged."
+        )
+    return pairs
