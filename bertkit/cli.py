@@ -1,0 +1,171 @@
+"""The command line: one command a verb, each made from the verb's settings class. No logic here.
+
+Results go to stdout, notes and progress to stderr. Exit code 0 done, 2 the user's mistake
+(one message), 1 our fault.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, TypeVar, get_origin
+
+import typer
+
+from bertkit import config, telling
+from bertkit.errors import UserError
+from bertkit.verbs import VERBS
+
+Item = TypeVar("Item")
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer typer carries inside itself
+app = typer.Typer(
+    name="bertkit",
+    help="BERT whole, on the machine you have: vocabularies, pretraining, fine-tuning, prediction.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Terminal:
+    """Notes and progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
+
+    def note(self, message: str) -> None:
+        """One line, set apart from results."""
+        print(f"· {message}", file=sys.stderr, flush=True)
+
+    def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
+        """Pass items on, showing how far it is."""
+        if not sys.stderr.isatty():
+            yield from _lines(items, label, total)
+            return
+        from rich.console import Console
+        from rich.progress import track
+
+        yield from track(items, label, total, console=Console(stderr=True), transient=True)
+
+
+def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float = 10.0) -> Iterator[Item]:
+    import time
+
+    last = start = time.monotonic()
+    for count, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - last > seconds:
+            last = now
+            left = f", about {(now - start) / count * (total - count):.0f} s to go" if total else ""
+            print(f"· {label}: {count:,}{f' of {total:,}' if total else ''}{left}", file=sys.stderr, flush=True)
+
+
+def _parameter(f: Field[Any], kind: Any) -> inspect.Parameter:
+    """A settings field as a typer parameter. Default None: "not given", so that --config and presets show through."""
+    meta = f.metadata
+    many = get_origin(kind) in (tuple, list)
+    plain: Any = list[kind.__args__[0]] if many else kind
+    if meta.get("argument"):
+        required = f.default is MISSING and f.default_factory is MISSING
+        info: Any = typer.Argument(help=meta["help"], show_default=False)
+        wanted = plain if required else plain | None
+        default = inspect.Parameter.empty if required else None
+        return inspect.Parameter(
+            f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Annotated[wanted, info]
+        )
+    spelled = "--" + (meta.get("name") or f.name.replace("_", "-"))
+    if kind is bool:
+        names = [f"{spelled}/--no-{spelled[2:]}"] if f.default else [spelled]
+    else:
+        names = [spelled] + ([meta["short"]] if meta.get("short") else [])
+    shown = meta.get("help", "")
+    if meta.get("choices"):
+        shown += f" [{'|'.join(meta['choices'])}]"
+    if f.default not in (MISSING, None, "", False) and kind is not bool:
+        shown += f" (default: {f.default})"
+    info = typer.Option(*names, help=shown, show_default=False, hidden=meta.get("hidden", False))
+    return inspect.Parameter(
+        f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[plain | None, info]
+    )
+
+
+def _command(verb: str, module: ModuleType) -> Callable[..., None]:
+    """The function typer calls: values → settings → run → print."""
+    settings = module.Settings
+    kinds = config.hints(settings)
+    shown = [f for f in fields(settings) if "help" in f.metadata and not is_dataclass(kinds[f.name])]
+    shown.sort(key=lambda f: not f.metadata["argument"])
+    parameters = [_parameter(f, kinds[f.name]) for f in shown]
+    extra = {
+        "config_file": (Path, typer.Option("--config", help="Settings from a TOML file, e.g. a run's run.toml.")),
+        "sets": (list[str], typer.Option("--set", help="One setting: KEY=VALUE; in a section: SECTION.KEY=VALUE.")),
+        "as_json": (bool, typer.Option("--json", help="Print one JSON document.")),
+    }
+    parameters += [
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[k | None, o])
+        for n, (k, o) in extra.items()
+    ]
+
+    def command(**given: Any) -> None:
+        config_file, sets, as_json = (given.pop(key, None) for key in extra)
+        values = {k: v for k, v in given.items() if v is not None and v != []}
+        layers = [config.read_toml(config_file)] if config_file else []
+        layers += [values, *(config.parse_set(s) for s in sets or [])]
+        table: dict[str, Any] = {}
+        for layer in layers:
+            table = config.merged(table, layer)
+        table = module.resolve(table) if hasattr(module, "resolve") else table
+        result = module.run(config.build(settings, table, f"bertkit {verb}"))
+        if as_json:
+            print(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False))
+        elif result is not None:
+            print("\n".join(module.lines(result)) if hasattr(module, "lines") else result)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = inspect.getdoc(module.run)
+    return command
+
+
+def main() -> None:
+    """Run the command line and leave with the right code."""
+    telling.listen(Terminal())
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    # Only the verb that is asked for is imported in full; the others appear in the list of commands.
+    for verb, about in VERBS.items():
+        if verb == asked:
+            module = import_module(f"bertkit.verbs.{verb}")
+            app.command(verb)(_command(verb, module))
+        else:
+            app.command(verb, help=about)(lambda: None)
+    if asked is None:
+        app.callback(invoke_without_command=True)(_version)
+    try:
+        app(standalone_mode=False)
+    except UserError as mistake:
+        print(f"bertkit: {mistake}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        print("bertkit: stopped.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except UsageError as mistake:
+        words = mistake.format_message() if hasattr(mistake, "format_message") else str(mistake)
+        print(f"bertkit: {words} See: bertkit {asked + ' ' if asked in VERBS else ''}--help", file=sys.stderr)
+        sys.exit(2)
+
+
+def _version(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+    if version:
+        from bertkit import __version__
+
+        print(__version__)
+        raise typer.Exit

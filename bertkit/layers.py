@@ -1,0 +1,67 @@
+"""Which layers' vectors a feature is made of: BERT's six choices, or any list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bertkit.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The six of the paper's table 7: name → (which layers, counted from the end or all, how they are joined).
+CHOICES: dict[str, tuple[Callable[[int], Sequence[int]], str]] = {
+    "embeddings": (lambda depth: [0], "concat"),
+    "last": (lambda depth: [depth], "concat"),
+    "second-to-last": (lambda depth: [depth - 1], "concat"),
+    "sum-last-4": (lambda depth: range(max(1, depth - 3), depth + 1), "sum"),
+    "concat-last-4": (lambda depth: range(max(1, depth - 3), depth + 1), "concat"),
+    "sum-all": (lambda depth: range(1, depth + 1), "sum"),
+}
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """numbers: 0 is the embeddings, 1 the first layer … depth the last. join: sum or concat."""
+
+    numbers: tuple[int, ...]
+    join: str
+
+    @property
+    def only_last(self) -> bool:
+        """Whether no other layer need be kept (set by `choose`, which knows the depth)."""
+        return self.numbers == (-1,)
+
+    def pick(self, layers: Sequence[Tensor]) -> Tensor:
+        """(tokens, width) of each layer → (tokens, width or width × layers)."""
+        import torch
+
+        chosen = [layers[n] for n in self.numbers]
+        if self.join == "concat":
+            return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=-1)
+        return torch.stack([layer.float() for layer in chosen]).sum(0)
+
+    def width(self, width: int) -> int:
+        """How wide the feature is."""
+        return width * len(self.numbers) if self.join == "concat" else width
+
+
+def choose(choice: str | Sequence[int], depth: int) -> LayerChoice:
+    """One of the six names, or layer numbers ("-1,-2", "0,6,12"), joined end to end."""
+    if isinstance(choice, str) and choice in CHOICES:
+        numbers, join = CHOICES[choice]
+        picked = tuple(numbers(depth))
+        return LayerChoice((-1,) if picked == (depth,) else picked, join)
+    try:
+        numbers_given = [int(n) for n in choice.split(",")] if isinstance(choice, str) else [int(n) for n in choice]
+    except ValueError:
+        raise UserError(
+            f"layers is {choice!r}; it must be one of {', '.join(CHOICES)}, or layer numbers such as -1,-2."
+        ) from None
+    for n in numbers_given:
+        if not -depth - 1 <= n <= depth:
+            raise UserError(f"There is no layer {n}: this model has 0 (embeddings) to {depth}.")
+    picked = tuple(n + depth + 1 if n < 0 else n for n in numbers_given)
+    return LayerChoice((-1,) if picked == (depth,) else picked, "concat")

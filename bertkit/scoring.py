@@ -1,0 +1,80 @@
+"""How likely a text is: pseudo-log-likelihood for masked models, log-likelihood for causal ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from bertkit.data.batch import pack
+from bertkit.data.budget import budgeted
+from bertkit.errors import UserError
+
+if TYPE_CHECKING:
+    from bertkit.predictor import Predictor
+
+
+def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> list[float]:
+    """Natural-log likelihood of each text, summed over its pieces."""
+    limit = predictor.config.max_tokens
+    encodings = predictor.tokenizer.encode_batch(texts)
+    for number, encoding in enumerate(encodings):
+        if len(encoding) > limit:
+            raise UserError(f"Text {number + 1} has {len(encoding)} tokens; this model scores at most {limit}.")
+    runs = [_causal_run, _masked_runs][not predictor.config.causal]
+    owners: list[int] = []
+    inputs: list[list[int]] = []
+    places: list[list[int]] = []
+    targets: list[list[int]] = []
+    for number, encoding in enumerate(encodings):
+        for ids, where, wanted in runs(encoding.ids, encoding.special, encoding.words, predictor, words):
+            owners.append(number)
+            inputs.append(ids)
+            places.append(where)
+            targets.append(wanted)
+    totals = [0.0] * len(texts)
+    with torch.inference_mode():
+        for numbers in budgeted([len(ids) for ids in inputs], tokens=8192):
+            batch = pack([inputs[n] for n in numbers]).to(predictor.device)
+            starts = {caller: int(batch.starts[packed]) for packed, caller in enumerate(batch.order)}
+            at = [starts[i] + place for i, n in enumerate(numbers) for place in places[n]]
+            answers = torch.tensor([t for n in numbers for t in targets[n]], device=predictor.device)
+            encoded = predictor.model.encoder(batch)
+            logits = predictor.model.ask("words", encoded, torch.tensor(at, device=predictor.device)).float()
+            chosen = logits.gather(1, answers[:, None])[:, 0] - logits.logsumexp(-1)
+            who = [owners[n] for n in numbers for _ in places[n]]
+            for owner, value in zip(who, chosen.tolist()):
+                totals[owner] += value
+    return totals
+
+
+Run = tuple[list[int], list[int], list[int]]  # ids, places of the answer, wanted ids
+
+
+def _masked_runs(
+    ids: list[int], special: list[bool], word_of: list[int], predictor: Predictor, words: bool
+) -> list[Run]:
+    """One copy of the text a piece, with that piece hidden (and the rest of its word, when asked)."""
+    mask = predictor.tokenizer.mask_id
+    if mask is None:
+        raise UserError("This tokenizer has no mask token, so texts cannot be scored.")
+    runs = []
+    for place, piece in enumerate(ids):
+        if special[place]:
+            continue
+        hidden = list(ids)
+        hidden[place] = mask
+        later = place + 1
+        while words and later < len(ids) and not special[later] and word_of[later] == word_of[place]:
+            hidden[later] = mask
+            later += 1
+        runs.append((hidden, [place], [piece]))
+    return runs
+
+
+def _causal_run(
+    ids: list[int], special: list[bool], word_of: list[int], predictor: Predictor, words: bool
+) -> list[Run]:
+    """The text once: every piece from the pieces before it."""
+    return [(ids, list(range(len(ids) - 1)), ids[1:])]

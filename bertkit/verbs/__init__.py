@@ -1,0 +1,12 @@
+"""One file a command: a `Settings` class, a `run(settings)` function, and `lines(result)` for humans.
+
+Modules here import nothing heavy at the top, so that `--help` is quick.
+"""
+
+VERBS = {  # the order of `bertkit --help`
+    "doctor": "What this machine can do, and what is in a data file.",
+    "tokenizer": "Learn a vocabulary from text.",
+    "fill": "Guess the masked words of a text.",
+    "embed": "Turn texts into vectors.",
+    "convert": "Bring a checkpoint into a folder that bertkit and transformers open.",
+}

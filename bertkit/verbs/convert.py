@@ -1,0 +1,51 @@
+"""`bertkit convert`: any checkpoint into a folder that bertkit and transformers open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `convert` needs."""
+
+    source: str = option(help="Google's checkpoint, a folder, or a hub name.", argument=True)
+    target: Path = option(help="The folder to write.", argument=True)
+    exact_google: bool = option(False, "Keep Google's tanh GELU instead of the erf GELU that transformers uses.")
+    part: str = option(
+        "", "Which half of Google's ELECTRA (the discriminator unless said).", choices=("", "discriminator", "generator")
+    )  # fmt: skip
+    dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Read a checkpoint of any kind and write a folder that bertkit and transformers open."""
+    import torch
+
+    from bertkit.checkpoint.folder import read_folder, write_folder
+    from bertkit.checkpoint.locate import locate
+    from bertkit.errors import UserError
+    from bertkit.train.saving import write_folder as write_safely
+
+    if settings.target.exists() and any(settings.target.iterdir() if settings.target.is_dir() else [1]):
+        raise UserError(f"{settings.target} exists and is not empty. Choose another folder, or empty it.")
+    folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
+    write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
+    parameters = sum(p.numel() for p in folder.model.parameters())
+    return {
+        "folder": str(settings.target), "family": folder.family, "class": folder.architecture.name,
+        "heads": list(folder.model.heads), "parameters": parameters, "dtype": settings.dtype,
+    }  # fmt: skip
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """One line."""
+    return [
+        f"{result['folder']}: {result['class']}, {result['parameters']:,} parameters in {result['dtype']}. "
+        "bertkit.load and transformers open it."
+    ]

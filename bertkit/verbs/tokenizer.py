@@ -1,0 +1,52 @@
+"""`bertkit tokenizer`: learn a vocabulary from text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `tokenizer` needs."""
+
+    texts: tuple[Path, ...] = option(help="Files or folders of running text.", argument=True)
+    out: Path = option(help="The folder to write.", default=Path("tokenizer"))
+    kind: str = option("wordpiece", "How words are cut into pieces.", choices=("wordpiece", "bpe", "unigram"))
+    size: int = option(16000, "How many pieces.")
+    cased: bool = option(False, "Keep capitals and accents.")
+    min_frequency: int = option(2, "Pieces seen less often are not learnt.")
+    max_tokens: int = option(512, "The longest text a model with this tokenizer will see.")
+    encoding: str = option("utf-8", "Encoding of the files.")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Learn a vocabulary from running text, streaming, and report how well it fits."""
+    from itertools import islice
+
+    from bertkit.data.readers import read_documents
+    from bertkit.telling import track
+    from bertkit.text.vocabulary import VocabularySettings, learn, report
+
+    def lines_of_text() -> Any:
+        for document in read_documents(list(settings.texts), encoding=settings.encoding):
+            yield from document.split("\n")
+
+    tokenizer = learn(
+        track(lines_of_text(), "reading text"),
+        VocabularySettings(
+            kind=settings.kind, size=settings.size, cased=settings.cased, min_frequency=settings.min_frequency
+        ),
+    )
+    tokenizer.save(settings.out, settings.max_tokens)
+    found = report(tokenizer, islice(lines_of_text(), 20_000))
+    return {"folder": str(settings.out), "kind": settings.kind, "size": tokenizer.size, "report": asdict(found),
+            "lines": found.lines()}  # fmt: skip
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The folder, then the vocabulary report."""
+    return [f"{result['folder']}: {result['kind']}, {result['size']:,} pieces", *result["lines"]]
