@@ -1,0 +1,1 @@
+"""Characters to ids. Nothing here imports torch."""

@@ -1,0 +1,90 @@
+"""How well a vocabulary fits a text, in numbers and in lines for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from bertkit.errors import UserError
+from bertkit.text.encoding import Encoding
+from bertkit.text.tokenizer import Tokenizer
+
+PERCENTILES = (50, 90, 95, 99, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyReport:
+    """Counts over a sample of texts.
+
+    words: as the tokenizer's rules see them. unknown_rate: unknown pieces among all pieces. one_piece_share: words
+    that are a single known piece. length_percentiles: tokens a text, special tokens included, by percentile.
+    unknown_characters: the most frequent characters that no piece can write, with their counts.
+    """
+
+    texts: int
+    words: int
+    pieces: int
+    unknown_rate: float
+    pieces_per_word: float
+    one_piece_share: float
+    length_percentiles: dict[int, int]
+    unknown_characters: list[tuple[str, int]]
+
+    def lines(self) -> list[str]:
+        """The report for people, one finding a line."""
+        lengths = ", ".join(f"{share} % up to {length}" for share, length in self.length_percentiles.items())
+        unknown = " ".join(f"{char!r} ({count})" for char, count in self.unknown_characters)
+        return [
+            f"{self.texts} texts, {self.words} words, {self.pieces} pieces",
+            f"{self.pieces_per_word:.3f} pieces per word; {self.one_piece_share:.1%} of words are one piece",
+            f"{self.unknown_rate:.3%} of pieces are unknown" + (f": {unknown}" if unknown else ""),
+            f"tokens a text: {lengths}",
+        ]
+
+
+def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top: int = 10) -> VocabularyReport:
+    """Report on the first `sample` texts, naming up to `top` unknown characters."""
+    pieces_of_word: Counter[int] = Counter()
+    unknown_characters: Counter[str] = Counter()
+    lengths: list[int] = []
+    pieces = unknown = known_one_piece = 0
+    stream = iter(texts)
+    while batch := list(islice(stream, min(1000, sample - len(lengths)))):
+        for text, encoding in zip(batch, tokenizer.encode_batch(batch)):
+            lengths.append(len(encoding))
+            counts, lost = _words(encoding, tokenizer.unk_id)
+            pieces_of_word.update(counts.values())
+            pieces += counts.total()
+            unknown += len(lost)
+            known_one_piece += sum(count == 1 for count in counts.values())
+            for position in lost:
+                known_one_piece -= counts[encoding.words[position]] == 1
+                unknown_characters.update(text[slice(*encoding.offsets[position])])
+    if not lengths:
+        raise UserError("There is no text to report on. Check the files given.")
+    words = pieces_of_word.total()
+    lengths.sort()
+    hopeless = [(char, n) for char, n in unknown_characters.most_common() if not _writable(tokenizer, char)]
+    return VocabularyReport(
+        texts=len(lengths),
+        words=words,
+        pieces=pieces,
+        unknown_rate=unknown / max(pieces, 1),
+        pieces_per_word=pieces / max(words, 1),
+        one_piece_share=known_one_piece / max(words, 1),
+        length_percentiles={share: lengths[-(-share * len(lengths) // 100) - 1] for share in PERCENTILES},
+        unknown_characters=hopeless[:top],
+    )
+
+
+def _words(encoding: Encoding, unk_id: int | None) -> tuple[Counter[int], list[int]]:
+    """Pieces per word, and the positions of unknown pieces."""
+    own = [(i, word) for i, word in enumerate(encoding.words) if word >= 0]
+    return Counter(word for _, word in own), [i for i, _ in own if encoding.ids[i] == unk_id]
+
+
+def _writable(tokenizer: Tokenizer, char: str) -> bool:
+    """Can some piece write this character? Spaces and what the rules remove count as writable."""
+    return tokenizer.unk_id not in tokenizer.pieces_batch([char])[0]

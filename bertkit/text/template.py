@@ -1,0 +1,66 @@
+"""Special tokens: their roles, their usual names, and where they stand around the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, processors
+
+ROLES = ("unk", "cls", "sep", "pad", "mask")
+
+# A role that no file names goes to the first of these that is a special token of the vocabulary.
+USUAL_NAMES = {
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "pad": ("[PAD]", "<pad>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+# {cls} and {sep} around $A and $B; the number is the segment.
+BERT_PAIR = "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"
+
+
+def add_specials(backend: tokenizers.Tokenizer, names: Iterable[str], *, eats_space: Iterable[str] = ()) -> None:
+    """Mark these tokens as special. Those in `eats_space` take the space before them along."""
+    eaters = set(eats_space)
+    backend.add_special_tokens([AddedToken(n, lstrip=n in eaters, normalized=False, special=True) for n in names])
+
+
+def set_template(backend: tokenizers.Tokenizer, pair: str, cls: str, sep: str) -> None:
+    """Put `cls` and `sep` around one text and around two, as `pair` says."""
+    pair = pair.format(cls=cls, sep=sep)
+    backend.post_processor = processors.TemplateProcessing(
+        single=pair[: pair.index(" $B")],
+        pair=pair,
+        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
+    )
+
+
+def set_roberta_template(backend: tokenizers.Tokenizer, add_prefix_space: bool) -> None:
+    """<s> A </s>, and <s> A </s></s> B </s>, all of segment 0; offsets leave the space before a word out."""
+    number = backend.get_vocab()
+    backend.post_processor = processors.RobertaProcessing(
+        ("</s>", number["</s>"]),
+        ("<s>", number["<s>"]),
+        trim_offsets=True,
+        add_prefix_space=add_prefix_space,
+    )
+
+
+def roles_of(backend: tokenizers.Tokenizer, config: Mapping[str, Any], unknown: str | None) -> dict[str, str]:
+    """Which token plays which role: as `config` names it, else by its usual name. Absent roles are left out."""
+    specials = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    roles = {}
+    for role in ROLES:
+        told = config.get(f"{role}_token")
+        told = told.get("content") if isinstance(told, dict) else told
+        known = [name for name in USUAL_NAMES[role] if name in specials]
+        name = told if isinstance(told, str) and backend.token_to_id(told) is not None else next(iter(known), None)
+        if role == "unk" and unknown is not None:
+            name = unknown
+        if name is not None:
+            roles[role] = name
+    return roles

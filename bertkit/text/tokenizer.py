@@ -1,0 +1,221 @@
+"""Characters to ids and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tokenizers
+
+from bertkit.errors import UserError
+from bertkit.text import windows as cutting
+from bertkit.text.boundary import refuse_bad_rows, refuse_bad_text, told
+from bertkit.text.encoding import Encoding, Window
+from bertkit.text.loading import load_backend, lowers
+from bertkit.text.template import roles_of
+
+Result = TypeVar("Result")
+KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
+LONGEST_SANE = 1_000_000  # transformers writes 1e30 for "no limit known"
+AT_ONCE = 4096  # texts handed over in one go: bounds the memory that encodings take
+
+
+class Tokenizer:
+    """A vocabulary with its rules. It never cuts a text unless asked to, and never runs code from a file."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any] | None = None) -> None:
+        """`config`: what tokenizer_config.json says about special tokens and `model_max_length`."""
+        self.backend = backend
+        self.config = dict(config or {})
+        model = self.shape["model"]
+        if model["type"] not in KINDS:
+            raise UserError(f"A tokenizer of the kind {model['type']} is not supported. There is: {', '.join(KINDS)}.")
+        self.kind: str = KINDS[model["type"]]
+        unknown = model.get("unk_token")
+        if self.kind == "unigram" and model.get("unk_id") is not None:
+            unknown = backend.id_to_token(model["unk_id"])
+        self.roles = roles_of(backend, self.config, unknown)
+        self.unk_id, self.cls_id, self.sep_id, self.pad_id, self.mask_id = (
+            backend.token_to_id(self.roles[role]) if role in self.roles else None
+            for role in ("unk", "cls", "sep", "pad", "mask")
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Open a folder, or one file of it: tokenizer.json, vocab.txt, vocab.json + merges.txt, spiece.model."""
+        backend, config = load_backend(Path(path))
+        return cls(backend, config)
+
+    def encode(self, text: str, pair: str | None = None) -> Encoding:
+        """One text, or two, whole and with special tokens."""
+        refuse_bad_text(text, "The text")
+        if pair is not None:
+            refuse_bad_text(pair, "The second text")
+        with told("The text cannot be encoded"):
+            return _encoding(self.backend.encode(text, pair))
+
+    def encode_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
+        """Like `encode` for many texts, on all cores."""
+        return self._each(self.backend.encode_batch, _encoding, texts, pairs)
+
+    def ids_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[int]]:
+        """Only the ids, with special tokens: the fastest way."""
+        return self._each(self.backend.encode_batch_fast, _ids, texts, pairs)
+
+    def pieces_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Only the ids, without special tokens: for preparing a corpus."""
+        return self._each(self.backend.encode_batch_fast, _ids, texts, None, add_special_tokens=False)
+
+    def encode_words(self, words: Sequence[str]) -> Encoding:
+        """Words that are split already. `words` counts them, offsets are within each word.
+
+        A word of nothing but invisible characters has no piece at all.
+        """
+        refuse_bad_rows(words, "Word")
+        # A byte-level piece knows by its 'Ġ' that it begins a word, so words after the first get their space back.
+        spaced = self._is_byte_level and not self._has_prefix_space
+        given = [" " + word if spaced and number else word for number, word in enumerate(words)]
+        with told("The words cannot be encoded"):
+            raw = self.backend.encode(given, is_pretokenized=True)
+        found = _encoding(raw)
+        if not spaced:
+            return found
+        shifts = [int(word > 0) for word in found.words]
+        return replace(found, offsets=[(max(a - n, 0), max(b - n, 0)) for (a, b), n in zip(found.offsets, shifts)])
+
+    def windows(self, text: str, pair: str | None = None, *, limit: int, overlap: int) -> list[Window]:
+        """The text in windows of at most `limit` tokens; see `windows_of`."""
+        return self.windows_of(self.encode(text, pair), limit=limit, overlap=overlap)
+
+    def windows_of(self, encoding: Encoding, *, limit: int, overlap: int) -> list[Window]:
+        """Windows over the second text of a pair, else over the only text; each token is owned by one of them."""
+        return cutting.windows_of(encoding, limit=limit, overlap=overlap)
+
+    def truncated(self, encoding: Encoding, limit: int) -> tuple[Encoding, int]:
+        """Cut to `limit` tokens from the end, the longer text of a pair first; also how many tokens were cut."""
+        return cutting.truncated(encoding, limit)
+
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Text again, as near as the pieces allow."""
+        with told("The ids cannot be decoded"):
+            return self.backend.decode(list(ids), skip_special_tokens=not keep_special)
+
+    def id_to_token(self, number: int) -> str | None:
+        """The piece with this id, None when there is none."""
+        return self.backend.id_to_token(number) if 0 <= number < self.size else None
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of this piece, None when there is none."""
+        return self.backend.token_to_id(token)
+
+    def save(self, folder: str | Path, max_tokens: int) -> None:
+        """Write the files transformers.AutoTokenizer opens, with `max_tokens` as model_max_length."""
+        from bertkit.text.saving import save
+
+        save(self, Path(folder), max_tokens)
+
+    def extended(self, new_tokens: Sequence[str]) -> Tokenizer:
+        """A tokenizer with these words as whole pieces, numbered after the old ones."""
+        from bertkit.text.extending import extended
+
+        return extended(self, new_tokens)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the tokenizer's canonical JSON: equal when all ids are equal by construction."""
+        canonical = json.dumps(self.shape, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @cached_property
+    def shape(self) -> dict[str, Any]:
+        """The content of tokenizer.json."""
+        return json.loads(self.backend.to_str())
+
+    @cached_property
+    def size(self) -> int:
+        """How many rows an embedding table needs: the largest id plus one."""
+        return max(self.backend.get_vocab().values(), default=-1) + 1
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that stand for no text: [CLS], [MASK] and the like."""
+        added = self.backend.get_added_tokens_decoder()
+        vocabulary = self.backend.get_vocab()
+        named = {vocabulary[name] for name in self.roles.values()}
+        return frozenset(named | {number for number, token in added.items() if token.special})
+
+    @cached_property
+    def continuation(self) -> list[bool]:
+        """Per id: does the piece continue a word rather than begin one?"""
+        pieces = [self.backend.id_to_token(number) or "" for number in range(self.size)]
+        if self.kind == "wordpiece":
+            mark = self.shape["model"]["continuing_subword_prefix"]
+            return [piece.startswith(mark) and n not in self.special_ids for n, piece in enumerate(pieces)]
+        mark = "Ġ" if self._is_byte_level else "▁"
+        return [bool(p) and not p.startswith(mark) and n not in self.special_ids for n, p in enumerate(pieces)]
+
+    @cached_property
+    def lower(self) -> bool | None:
+        """Is text lower-cased? None when the rules are of another sort."""
+        return lowers(self.backend)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """model_max_length of tokenizer_config.json, None when absent or absurd."""
+        told_length = self.config.get("model_max_length")
+        if not isinstance(told_length, int | float) or not 0 < told_length <= LONGEST_SANE:
+            return None
+        return int(told_length)
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return "ByteLevel" in json.dumps(self.shape["pre_tokenizer"])
+
+    @cached_property
+    def _has_prefix_space(self) -> bool:
+        return '"add_prefix_space": true' in json.dumps(self.shape["pre_tokenizer"])
+
+    def _each(
+        self,
+        encode: Callable[..., list[tokenizers.Encoding]],
+        pick: Callable[[tokenizers.Encoding], Result],
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        **options: bool,
+    ) -> list[Result]:
+        refuse_bad_rows(texts)
+        inputs: list[Any] = list(texts)
+        if pairs is not None:
+            refuse_bad_rows(pairs, "Second text")
+            if len(pairs) != len(texts):
+                raise UserError(f"There are {len(texts)} texts but {len(pairs)} second texts. Give one for each.")
+            inputs = list(zip(texts, pairs))
+        found: list[Result] = []
+        with told("The texts cannot be encoded"):
+            for start in range(0, len(inputs), AT_ONCE):
+                found += [pick(one) for one in encode(inputs[start : start + AT_ONCE], **options)]
+        return found
+
+
+def _ids(raw: tokenizers.Encoding) -> list[int]:
+    return raw.ids
+
+
+def _encoding(raw: tokenizers.Encoding) -> Encoding:
+    sides = [-1 if side is None else side for side in raw.sequence_ids]
+    return Encoding(
+        ids=raw.ids,
+        segments=raw.type_ids,
+        offsets=raw.offsets,
+        special=[side < 0 for side in sides],
+        sides=sides,
+        words=_numbers(raw.word_ids),
+    )
+
+
+def _numbers(words: Iterable[int | None]) -> list[int]:
+    return [-1 if word is None else word for word in words]

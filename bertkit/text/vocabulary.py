@@ -1,0 +1,231 @@
+"""Vocabularies learnt from the user's own text.
+
+The same text gives the same wordpiece and bpe vocabulary each time; a unigram one may differ where two pieces are
+equally good, because its trainer sums in no fixed order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from bertkit.errors import UserError, suggest
+from bertkit.telling import note, track
+from bertkit.text.boundary import panics_told, refuse_bad_text
+from bertkit.text.characters import Survey, survey
+from bertkit.text.fit import VocabularyReport, report
+from bertkit.text.loading import dress_as_bert, dress_as_bytes
+from bertkit.text.spiece import albert_normalizer, dress_as_albert
+from bertkit.text.template import BERT_PAIR, add_specials, set_roberta_template, set_template
+from bertkit.text.tokenizer import Tokenizer
+
+__all__ = ["VocabularyReport", "VocabularySettings", "learn", "report"]
+
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]  # and <mask> as the last of all
+ALBERT_SPECIALS = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+SURVEYED = 20_000_000  # characters of a one-shot stream that choose the alphabet
+ALPHABET, CHINESE_ALPHABET = 1000, 6000
+MUCH_CHINESE = 0.1
+TRAINERS_STEP = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularySettings:
+    """How a vocabulary is learnt.
+
+    kind: wordpiece (BERT), bpe (byte-level, RoBERTa) or unigram (ALBERT). size: at most so many pieces, special
+    tokens included. cased: keep case and accents. min_frequency: a piece must occur so often (not for unigram).
+    alphabet_limit: at most so many different characters (wordpiece only); 0 chooses 1000, or 6000 where at least
+    a tenth of the text is Chinese.
+    """
+
+    kind: str = "wordpiece"
+    size: int = 16000
+    cased: bool = False
+    min_frequency: int = 2
+    alphabet_limit: int = 0
+
+
+def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> Tokenizer:
+    """Learn a vocabulary; memory grows with the distinct words only.
+
+    Texts that can be read twice (a list, a dataset) are: first for their characters, then for their words. Of a
+    one-shot stream, the first 20 million characters choose the alphabet.
+    """
+    settings = settings or VocabularySettings()
+    if settings.kind not in LEARNERS:
+        raise UserError(f"No vocabulary of the kind '{settings.kind}'. {suggest(settings.kind, list(LEARNERS))}")
+    smallest = SMALLEST[settings.kind]
+    if settings.size < smallest:
+        raise UserError(
+            f"A {settings.kind} vocabulary of {settings.size} pieces is too small. Use at least {smallest}."
+        )
+    if isinstance(texts, str):
+        raise UserError("Give a list or stream of texts, not one text: put it in a list.")
+    if iter(texts) is texts:
+        stream = _checked(texts, "learning the vocabulary")
+        first = _first(stream, SURVEYED)
+        found, stream = survey(first), chain(first, stream)
+    else:
+        found = survey(_checked(texts, "counting characters"))
+        stream = _checked(texts, "learning the vocabulary")
+    if not any(not char.isspace() for char in found.counts):
+        raise UserError("There is no text to learn a vocabulary from. Check the files given.")
+    if not settings.alphabet_limit:
+        settings = replace(settings, alphabet_limit=_alphabet_limit(found, settings.kind))
+    with panics_told("The vocabulary cannot be learnt"):
+        tokenizer = Tokenizer(LEARNERS[settings.kind](_batches(stream), settings, found))
+    if tokenizer.size < settings.size:
+        note(f"The text gave {tokenizer.size} pieces, not {settings.size}: it is too small for more.")
+    return tokenizer
+
+
+def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=not settings.cased)
+    dress_as_bert(backend)
+    alphabet, inner = _alphabet(found.normalized(backend.normalizer), settings)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=settings.size,
+        min_frequency=settings.min_frequency,
+        # The trainer numbers the characters inside words as it meets them, which differs from run to run and decides
+        # between equally frequent pieces. Given beforehand they have fixed numbers.
+        special_tokens=[*BERT_SPECIALS, *inner],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    backend.train_from_iterator(batches, trainer)
+    shape = json.loads(backend.to_str())
+    shape["added_tokens"] = shape["added_tokens"][: len(BERT_SPECIALS)]
+    backend = tokenizers.Tokenizer.from_str(json.dumps(shape))
+    set_template(backend, BERT_PAIR, "[CLS]", "[SEP]")
+    return backend
+
+
+def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
+    """The most frequent characters, and '##' forms of those that stand inside words, as many as the size allows."""
+    ranked = sorted(found.counts, key=lambda char: (-found.counts[char], char))
+    alphabet, inner, room = [], [], settings.size - len(BERT_SPECIALS)
+    for char in ranked[: settings.alphabet_limit]:
+        room -= 2 if char in found.inside else 1
+        if room < 0:
+            break
+        alphabet.append(char)
+        inner += ["##" + char] if char in found.inside else []
+    lost = sum(found.counts[char] for char in ranked[len(alphabet) :])
+    if lost:
+        note(
+            f"{len(alphabet)} of {len(ranked)} different characters are kept; "
+            f"the rare others are {lost / found.counts.total():.3%} of the text."
+        )
+    return sorted(alphabet), sorted(inner)
+
+
+def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
+    # Byte-level text keeps its case: RoBERTa has no normalizer, and its class in transformers can hold none.
+    if not settings.cased:
+        note("A byte-level vocabulary always keeps case; 'cased' is taken as true.")
+    backend = tokenizers.Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
+    dress_as_bytes(backend)
+    trainer = trainers.BpeTrainer(
+        vocab_size=settings.size - 1,
+        min_frequency=settings.min_frequency,
+        special_tokens=ROBERTA_SPECIALS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(batches, trainer)
+    shape = json.loads(backend.to_str())
+    shape["model"]["vocab"]["<mask>"] = len(shape["model"]["vocab"])
+    shape["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    backend = tokenizers.Tokenizer.from_str(json.dumps(shape))
+    add_specials(backend, [*ROBERTA_SPECIALS, "<mask>"], eats_space=["<mask>"])
+    set_roberta_template(backend, add_prefix_space=False)
+    return backend
+
+
+def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.normalizer = albert_normalizer(lower=not settings.cased, keep_accents=settings.cased)
+    dress_as_albert(backend)
+    counts = found.normalized(backend.normalizer).counts
+    characters = len(counts)
+    if characters + len(ALBERT_SPECIALS) + 1 > settings.size:
+        raise UserError(
+            f"The text has {characters} different characters, and a unigram vocabulary must hold them all: "
+            f"{settings.size} pieces are too few. Use --size {2 * characters} or more, or the kind bpe."
+        )
+    trainer = trainers.UnigramTrainer(
+        vocab_size=settings.size, special_tokens=ALBERT_SPECIALS, unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator(batches, trainer)
+    shape = json.loads(backend.to_str())
+    learnt = shape["model"]["vocab"]
+    specials = learnt[: len(ALBERT_SPECIALS)]
+    pieces = _settled(learnt[len(specials) :], counts)
+    shape["model"]["vocab"] = specials + pieces[: settings.size - len(specials)]
+    backend = tokenizers.Tokenizer.from_str(json.dumps(shape))
+    set_template(backend, BERT_PAIR, "[CLS]", "[SEP]")
+    return backend
+
+
+def _settled(pieces: list[list[Any]], counts: Counter[str]) -> list[list[Any]]:
+    """The pieces by falling score, free of what differs from run to run.
+
+    That is the last digits of each score (the order of summing), and the order of characters too rare to be learnt,
+    which the trainer adds with scores 0.0001 apart: here the more frequent come first.
+    """
+    phases = {piece: score / TRAINERS_STEP % 1 for piece, score in pieces if len(piece) == 1}
+    usual = Counter(round(phase, 4) for phase in phases.values()).most_common(1)
+    off = {char: abs(phase - usual[0][0]) for char, phase in phases.items()}
+    rare = {char for char, distance in off.items() if min(distance, 1 - distance) < 2e-4}
+    scores = sorted((score for piece, score in pieces if piece in rare), reverse=True)
+    ranked = dict(zip(sorted(rare, key=lambda char: (-counts[char], char)), scores))
+    settled = [[piece, round(ranked.get(piece, score), 6)] for piece, score in pieces]
+    return sorted(settled, key=lambda entry: (-entry[1], entry[0]))
+
+
+LEARNERS: dict[str, Callable[[Iterator[list[str]], VocabularySettings, Survey], tokenizers.Tokenizer]] = {
+    "wordpiece": _learn_wordpiece,
+    "bpe": _learn_bpe,
+    "unigram": _learn_unigram,
+}
+# Special tokens, and for bytes all 256 of them, with room for at least some pieces.
+SMALLEST = {"wordpiece": 30, "bpe": 262, "unigram": 30}
+
+
+def _checked(texts: Iterable[str], label: str) -> Iterator[str]:
+    for row, text in enumerate(track(texts, label)):
+        refuse_bad_text(text, f"Text {row}")
+        yield text
+
+
+def _first(stream: Iterator[str], characters: int) -> list[str]:
+    first = []
+    while characters > 0 and (text := next(stream, None)) is not None:
+        first.append(text)
+        characters -= len(text)
+    return first
+
+
+def _alphabet_limit(found: Survey, kind: str) -> int:
+    if found.chinese_share() < MUCH_CHINESE:
+        return ALPHABET
+    if kind == "wordpiece":
+        note(f"Much of the text is Chinese: up to {CHINESE_ALPHABET} different characters are kept, not {ALPHABET}.")
+    return CHINESE_ALPHABET
+
+
+def _batches(stream: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(stream, 1000)):
+        yield batch
