@@ -1,0 +1,121 @@
+"""The routines that must be safe, each with what is there before and what must open after; and faults to meet."""
+
+import os
+import traceback
+from collections import Counter
+from contextlib import contextmanager
+
+import torch
+
+from bertkit.train import durable
+from bertkit.train.saving import (
+    atomic_write,
+    list_generations,
+    mend_folder,
+    newest_generation,
+    save_generation,
+    write_folder,
+)
+
+CHANGING = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir")
+
+
+def save(folder, step):
+    return save_generation(
+        folder, step, {"model": {"w": torch.full((5,), float(step)), "b": torch.ones(2)}}, {"n": step}
+    )
+
+
+def write_model(folder):
+    for name in ("config.json", "model.safetensors", "sub/x.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("new")
+
+
+def start_checkpoints(folder):
+    save(folder, 1)
+    save(folder, 2)
+    (folder / ".tmp-1-3").mkdir()  # left by an earlier crash
+    (folder / ".tmp-1-3" / "state.json").touch()
+
+
+def start_model(folder):
+    (folder / "sub").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "sub/x.json", "metrics.jsonl"):
+        (folder / name).write_text("old")
+
+
+def opened_step(folder):
+    found = newest_generation(folder)
+    assert found.values == {"n": found.step} and (found.tensors("model")["w"] == found.step).all()
+    return "new" if found.step == 3 else {2: "old"}[found.step]
+
+
+def opened_model(folder):
+    mend_folder(folder)
+    texts = {(folder / name).read_text() for name in ("config.json", "model.safetensors", "sub/x.json")}
+    assert len(texts) == 1 and (folder / "metrics.jsonl").read_text() == "old"
+    return texts.pop()
+
+
+def save_again(folder):
+    save(folder, 4)
+    assert newest_generation(folder).step == 4
+    assert sorted(folder.iterdir()) == list_generations(folder) and len(list_generations(folder)) == 2
+
+
+def write_again(folder):
+    write_folder(folder, write_model)
+    assert opened_model(folder) == "new"
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "sub", "metrics.jsonl"}
+
+
+def write_one(folder):
+    atomic_write(folder / "config.json", "new")
+
+
+def write_one_again(folder):
+    write_one(folder)
+    assert (folder / "config.json").read_text() == "new" and len(list(folder.iterdir())) == 4
+
+
+ROUTINES = {  # what is there, the routine, what opens afterwards, and that the next time works
+    "checkpoint": (start_checkpoints, lambda folder: save(folder, 3), opened_step, save_again),
+    "model folder": (start_model, lambda folder: write_folder(folder, write_model), opened_model, write_again),
+    "one file": (start_model, write_one, lambda folder: (folder / "config.json").read_text(), write_one_again),
+}
+
+
+@contextmanager
+def fault_at(number, fault):
+    """Let the `number`-th changing call (and all after it, if the fault lasts) meet the fault. Yields the counts."""
+    real, seen = dict(vars(durable.calls)), Counter()
+
+    def wrapped(name):
+        def call(*arguments):
+            seen[name] += 1
+            if seen.total() == number or (getattr(fault, "lasting", False) and seen.total() > number):
+                fault(number, name, arguments)
+            return real[name](*arguments)
+
+        return call
+
+    for name in CHANGING:
+        setattr(durable.calls, name, wrapped(name))
+    try:
+        yield seen
+    finally:
+        vars(durable.calls).update(real)
+
+
+def in_child(work):
+    """Exit code of a forked child that does the work."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
