@@ -1,0 +1,1 @@
+"""What came before BERT, one self-contained file each."""
