@@ -1,0 +1,73 @@
+"""What the readers give and the tasks take: one frozen record a kind of example.
+
+`line` is where the example stands in its file, so that every later complaint can name it: the line of
+a text file, the row of a parquet file or JSON list, the running number of a question in a SQuAD file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Label = str | float | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """A text or a pair of texts. label: a name, a number (regression), several names (multi-label), or None."""
+
+    text: str
+    text_b: str | None = None
+    label: Label = None
+    id: str | None = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedSentence:
+    """Words and, where the file has them, one tag a word."""
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a context.
+
+    answers: (text, start) with start counted in characters of the context, or -1 where the text does not
+    occur in it (such an answer can be scored against but not learned from: see `placed`).
+    impossible: the file says that the context holds no answer.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...] = ()
+    impossible: bool = False
+    line: int = 0
+
+    @property
+    def placed(self) -> tuple[tuple[str, int], ...]:
+        """The answers that stand in the context."""
+        return tuple(answer for answer in self.answers if answer[1] >= 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A text and its possible continuations. label: index of the right one, from 0."""
+
+    text: str
+    choices: tuple[str, ...]
+    label: int | None = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MinimalPair:
+    """An acceptable sentence and its unacceptable twin. group: the phenomenon they test (`UID`, or the file's name)."""
+
+    good: str
+    bad: str
+    group: str = ""
+    line: int = 0

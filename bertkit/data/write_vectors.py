@@ -1,0 +1,166 @@
+"""Embeddings to files: .npy, .parquet or .jsonl, written as they come, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bertkit.data.open import kind_of
+from bertkit.data.write_whole import closed_at_end, open_new, told
+from bertkit.data.writers import arrow_for, as_json
+from bertkit.errors import UserError, suggest
+
+_NPY_HEADER = 128  # bytes: room for any shape, so that the header can be written again at the end
+
+
+@contextmanager
+def open_vectors(path: str | Path) -> Iterator[VectorWriter]:
+    """A writer of vectors by the file's ending; the file is there when the block ends well.
+
+    .npy: a float32 array (texts, width), without the texts. .parquet: columns text and vector (a list of float32).
+    .jsonl: {"text", "vector"}. Vectors per token go to .parquet and .jsonl only: {"text", "tokens", "vectors"}.
+    """
+    kind = kind_of(path)
+    if kind not in VECTOR_WRITERS:
+        raise UserError(f"{path}: cannot write vectors as '{kind}'. {suggest(kind, list(VECTOR_WRITERS))}")
+    with open_new(path) as file:
+        writer = VECTOR_WRITERS[kind](file, str(path))
+        with closed_at_end(writer, path):
+            yield writer
+
+
+class VectorWriter:
+    """Takes batches of texts with one vector a text, or with one vector a token."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        self._file, self._path = file, path
+        self._width: int | None = None
+        self.count = 0
+
+    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """vectors: (texts, width)."""
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        if vectors.ndim != 2 or len(vectors) != len(texts):
+            raise ValueError(f"{len(texts)} texts and vectors of shape {vectors.shape}")
+        self._check_width(vectors.shape[1])
+        with told(self._path):
+            self._put(texts, vectors)
+        self.count += len(texts)
+
+    def write_tokens(
+        self, texts: Sequence[str], vectors: Sequence[np.ndarray], tokens: Sequence[Sequence[str]] | None = None
+    ) -> None:
+        """vectors: one (tokens, width) a text; tokens: their strings."""
+        rows = [np.ascontiguousarray(each, dtype=np.float32) for each in vectors]
+        if len(rows) != len(texts) or any(each.ndim != 2 for each in rows):
+            raise ValueError(f"{len(texts)} texts and {len(rows)} arrays, which must be (tokens, width) each")
+        for each in rows:
+            self._check_width(each.shape[1])
+        with told(self._path):
+            self._put_tokens(texts, rows, [list(each) for each in tokens] if tokens is not None else None)
+        self.count += len(texts)
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+
+    def _check_width(self, width: int) -> None:
+        self._width = width if self._width is None else self._width
+        if width != self._width:
+            raise ValueError(f"vectors of width {width} after ones of width {self._width}")
+
+    def _put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+        raise NotImplementedError
+
+
+class _Npy(VectorWriter):
+    def _put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        if self._file.tell() == 0:
+            self._file.write(_npy_header(0, vectors.shape[1]))
+        self._file.write(vectors.astype("<f4", copy=False).tobytes())
+
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+        what = f"{self._path}: texts differ in their number of tokens, which .npy cannot hold"
+        raise UserError(f"{what}. Use .parquet or .jsonl, or pool the tokens.")
+
+    def close(self) -> None:
+        self._file.seek(0)
+        self._file.write(_npy_header(self.count, self._width or 0))
+        self._file.seek(0, 2)
+
+
+def _npy_header(count: int, width: int) -> bytes:
+    """Version 1.0 of numpy's format: magic, version, length of the rest, a Python dict padded with spaces."""
+    fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {width}), }}"
+    start = b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little")
+    return start + fields.ljust(_NPY_HEADER - 11).encode("ascii") + b"\n"
+
+
+class _Jsonl(VectorWriter):
+    def _put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        lines = (f'{{"text": {as_json(text)}, "vector": {_numbers(each)}}}\n' for text, each in zip(texts, vectors))
+        self._file.write("".join(lines).encode())
+
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+        for index, (text, each) in enumerate(zip(texts, rows)):
+            names = f'"tokens": {as_json(tokens[index])}, ' if tokens is not None else ""
+            vectors = ", ".join(_numbers(vector) for vector in each)
+            self._file.write(f'{{"text": {as_json(text)}, {names}"vectors": [{vectors}]}}\n'.encode())
+
+
+def _numbers(vector: np.ndarray) -> str:
+    # Nine digits give every float32 back exactly.
+    if not np.isfinite(vector).all():
+        raise ValueError("a vector is not finite")
+    return "[" + ", ".join(["%.9g"] * len(vector)) % tuple(vector.tolist()) + "]"
+
+
+class _Parquet(VectorWriter):
+    _writer: Any = None
+
+    def _put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        arrow = arrow_for(self._path)
+        self._write({"text": arrow.array(list(texts), arrow.string()), "vector": _lists(arrow, vectors)})
+
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+        arrow = arrow_for(self._path)
+        columns = {"text": arrow.array(list(texts), arrow.string())}
+        if tokens is not None:
+            columns["tokens"] = arrow.array(tokens, arrow.list_(arrow.string()))
+        flat = np.concatenate(rows) if rows else np.zeros((0, self._width or 0), np.float32)
+        starts = np.cumsum([0, *(len(each) for each in rows)]).astype(np.int32)
+        columns["vectors"] = arrow.ListArray.from_arrays(arrow.array(starts), _lists(arrow, flat))
+        self._write(columns)
+
+    def _write(self, columns: dict[str, Any]) -> None:
+        arrow = arrow_for(self._path)
+        table = arrow.table(columns)
+        if self._writer is None:
+            self._writer = arrow.parquet.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        if self._writer is None:
+            self._put([], np.zeros((0, 0), np.float32))
+        self._writer.close()
+
+
+def _lists(arrow: Any, vectors: np.ndarray) -> Any:
+    """(n, width) as an arrow column of lists of float32."""
+    starts = np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1]
+    return arrow.ListArray.from_arrays(
+        arrow.array(starts, arrow.int32()), arrow.array(vectors.reshape(-1), arrow.float32())
+    )
+
+
+VECTOR_WRITERS: dict[str, Callable[[IO[bytes], str], VectorWriter]] = {
+    "npy": _Npy,
+    "parquet": _Parquet,
+    "jsonl": _Jsonl,
+}

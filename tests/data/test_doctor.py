@@ -1,0 +1,126 @@
+"""Doctor: counts that can be checked by hand, whatever the form of the file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertkit.data.doctor import inspect_file
+from bertkit.data.doctor_files import form_of
+from bertkit.errors import UserError
+
+
+class Words:
+    """A tokenizer of words between spaces."""
+
+    def ids_batch(self, texts: list[str]) -> list[list[int]]:
+        return [[len(word) for word in text.split()] for text in texts]
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_rows_labels_duplicates_and_conflicts_are_counted(tmp_path: Path) -> None:
+    rows = ["good,pos", "bad,neg", "good ,pos", "good,neg", ",pos", "new,pos"]
+    report = inspect_file(put(tmp_path, "a.csv", "text,label\n" + "\n".join(rows) + "\n"))
+    assert (report.rows, report.columns, report.kind) == (6, ["text", "label"], "csv")
+    assert report.labels == {"pos": 4, "neg": 2}
+    assert (report.duplicates, report.conflicts, report.empty) == (2, 1, 1)
+
+
+def test_overlap_with_other_files_is_counted_in_rows(tmp_path: Path) -> None:
+    train = put(tmp_path, "train.csv", "text,label\na,x\nb,y\nc,x\n")
+    dev = put(
+        tmp_path, "dev.jsonl", '{"text": "b", "label": 1}\n{"text": "b", "label": 2}\n{"text": "z", "label": 1}\n'
+    )
+    report = inspect_file(dev, others=[train])
+    assert report.overlaps == {str(train): 2}
+    assert any("also in" in line and "2 rows" in line for line in report.lines())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@given(lengths=st.lists(st.integers(1, 700), min_size=1, max_size=60))
+def test_lengths_and_cuts_agree_with_numpy(tmp_path: Path, lengths: list[int]) -> None:
+    rows = "".join(json.dumps({"text": "w " * n, "label": 0}) + "\n" for n in lengths)
+    report = inspect_file(put(tmp_path, "a.jsonl", rows), tokenizer=Words())
+    tokens = np.array(lengths) + 2
+    found = next(each for each in report.lengths if each.unit == "tokens")
+    for share, value in found.percentiles.items():
+        assert value == np.percentile(tokens, share, method="inverted_cdf")
+    assert found.mean == pytest.approx(tokens.mean())
+    for cut in report.cuts:
+        assert cut.rows == (tokens > cut.limit).sum()
+        assert cut.tokens == np.maximum(tokens - cut.limit, 0).sum()
+
+
+def test_pairs_are_noticed_by_their_names_and_counted_together(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.tsv", "sentence1\tsentence2\tlabel\na b\tc\t1\na b\td\t1\n")
+    report = inspect_file(path, tokenizer=Words())
+    assert report.duplicates == 0
+    assert report.lengths[1].percentiles[100] == 3 + 3  # three words, [CLS] and two [SEP]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("bell \x07", "control characters"),
+        ("cafÃ©", "mojibake (wrongly decoded)"),
+        ("it â€™ s", "mojibake (wrongly decoded)"),
+        ("a <br /> b", "HTML"),
+        ("fish &amp; chips", "HTML"),
+        ("x" * 20001, "very long (over 20,000 characters)"),
+    ],
+)
+def test_suspicious_lines_are_named(tmp_path: Path, text: str, what: str) -> None:
+    fine = ["naïve café", "a < b and c > d", "R&D", "汉字"]
+    rows = "".join(json.dumps({"text": each}) + "\n" for each in [*fine, text])
+    report = inspect_file(put(tmp_path, "a.jsonl", rows))
+    assert report.suspicious == {what: {"rows": 1, "lines": [5]}}
+
+
+def test_the_share_of_chinese_is_of_letters(tmp_path: Path) -> None:
+    assert inspect_file(put(tmp_path, "a.txt", "汉字 ab, 12!\n")).cjk_share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form", "rows"),
+    [
+        ("a.csv", "text,label\na,b\n", "rows", 1),
+        ("a.jsonl", '{"text": "a"}\n', "rows", 1),
+        ("a.json", '[{"text": "a"},\n {"text": "b"}]', "rows", 2),
+        ("eng.train", "-DOCSTART- O\n\nEU B-ORG\nsays O\n\nok O\n", "tagged sentences", 2),
+        ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n', "tagged sentences", 1),
+        ("a.jsonl", '{"question": "?", "context": "c"}\n', "questions", 1),
+        ("a.json", '{"data": [{"paragraphs":\n [{"context": "c", "qas": [{"question": "?"}]}]}]}', "questions", 1),
+        ("a.jsonl", '{"text": "a", "choices": ["b", "c"]}\n', "multiple choices", 1),
+        ("a.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n', "minimal pairs", 1),
+        ("a.txt", "one two\nthree\n\nfour\n", "documents", 2),
+    ],
+)
+def test_the_form_of_a_file_is_recognised(tmp_path: Path, name: str, content: str, form: str, rows: int) -> None:
+    path = put(tmp_path, name, content)
+    assert form_of(path)[0].name == form
+    assert inspect_file(path).rows == rows
+
+
+def test_a_bom_is_told_and_another_encoding_is_read_when_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("\ufefftext,label\na,b\n".encode())
+    assert inspect_file(tmp_path / "a.csv").encoding == "utf-8 with BOM"
+    (tmp_path / "b.csv").write_bytes("text,label\n今天天气很好我们去公园,b\n".encode("gb18030"))
+    with pytest.raises(UserError, match="--encoding gb18030"):
+        inspect_file(tmp_path / "b.csv")
+    assert inspect_file(tmp_path / "b.csv", encoding="gb18030").encoding == "gb18030"
+
+
+def test_the_report_is_json_and_sentences(tmp_path: Path) -> None:
+    report = inspect_file(put(tmp_path, "a.csv", "text,label\na,b\nc,d\n"), tokenizer=Words())
+    again = json.loads(json.dumps(report.asdict()))
+    assert again["rows"] == 2
+    assert next(iter(report.lines())).endswith("a.csv: 2 rows (csv, utf-8)")
+    assert any("nothing is cut" in line for line in report.lines())

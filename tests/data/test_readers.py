@@ -1,0 +1,401 @@
+"""Readers: each format's rows, and an error with file, line and fix for each kind of bad row."""
+
+import csv
+import io
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertkit.data.examples import Choice, MinimalPair, Question, TaggedSentence, TextRow
+from bertkit.data.read_documents import LONGEST_DOCUMENT
+from bertkit.data.readers import (
+    read_choices,
+    read_documents,
+    read_minimal_pairs,
+    read_questions,
+    read_rows,
+    read_tagged,
+)
+from bertkit.data.writers import open_writer
+from bertkit.errors import UserError
+
+quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
+printable = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]))
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Any:
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+        return path
+
+    return write
+
+
+# ---- rows
+
+
+@quiet
+@given(rows=st.lists(st.tuples(printable, st.sampled_from(["a", "b"])), min_size=1, max_size=8))
+def test_what_the_csv_module_writes_is_read_back(put: Any, rows: list[tuple[str, str]]) -> None:
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows([("text", "label"), *rows])
+    read = list(read_rows(put("a.csv", buffer.getvalue())))
+    assert [(row.text, row.label) for row in read] == rows
+
+
+def test_a_csv_row_remembers_the_line_it_begins_at(put: Any) -> None:
+    path = put("a.csv", 'text,label\r\n"two\nlines",x\r\n\r\nnext,y\r\n')
+    assert list(read_rows(path)) == [TextRow("two\nlines", label="x", line=2), TextRow("next", label="y", line=5)]
+
+
+def test_in_a_tsv_a_quote_is_a_character(put: Any) -> None:
+    path = put("a.tsv", 'text\tlabel\n"he said\t1\n""\t0\n')
+    assert [row.text for row in read_rows(path)] == ['"he said', '""']
+
+
+def test_columns_by_number_read_files_without_header(put: Any) -> None:
+    path = put("a.tsv", "src\t1\t\tfirst text\nsrc\t0\t*\tsecond\n")
+    assert [(r.text, r.label) for r in read_rows(path, text="4", label="2")] == [("first text", "1"), ("second", "0")]
+    path = put("pairs.txt", "one\ttwo\t1\nthree\tfour\t0\n")
+    rows = list(read_rows(path, text="1", text_b="2", label="3"))
+    assert rows[1] == TextRow("three", "four", "0", line=2)
+
+
+def test_a_header_is_noticed_even_when_columns_are_numbers(put: Any, notes: list[str]) -> None:
+    path = put("a.tsv", "label\tsentence\n1\tgood\n")
+    assert [(r.text, r.label) for r in read_rows(path, text="2", label="1")] == [("good", "1")]
+    assert "header" in notes[0]
+    assert len(list(read_rows(path, text="2", label="1", header=False))) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "pair"),
+    [
+        ("sentence\tlabel", False),
+        ("text_a\tgold_label", False),
+        ("Text\tLABEL", False),
+        ("sentence1\tsentence2\tscore", True),
+        ("question\tsentence\tlabel", True),
+        ("#1 String\t#2 String\tQuality", True),
+        ("premise\thypothesis\tgold_label", True),
+    ],
+)
+def test_well_known_column_names_are_used_and_told(put: Any, notes: list[str], header: str, pair: bool) -> None:
+    path = put("a.tsv", header + "\n" + ("one\ttwo\t1\n" if pair else "one\t1\n"))
+    assert list(read_rows(path, text_b="text_b" if pair else None)) == [
+        TextRow("one", "two" if pair else None, "1", line=2)
+    ]
+    assert "reading text from column" in notes[0]
+
+
+def test_two_candidates_for_the_text_are_not_guessed_between(put: Any) -> None:
+    with pytest.raises(UserError, match=r"no column 'text'.*question \| sentence \| label.*--text NAME"):
+        list(read_rows(put("a.tsv", "question\tsentence\tlabel\na\tb\tc\n")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("a.csv", "text,label\na,b\nc\n", {}, r"line 3: 1 columns where the first line has 2"),
+        ("a.tsv", "text\tlabel\na\tb\tc\n", {}, r"line 2: 3 columns.*no quoting"),
+        ("a.csv", 'text,label\n"open,b\n', {}, r"line 2: not a CSV row.*quote"),
+        ("a.csv", "txt,label\na,b\n", {}, r"no column 'text'. Did you mean 'txt'\?"),
+        ("a.tsv", "ham\thello\nspam\tbuy\n", {}, r"header.*ham \| hello.*--text 2 --label 1"),
+        ("a.csv", "text,label\na,\n", {}, r"line 2: there is no label"),
+        ("a.csv", "text,label\na,4.x\n", {"number": True}, r"line 2: 'label' is '4.x', and a number is needed"),
+        ("a.csv", "text,label\na,nan\n", {"number": True}, r"line 2.*number"),
+        ("a.csv", "text,label\n", {}, r"no rows"),
+        ("a.csv", "text,text,label\na,b,c\n", {}, r"two columns have the name 'text'"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"\n', {}, r"line 2: not JSON"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 1}\n', {}, r"line 2: there is no 'text'"),
+        ("a.jsonl", '{"text": 5, "label": 1}\n', {}, r"line 1: 'text' is 5, and a text is needed"),
+        ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', {}, r"line 1: \\ud800 is half of a surrogate pair"),
+        ("a.jsonl", '{"text": "a\\u0000", "label": 1}\n', {}, r"line 1: a NUL"),
+        ("a.jsonl", '{"text": "a", "label": NaN}\n', {}, r"line 1: not usable JSON: NaN"),
+        ("a.jsonl", '["text"]\n', {}, r"line 1: .*object"),
+        ("a.jsonl", '{"text": "a", "label": ["x"]}\n', {}, r"line 1.*--multi-label"),
+        ("a.jsonl", '{"a":' * 100000 + "\n", {}, r"line 1: not (usable )?JSON"),
+        ("a.txt", "only texts\n", {}, r"labels are needed"),
+        ("a.docx", "x", {}, r"cannot tell the format from the ending 'docx'"),
+        ("a.csv", "text,label\na,b\n", {"text": "9"}, r"no column '9'"),
+        ("a.csv", "text,label\na,b\n", {"label": "text"}, r"two things"),
+    ],
+)
+def test_a_bad_row_is_an_error_with_its_line(put: Any, name: str, content: str, options: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        list(read_rows(put(name, content), **options))
+
+
+def test_json_labels_keep_the_spelling_of_the_file(put: Any) -> None:
+    values = [0, True, "x ", 1.5]
+    path = put("a.jsonl", "".join(json.dumps({"text": "t", "label": value}) + "\n" for value in values))
+    assert [row.label for row in read_rows(path)] == ["0", "true", "x", "1.5"]
+
+
+def test_a_json_file_may_be_lines_or_one_list(put: Any) -> None:
+    rows = [{"id": 7, "text": "a", "label": "x"}, {"id": 8, "text": "b", "label": "y"}]
+    lines = put("lines.json", "\n".join(map(json.dumps, rows)))
+    whole = put("list.json", json.dumps(rows, indent=1))
+    assert (
+        list(read_rows(lines))
+        == list(read_rows(whole))
+        == [
+            TextRow("a", None, "x", "7", 1),
+            TextRow("b", None, "y", "8", 2),
+        ]
+    )
+
+
+def test_several_labels_come_from_lists_and_bars_alike(put: Any) -> None:
+    listed = put("a.jsonl", '{"text": "t", "label": ["a", "b", "a"]}\n{"text": "t", "label": []}\n')
+    barred = put("a.csv", "text,label\nt,a | b\nt,\n")
+    for path in (listed, barred):
+        assert [row.label for row in read_rows(path, multi_label=True)] == [("a", "b"), ()]
+
+
+def test_labels_are_optional_where_they_may_be_absent(put: Any) -> None:
+    unlabelled = put("a.csv", "text,other\na,b\n")
+    assert next(iter(read_rows(unlabelled, labelled="maybe"))).label is None
+    assert next(iter(read_rows(put("b.csv", "text,label\na,b\n"), labelled="maybe"))).label == "b"
+    assert next(iter(read_rows(put("c.csv", "text,label\na,b\n"), labelled=False))).label is None
+    assert [r.text for r in read_rows(put("d.txt", "one\tstill one\n\ntwo\n"), labelled="maybe")] == [
+        "one\tstill one",
+        "two",
+    ]
+
+
+def test_dropped_labels_and_empty_texts_are_counted_and_told(put: Any, notes: list[str]) -> None:
+    path = put("a.tsv", "text\tlabel\na\t-\nb\tx\n \tx\n")
+    assert [row.text for row in read_rows(path, drop_labels=["-"])] == ["b", " "]
+    assert any("1 rows labelled '-' are left out, 2 are kept" in note for note in notes)
+    assert any("1 of 2 rows have an empty text" in note for note in notes)
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_csv_with_other_separators_is_read_and_told(put: Any, notes: list[str], separator: str) -> None:
+    path = put("a.csv", f"text{separator}label\na, b{separator}x\n")
+    assert [(row.text, row.label) for row in read_rows(path)] == [("a, b", "x")]
+    assert "separated by" in notes[0]
+
+
+def test_parquet_rows_are_read_in_batches_and_numbered(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table({"sentence": [f"t{n}" for n in range(3000)], "label": list(range(3000))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    rows = list(read_rows(tmp_path / "a.parquet"))
+    assert len(rows) == 3000
+    assert rows[-1] == TextRow("t2999", label="2999", line=3000)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "txt", "parquet"])
+def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, kind: str) -> None:
+    def peak(count: int) -> int:
+        path = tmp_path / f"{count}.{kind}"
+        if kind == "txt":
+            path.write_text("".join(f"text {n} {'x' * 50}\n" for n in range(count)))
+        else:
+            with open_writer(path) as out:
+                for n in range(count):
+                    out.write({"text": f"text {n} {'x' * 50}", "label": n % 2})
+        tracemalloc.start()
+        rows = sum(1 for _ in read_rows(path, labelled="maybe"))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert rows == count
+        return most
+
+    peak(10)  # what is imported once
+    # 9,000 rows more hold over 540 KB of text; the few KB of noise come from caches of the interpreter.
+    assert peak(12_000) - peak(3000) < 100_000
+
+
+# ---- tagged sentences
+
+
+def test_conll_columns_give_the_first_word_and_the_last_tag(put: Any) -> None:
+    path = put("eng.train", "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n\nOk UH O O")
+    first = TaggedSentence(("EU", "rejects"), ("I-ORG", "O"), 3)
+    assert list(read_tagged(path)) == [first, TaggedSentence(("Ok",), ("O",), 7)]
+    assert next(iter(read_tagged(path, tag_column=2))).tags == ("NNP", "VBZ")
+
+
+def test_a_wide_space_can_be_a_word(put: Any) -> None:
+    assert next(iter(read_tagged(put("a.txt", "中 O\n\u3000x O\n")))).tokens == ("中", "\u3000x")
+
+
+def test_conllu_skips_comments_ranges_and_empty_nodes(put: Any) -> None:
+    def row(number: str, form: str, tag: str) -> str:
+        return "\t".join([number, form, "_", tag, *"______"]) + "\n"
+
+    rows = [row("1-2", "don't", "_"), row("1", "do", "AUX"), row("2", "n't", "PART"), row("2.1", "gap", "X")]
+    path = put("a.conllu", "# sent_id = 1\n" + "".join(rows) + "\n")
+    assert list(read_tagged(path)) == [TaggedSentence(("do", "n't"), ("AUX", "PART"), 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.conll", "EU NNP O\nrejects O\n", r"line 2: 2 columns where the lines before have 3"),
+        ("a.conllu", "1\tEU\tO\n", r"line 1: 3 columns where CoNLL-U has 10"),
+        ("a.conllu", "x\t" * 9 + "y\n", r"line 1: 'x' is no CoNLL-U word number"),
+        ("a.conll", "EU\nrejects\n", r"line 1: the words have no tags"),
+        ("a.conll", "\n\n-DOCSTART- O\n", r"no sentence"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', r"line 1: 2 tokens and 1 tags"),
+        ("a.jsonl", '{"tokens": "a b", "tags": []}', r"line 1: 'tokens' is 'a b', and a list"),
+        ("a.jsonl", '{"tokens": [], "tags": []}', r"line 1: no words"),
+        ("a.conll", "word\t\n", r"line 1: the word 'word' has no tag"),
+    ],
+)
+def test_a_ragged_tagged_file_names_its_line(put: Any, name: str, content: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        list(read_tagged(put(name, content)))
+
+
+def test_untagged_words_are_read_where_tags_are_optional(put: Any) -> None:
+    assert list(read_tagged(put("a.conll", "EU\nrejects\n"), labelled="maybe")) == [
+        TaggedSentence(("EU", "rejects"), None, 1)
+    ]
+    path = put("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}')
+    assert list(read_tagged(path, labelled=False)) == [TaggedSentence(("a",), None, 1)]
+
+
+# ---- questions, choices, pairs
+
+
+def squad(*questions: dict[str, Any], context: str = "The cat sat. The cat ran.") -> str:
+    return json.dumps(
+        {"version": "1", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]}
+    )
+
+
+def ask(start: int, text: str = "cat", **more: Any) -> dict[str, Any]:
+    return {"id": "q", "question": "Who?", "answers": [{"text": text, "answer_start": start}], **more}
+
+
+def test_squad_and_json_lines_give_the_same_questions(put: Any) -> None:
+    line = {"id": "q", "question": "Who?", "context": "The cat sat.", "answers": [{"text": "cat", "start": 4}]}
+    wanted = [Question("q", "Who?", "The cat sat.", (("cat", 4),), False, 1)]
+    assert list(read_questions(put("a.jsonl", json.dumps(line)))) == wanted
+    assert list(read_questions(put("a.json", squad(ask(4), context="The cat sat.")))) == wanted
+    assert list(read_questions(put("b.json", json.dumps(line)))) == wanted
+    columns = {**line, "answers": {"text": ["cat"], "answer_start": [4]}}
+    assert list(read_questions(put("c.jsonl", json.dumps(columns)))) == wanted
+
+
+@pytest.mark.parametrize(("said", "found"), [(4, 4), (5, 4), (0, 4), (-3, 4), (14, 17), (16, 17), (999, 17)])
+def test_a_misplaced_answer_moves_to_its_nearest_place(put: Any, notes: list[str], said: int, found: int) -> None:
+    (question,) = read_questions(put("a.json", squad(ask(said))))
+    assert question.answers == (("cat", found),)
+    assert len(notes) == (said != found)
+
+
+def test_an_answer_that_stands_nowhere_is_kept_for_scoring_and_told(put: Any, notes: list[str]) -> None:
+    (question,) = read_questions(put("a.json", squad(ask(4, "dog"))))
+    assert question.answers == (("dog", -1),)
+    assert question.placed == ()
+    assert "1 answers do not occur in their context" in notes[0]
+
+
+def test_impossible_and_unlabelled_questions_are_told_apart(put: Any) -> None:
+    path = put(
+        "a.json",
+        squad(
+            {"id": 1, "question": "a", "answers": [], "is_impossible": True},
+            {"id": 2, "question": "b", "answers": []},
+            {"id": 3, "question": "c"},
+        ),
+    )
+    assert [(q.id, q.impossible, q.answers) for q in read_questions(path)] == [
+        ("1", True, ()),
+        ("2", True, ()),
+        ("3", False, ()),
+    ]
+
+
+def test_every_question_has_its_own_id(put: Any, notes: list[str]) -> None:
+    path = put("a.json", squad(ask(4), ask(4), ask(4, id="q#2"), ask(4), ask(4, id="r")))
+    ids = [question.id for question in read_questions(path)]
+    assert len(set(ids)) == 5
+    assert ids[0] == "q" and ids[1] == "q#2" and ids[4] == "r"
+    assert "3 questions have an id that was there before" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": {}}', r"'data' is \{\}, and a list"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"there is no 'context'"),
+        ('{"data": []}', r"no question"),
+        (squad({"id": "q"}), r"question 1: there is no 'question'"),
+        (squad(ask("4")), r"question 1: the start of an answer is '4'"),  # type: ignore[arg-type]
+        ('{\n"data": [\n}', r"line 3: not JSON"),
+    ],
+)
+def test_a_bad_question_is_an_error_with_its_place(put: Any, content: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        list(read_questions(put("a.json", content)))
+
+
+def test_choices_carry_the_place_of_the_right_one(put: Any) -> None:
+    path = put("a.jsonl", '{"text": "a", "choices": ["x", "y"], "label": 1}\n')
+    assert list(read_choices(path)) == [Choice("a", ("x", "y"), 1, 1)]
+    for bad in ("2", "-1", "true", "null", '"x"', "1.0"):
+        row = f'{{"text": "a", "choices": ["x", "y"], "label": {bad}}}\n'
+        with pytest.raises(UserError, match=r"line 1: 'label' is .* number from 0 to 1"):
+            list(read_choices(put("b.jsonl", row)))
+
+
+def test_minimal_pairs_come_from_a_file_or_a_whole_folder(put: Any, tmp_path: Path) -> None:
+    put("f/b.jsonl", '{"sentence_good": "g", "sentence_bad": "h", "UID": "u"}\n')
+    file = put("f/a.jsonl", '{"sentence_good": "c", "sentence_bad": "d"}\n')
+    put("f/README.md", "not this")
+    assert list(read_minimal_pairs(file)) == [MinimalPair("c", "d", "a", 1)]
+    assert [pair.group for pair in read_minimal_pairs(tmp_path / "f")] == ["a", "u"]
+
+
+# ---- documents
+
+
+def test_an_empty_line_ends_a_document(put: Any) -> None:
+    path = put("a.txt", "one\ntwo\n\n\nthree\r\n \r\nfour\n")
+    assert list(read_documents(path)) == ["one\ntwo", "three\nfour"]
+
+
+def test_a_title_begins_a_wikitext_document(put: Any) -> None:
+    path = put("a.tokens", " \n = A = \n \n text \n \n = = Part = = \n \n more \n \n = B C = \n \n end \n")
+    assert [" ".join(document.split()) for document in read_documents(path)] == [
+        "= A = text = = Part = = more",
+        "= B C = end",
+    ]
+
+
+def test_folders_are_walked_by_name_and_other_files_told(put: Any, tmp_path: Path, notes: list[str]) -> None:
+    put("d/b/x.jsonl", '{"text": "third"}\n')
+    put("d/a.txt", "first\n\nsecond\n")
+    put("d/z.png", "x")
+    put("d/.hidden.txt", "x")
+    assert list(read_documents([tmp_path / "d"])) == ["first", "second", "third"]
+    assert "1 files of other formats are passed over" in notes[0]
+
+
+@pytest.mark.parametrize("unit", ["word ", "字", "a line\n"])
+def test_a_huge_document_is_cut_but_loses_nothing(put: Any, notes: list[str], unit: str) -> None:
+    text = unit * (int(2.5 * LONGEST_DOCUMENT) // len(unit))
+    pieces = list(read_documents(put("a.txt", text)))
+    assert len(pieces) >= 3
+    assert max(map(len, pieces)) <= LONGEST_DOCUMENT
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+    assert any("were cut" in note for note in notes)
+    rows = list(read_documents(put("a.jsonl", json.dumps({"text": text}))))
+    assert "".join(rows) == text
+    assert max(map(len, rows)) <= LONGEST_DOCUMENT
