@@ -9,17 +9,18 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
 from bertkit import config, telling
-from bertkit.errors import UserError
+from bertkit.errors import Stopped, UserError
 from bertkit.verbs import VERBS
 
 Item = TypeVar("Item")
@@ -37,9 +38,21 @@ app = typer.Typer(
 class Terminal:
     """Notes and progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
 
+    last_status = 0.0
+
     def note(self, message: str) -> None:
         """One line, set apart from results."""
-        print(f"· {message}", file=sys.stderr, flush=True)
+        clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+        print(f"{clear}· {message}", file=sys.stderr, flush=True)
+
+    def status(self, message: str) -> None:
+        """A line that replaces itself on a terminal; elsewhere one line in half a minute."""
+        now = time.monotonic()
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
+        elif now - self.last_status > 30:
+            self.last_status = now
+            print(message, file=sys.stderr, flush=True)
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
         """Pass items on, showing how far it is."""
@@ -53,8 +66,6 @@ class Terminal:
 
 
 def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float = 10.0) -> Iterator[Item]:
-    import time
-
     last = start = time.monotonic()
     for count, item in enumerate(items, 1):
         yield item
@@ -94,11 +105,16 @@ def _parameter(f: Field[Any], kind: Any) -> inspect.Parameter:
     )
 
 
+def _is_nested(kind: Any) -> bool:
+    """Sections and tables: given by --config and --set only."""
+    return is_dataclass(kind) or any(get_origin(inner) for inner in get_args(kind))
+
+
 def _command(verb: str, module: ModuleType) -> Callable[..., None]:
     """The function typer calls: values → settings → run → print."""
     settings = module.Settings
     kinds = config.hints(settings)
-    shown = [f for f in fields(settings) if "help" in f.metadata and not is_dataclass(kinds[f.name])]
+    shown = [f for f in fields(settings) if "help" in f.metadata and not _is_nested(kinds[f.name])]
     shown.sort(key=lambda f: not f.metadata["argument"])
     parameters = [_parameter(f, kinds[f.name]) for f in shown]
     extra = {
@@ -152,6 +168,9 @@ def main() -> None:
     except UserError as mistake:
         print(f"bertkit: {mistake}", file=sys.stderr)
         sys.exit(2)
+    except Stopped as stopped:
+        print(f"bertkit: {stopped}", file=sys.stderr)
+        sys.exit(128 + stopped.signal)
     except (KeyboardInterrupt, typer.Abort):
         print("bertkit: stopped.", file=sys.stderr)
         sys.exit(130)

@@ -12,6 +12,14 @@ class DamagedFile(UserError):
     """A file that cannot be trusted: truncated, altered, or of another format than its name says."""
 
 
+class Stopped(Exception):
+    """A run that was asked to stop by a signal, after it saved. The exit code is 128 + the signal."""
+
+    def __init__(self, signal: int, message: str = "stopped") -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
 def suggest(word: str, known: list[str]) -> str:
     """A "did you mean" clause for a mistyped word, or the list of what there is."""
     from difflib import get_close_matches

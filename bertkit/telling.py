@@ -18,14 +18,23 @@ _log = logging.getLogger("bertkit")
 class Listener(Protocol):
     """Where notes and progress go."""
 
-    def note(self, message: str) -> None: ...
+    def note(self, message: str) -> None:
+        """Something the user must know."""
 
-    def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]: ...
+    def status(self, message: str) -> None:
+        """How a long run stands."""
+
+    def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
+        """Pass items on and show how far it is."""
+        yield from items
 
 
 class _Logger:
     def note(self, message: str) -> None:
         _log.warning(message)
+
+    def status(self, message: str) -> None:
+        _log.info(message)
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
         yield from items
@@ -43,6 +52,11 @@ def listen(listener: Listener) -> None:
 def note(message: str) -> None:
     """Tell the user something they must know."""
     _listener.note(message)
+
+
+def status(message: str) -> None:
+    """Say how a long run stands; the next status replaces this one."""
+    _listener.status(message)
 
 
 def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:

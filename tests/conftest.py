@@ -31,6 +31,9 @@ class Notes(list):
     def note(self, message: str) -> None:
         self.append(message)
 
+    def status(self, message: str) -> None:
+        pass
+
     def track(self, items, label, total):
         yield from items
 

@@ -34,6 +34,7 @@ class Family:
     rows: Rows
     architectures: dict[frozenset[str], Architecture]
     written: dict[str, Any] = field(default_factory=dict)  # keys config.json carries beside the numbers
+    transposed: tuple[str, ...] = ()  # our modules whose weights this family stores the other way round
 
 
 def _layer(at: str, rows: Rows) -> Rows:
@@ -381,4 +382,66 @@ MODERN = Family(
     written={"mlp_bias": False, "decoder_bias": True, "embedding_dropout": 0.0, "classifier_bias": False},
 )
 
-FAMILIES = {f.model_type: f for f in (BERT, ROBERTA, ALBERT, ELECTRA, DISTILBERT, MODERN)}
+GPT2 = Family(
+    model_type="gpt2",
+    base="transformer.",
+    numbers={
+        "vocabulary": "vocab_size",
+        "width": "n_embd",
+        "depth": "n_layer",
+        "heads": "n_head",
+        "inner": "n_inner",
+        "positions": "n_positions",
+        "padding": "pad_token_id",
+        "activation": "activation_function",
+        "dropout": "resid_pdrop",
+        "attention_dropout": "attn_pdrop",
+        "head_dropout": "summary_first_dropout",
+        "eps": "layer_norm_epsilon",
+        "init_std": "initializer_range",
+        "tied": "tie_word_embeddings",
+    },
+    fixed={
+        "segments": 0,
+        "norm": "pre",
+        "embedding_norm": False,
+        "causal": True,
+        "summary": "last",
+        "word_head": "plain",
+    },
+    defaults={
+        "activation_function": "gelu_new",
+        "resid_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+        "summary_first_dropout": 0.1,
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "n_positions": 1024,
+    },
+    rows=_layer(
+        "{base}h.{n}.",
+        {
+            "attention.qkv": "attn.c_attn",
+            "attention.out": "attn.c_proj",
+            "attention_norm": "ln_1",
+            "feed_forward.wide": "mlp.c_fc",
+            "feed_forward.narrow": "mlp.c_proj",
+            "feed_forward_norm": "ln_2",
+        },
+    )
+    | {
+        "encoder.embeddings.words": "{base}wte",
+        "encoder.embeddings.positions": "{base}wpe",
+        "encoder.final_norm": "{base}ln_f",
+        "heads.words.decoder": "lm_head.weight",
+    },
+    architectures={
+        frozenset(): Architecture("GPT2Model"),
+        frozenset({"words"}): Architecture("GPT2LMHeadModel"),
+    },
+    transposed=("attention.qkv", "attention.out", "feed_forward.wide", "feed_forward.narrow"),
+)
+
+FAMILIES = {f.model_type: f for f in (BERT, ROBERTA, ALBERT, ELECTRA, DISTILBERT, MODERN, GPT2)}

@@ -27,6 +27,7 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.model.heads import HEADS, Model
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.train import tensor_file
 
 HOSTILE = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "custom_pipelines")
 
@@ -180,13 +181,11 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
 
 def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32) -> None:
     """Write a folder that transformers opens. The caller makes it atomic (train.saving)."""
-    from safetensors.torch import save_file
-
     path.mkdir(parents=True, exist_ok=True)
     family = FAMILIES[folder.family]
     architecture = folder.architecture
     tensors = {name: tensor.to(dtype) for name, tensor in tensors_to(folder.model, family, architecture).items()}
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    tensor_file.write(path / "model.safetensors", tensors)
     raw = config_to(folder.model.config, family, architecture.name, folder.raw_config)
     raw["dtype"] = str(dtype).removeprefix("torch.")
     raw["pad_token_id"] = folder.tokenizer.pad_id if folder.tokenizer.pad_id is not None else raw["pad_token_id"]

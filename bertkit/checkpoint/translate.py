@@ -32,7 +32,6 @@ REFUSED = {  # keys whose unusual values change what the model computes, and the
     "is_decoder": False,
     "add_cross_attention": False,
     "inner_group_num": 1,
-    "summary_type": "first",
     "sparse_prediction": False,
 }
 
@@ -60,6 +59,8 @@ def config_from(raw: dict[str, Any], where: str) -> Config:
             value = numbers.get("dropout", raw.get("hidden_dropout_prob", 0.1))
         if value is None and ours == "padding":
             value = 0
+        if value is None and ours == "inner":
+            value = 4 * numbers["width"]  # GPT-2's n_inner
         if value is None:
             raise UserError(f"{where}: '{theirs}' is missing. Take config.json from the same place as the weights.")
         if ours in SPELLINGS:
@@ -162,13 +163,19 @@ def names(model: Model, family: Family, architecture: Architecture, base: str) -
     return table
 
 
+def _turned(ours: str, family: Family) -> bool:
+    """Whether the family stores this weight as (in, out)."""
+    return ours.endswith(tuple(f"{module}.weight" for module in family.transposed))
+
+
 def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict[str, Tensor]:
     """The model's tensors under transformers' names."""
-    base = "" if architecture.name.endswith("Model") else family.base
+    base = "" if not model.heads else family.base
     state = model.state_dict()
     out: dict[str, Tensor] = {}
     for ours, theirs in names(model, family, architecture, base).items():
-        parts = (state[ours],) if len(theirs) == 1 else state[ours].chunk(3)
+        tensor = state[ours].t() if _turned(ours, family) else state[ours]
+        parts = (tensor,) if len(theirs) == 1 else tensor.chunk(3)
         out |= {name: part.detach().cpu().contiguous().clone() for name, part in zip(theirs, parts)}
     return out
 
@@ -189,6 +196,7 @@ def tensors_from(
             missing.append(ours)
             continue
         tensor = raw[theirs[0]] if len(theirs) == 1 else torch.cat([raw[name] for name in theirs])
+        tensor = tensor.t() if _turned(ours, family) else tensor
         if tensor.shape != shapes[ours]:
             raise UserError(
                 f"{where}: {theirs[0]} has shape {list(raw[theirs[0]].shape)}, but config.json asks for "

@@ -51,7 +51,8 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, ValueError, OSError) as reason:
         raise DamagedFile(
-            f"{path}: not a whole safetensors file ({reason}; {path.stat().st_size:,} bytes). Copy or download it again."
+            f"{path}: not a whole safetensors file ({reason}; {path.stat().st_size:,} bytes). "
+            "Copy or download it again."
         ) from None
 
 

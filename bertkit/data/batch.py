@@ -83,7 +83,10 @@ class Batch:
         return answer
 
 
-def pack(ids: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None, *, sort: bool = True) -> Batch:
+Row = Sequence[int] | np.ndarray
+
+
+def pack(ids: Sequence[Row], segments: Sequence[Row] | None = None, *, sort: bool = True) -> Batch:
     """Pack texts given as piece ids. Without `segments` every token is of segment 0."""
     lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
     order = np.argsort(-lengths, kind="stable") if sort else np.arange(len(ids))

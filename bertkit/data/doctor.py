@@ -32,7 +32,7 @@ _SUSPICIOUS: dict[str, re.Pattern[str]] = {
 class Tokenizes(Protocol):
     """Texts to lists of ids, without special tokens."""
 
-    def ids_batch(self, texts: list[str]) -> list[list[int]]:
+    def pieces_batch(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text."""
 
 
@@ -107,7 +107,7 @@ class _Tally:
                     found["lines"].append(row.line)
 
     def add_tokens(self, rows: list[Seen], tokenizer: Tokenizes) -> None:
-        ids = iter(tokenizer.ids_batch([part for row in rows for part in row.texts]))
+        ids = iter(tokenizer.pieces_batch([part for row in rows for part in row.texts]))
         for row in rows:
             # [CLS] a [SEP] b [SEP]: one special token more than there are texts.
             self.tokens[sum(len(next(ids)) for _ in row.texts) + len(row.texts) + 1] += 1

@@ -17,7 +17,7 @@ class Config:
     vectors, `rotary_base` 0 no rotation, `local_window` 0 attention over the whole text.
     """
 
-    vocabulary: int
+    vocabulary: int = 0  # 0: as many as the tokenizer has pieces
     width: int = 768
     depth: int = 12
     heads: int = 12
@@ -45,6 +45,7 @@ class Config:
     summary_norm: bool = False
     token_transform: bool = False  # ModernBERT puts a dense layer before token and span heads too
     tied: bool = True  # the word head reuses the word vectors
+    word_head: str = "full"  # full: dense, norm and bias before the vocabulary (BERT); plain: none of them (GPT)
     dropout: float = 0.1
     attention_dropout: float = 0.1
     head_dropout: float = 0.1
@@ -57,7 +58,7 @@ class Config:
             object.__setattr__(self, "embedding_width", self.width)
         if not self.unique_layers:
             object.__setattr__(self, "unique_layers", self.depth)
-        for name in ("vocabulary", "width", "depth", "heads", "inner", "max_tokens"):
+        for name in ("width", "depth", "heads", "inner", "max_tokens"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1.")
@@ -73,6 +74,7 @@ class Config:
         tables = (
             ("norm", ("post", "pre")),
             ("summary", ("first", "last", "mean")),
+            ("word_head", ("full", "plain")),
             ("activation", ACTIVATIONS),
             ("summary_activation", ACTIVATIONS),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -59,14 +60,15 @@ class Head(nn.Module):
         what = HEADS[kind]
         self.looks_at = what.looks_at
         words = kind == "words"
+        plain = words and config.word_head == "plain"
         transformed = what.transform == "always" or (what.transform == "family" and config.token_transform)
         width = config.embedding_width if words else config.width
         norm = words or config.summary_norm
-        self.transform = Transform(config, width, config.activation, norm) if transformed else None
+        self.transform = Transform(config, width, config.activation, norm) if transformed and not plain else None
         self.dropout = Dropout(0.0 if what.transform == "always" else config.head_dropout, chance)
         if words:
             self.out: Linear | None = None
-            self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+            self.bias = None if plain else nn.Parameter(torch.zeros(config.vocabulary))
             self.decoder = None if config.tied else nn.Parameter(torch.empty(config.vocabulary, width))
         else:
             self.out = Linear(width, what.outputs or labels)
@@ -82,7 +84,7 @@ class Head(nn.Module):
             return self.out(x)
         weight = self.decoder if self.decoder is not None else words
         assert weight is not None
-        return F.linear(x, weight.to(x.dtype), self.bias.to(x.dtype))
+        return F.linear(x, weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
 class Model(nn.Module):
@@ -105,6 +107,15 @@ class Model(nn.Module):
         self.untrained: tuple[str, ...] = ()  # heads whose weights no checkpoint and no training gave
         initialise(self, config)
 
+    def head(self, kind: str) -> Head:
+        """One head."""
+        return cast(Head, self.heads[kind])
+
+    def word_weights(self) -> tuple[Tensor, Tensor | None]:
+        """What the word head multiplies with and adds: (vocabulary, width) and (vocabulary,)."""
+        head = self.head("words")
+        return (self.encoder.embeddings.words.weight if head.decoder is None else head.decoder), head.bias
+
     def summarise(self, encoded: Encoded) -> Tensor:
         """The vector that stands for each text: (texts, width), packed order."""
         x = first_vectors(encoded, self.config.summary)
@@ -112,7 +123,7 @@ class Model(nn.Module):
 
     def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:
         """A head's answer: (texts, outputs) or (tokens, outputs), packed order; at `places` (tokens) only if given."""
-        head = self.heads[kind]
+        head = self.head(kind)
         x = self.summarise(encoded) if HEADS[kind].looks_at == "summary" else encoded.tokens
         if places is not None:
             x = x[places]

@@ -59,8 +59,13 @@ class Chance:
         """Start again from these numbers; `part` counts the micro-batches of a step."""
         key = (seed, step // self.RENEWED, rank)
         if key != getattr(self, "_key", None):
-            self._key, self._pools = key, {}
+            self._key = key
+            self._pools: dict[tuple[float, torch.dtype, int], Tensor] = {}
         self._places = np.random.Generator(np.random.SFC64((seed, step, rank, part)))
+
+    def uniform(self, count: int) -> np.ndarray:
+        """Numbers between 0 and 1, float32."""
+        return self._places.random(count, dtype=np.float32)
 
     def mask(self, shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
         """Zero with probability `rate`, else the scale that keeps the mean. Returns a tensor of this shape.

@@ -79,7 +79,7 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     return model
 
 
-def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
     for name, child in list(module.named_children()):
         if isinstance(child, Linear):
             setattr(module, name, make(child))

@@ -6,6 +6,8 @@ Modules here import nothing heavy at the top, so that `--help` is quick.
 VERBS = {  # the order of `bertkit --help`
     "doctor": "What this machine can do, and what is in a data file.",
     "tokenizer": "Learn a vocabulary from text.",
+    "prepare": "Turn running text into a token store.",
+    "pretrain": "Pretrain an encoder on a token store.",
     "fill": "Guess the masked words of a text.",
     "embed": "Turn texts into vectors.",
     "convert": "Bring a checkpoint into a folder that bertkit and transformers open.",

@@ -59,7 +59,7 @@ def test_every_head_of_every_family_agrees_with_transformers(family, heads, name
     theirs = random_model(family, name)
     ours = load(theirs, family, heads, name)
     ids, segments = texts(segmented=ours.config.segments > 1)
-    inputs = padded(ids, theirs.config.pad_token_id)
+    inputs = padded(ids, theirs.config.pad_token_id or 0)
     if ours.config.segments:
         width = inputs["input_ids"].shape[1]
         inputs["token_type_ids"] = torch.tensor([row + [0] * (width - len(row)) for row in segments])

@@ -1,0 +1,175 @@
+"""What a training step is fed: batches as a pure function of (seed, step, rank).
+
+Nothing is fast-forwarded on resume, because nothing has a position: step 1,234 can be asked for
+by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from bertkit.data.batch import Batch, pack
+from bertkit.data.budget import budgeted
+from bertkit.data.masking import Pieces, hide
+from bertkit.data.packing import PACKINGS, Example, Packing
+from bertkit.data.settings import MaskSettings
+from bertkit.data.store import Store
+
+
+class Feed(Protocol):
+    """Anything that gives the batches of a step."""
+
+    def step(self, step: int) -> list[Batch]:
+        """The micro-batches of this step for this rank."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of steps [first, last) with one length. rows: examples a step."""
+
+    first: int
+    last: int
+    length: int
+    rows: int
+
+
+def phases(steps: int, lengths: tuple[tuple[float, int], ...], batch_tokens: int, ramp: float = 0.0) -> list[Phase]:
+    """The run's stretches: lengths by share of the steps, and a batch that grows from a quarter over `ramp` of them."""
+    cuts: list[tuple[float, float]] = [(0.0, 1.0)]
+    if ramp:
+        cuts = [(i * ramp / 3, (i + 1) / 4) for i in range(3)] + [(ramp, 1.0)]
+    bounds = {0.0}
+    total = sum(share for share, _ in lengths)
+    at = 0.0
+    stretches: list[tuple[float, int]] = []
+    for share, length in lengths:
+        stretches.append((at, length))
+        at += share / total
+    bounds |= {start for start, _ in stretches} | {start for start, _ in cuts}
+    edges = [*sorted(bounds), 1.0]
+    found = []
+    for low, high in pairwise(edges):
+        length = [length for start, length in stretches if start <= low][-1]
+        share_of_batch = [size for start, size in cuts if start <= low][-1]
+        first, last = round(low * steps), round(high * steps)
+        if last > first:
+            found.append(Phase(first, last, length, max(1, round(batch_tokens * share_of_batch / length))))
+    return found
+
+
+class PretrainingFeed:
+    """Masked examples from a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        documents: np.ndarray,
+        *,
+        packing: str,
+        masking: MaskSettings,
+        plan: list[Phase],
+        seed: int,
+        short_prob: float = 0.0,
+        micro_tokens: int = 8192,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self.masking, self.plan, self.seed, self.micro_tokens = masking, plan, seed, micro_tokens
+        self.rank, self.ranks = rank, ranks
+        self.packings: dict[int, Packing] = {
+            phase.length: PACKINGS[packing](store, documents, phase.length, short_prob) for phase in plan
+        }
+        tokenizer = store.tokenizer
+        ordinary = np.setdiff1d(np.arange(tokenizer.size), list(tokenizer.special_ids))
+        self.pieces = Pieces(tokenizer.mask_id if tokenizer.mask_id is not None else -1, ordinary)
+        self._orders: dict[tuple[int, int], np.ndarray] = {}
+
+    def numbers(self, step: int) -> list[tuple[int, int]]:
+        """(example, epoch) of every example of this step, over all ranks."""
+        phase, before = self.phase(step)
+        size = len(self.packings[phase.length])
+        counter = before + (step - phase.first) * phase.rows + np.arange(phase.rows)
+        return [(int(self._order(phase.length, int(c // size))[c % size]), int(c // size)) for c in counter]
+
+    def phase(self, step: int) -> tuple[Phase, int]:
+        """The stretch a step belongs to, and how many examples of its length were used before the stretch."""
+        used = 0
+        index = next((i for i, p in enumerate(self.plan) if step < p.last), len(self.plan) - 1)
+        for earlier in self.plan[:index]:
+            if earlier.length == self.plan[index].length:
+                used += (earlier.last - earlier.first) * earlier.rows
+        return self.plan[index], used
+
+    def epoch(self, step: int) -> float:
+        """How many passes over the text have been made before this step, at this step's length."""
+        phase, before = self.phase(step)
+        return (before + (step - phase.first) * phase.rows) / len(self.packings[phase.length])
+
+    def _order(self, length: int, epoch: int) -> np.ndarray:
+        """The order of all examples in this pass."""
+        if (length, epoch) not in self._orders:
+            if len(self._orders) > 2:
+                self._orders.pop(next(iter(self._orders)))
+            chance = np.random.default_rng((self.seed, 1, length, epoch))
+            self._orders[length, epoch] = chance.permutation(len(self.packings[length]))
+        return self._orders[length, epoch]
+
+    def step(self, step: int) -> list[Batch]:
+        """This rank's share of the step's examples, masked and packed."""
+        phase, _ = self.phase(step)
+        rate = self.masking.at(step / max(1, self.plan[-1].last))
+        mine = self.numbers(step)[self.rank :: self.ranks]
+        rows = [self.masked(phase.length, number, epoch, rate) for number, epoch in mine]
+        parts = budgeted([len(row[0].ids) for row in rows], self.micro_tokens)
+        return [collate([rows[i] for i in part]) for part in parts]
+
+    def masked(self, length: int, number: int, epoch: int, rate: float) -> tuple[Example, np.ndarray, np.ndarray]:
+        """One example with (ids after hiding, hidden places)."""
+        pass_ = epoch % self.masking.copies if self.masking.copies else epoch
+        chance = np.random.Generator(np.random.SFC64((self.seed, 2, length, number, pass_)))
+        example = self.packings[length].example(number, chance)
+        if self.pieces.mask < 0:
+            return example, example.ids, np.zeros(0, np.int64)
+        return example, *hide(example, self.masking, rate, self.pieces, chance)
+
+
+def collate(rows: list[tuple[Example, np.ndarray, np.ndarray]]) -> Batch:
+    """Masked examples as one packed batch. extra: places, targets (hidden,); labels (texts,); real (tokens,)."""
+    batch = pack([ids for _, ids, _ in rows], [example.segments for example, _, _ in rows])
+    starts = batch.starts.numpy()
+    ordered = [rows[caller] for caller in batch.order]
+    places = np.concatenate([start + hidden for start, (_, _, hidden) in zip(starts, ordered)])
+    batch.extra = {
+        "places": torch.from_numpy(places.astype(np.int64)),
+        "targets": torch.from_numpy(np.concatenate([example.ids[hidden] for example, _, hidden in ordered])),
+        "labels": torch.tensor([example.label for example, _, _ in ordered]),
+        "special": torch.from_numpy(np.concatenate([example.special for example, _, _ in ordered])),
+    }
+    return batch
+
+
+class Ahead:
+    """A feed that makes the next step's batches while this one is computed."""
+
+    def __init__(self, feed: Callable[[int], list[Batch]], last: int) -> None:
+        self.make, self.last = feed, last
+        self.pool = ThreadPoolExecutor(1)
+        self.waiting: tuple[int, Future[list[Batch]]] | None = None
+
+    def step(self, step: int) -> list[Batch]:
+        """The batches of this step; the next one is begun."""
+        ready = self.waiting[1] if self.waiting and self.waiting[0] == step else self.pool.submit(self.make, step)
+        batches = ready.result()
+        self.waiting = (step + 1, self.pool.submit(self.make, step + 1)) if step + 1 < self.last else None
+        return batches
+
+    def close(self) -> None:
+        """Stop working ahead."""
+        self.pool.shutdown(wait=True, cancel_futures=True)

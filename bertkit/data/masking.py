@@ -1,0 +1,80 @@
+"""Which tokens are hidden, and what is put in their place: a pure function of a random generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from bertkit.data.packing import Example
+from bertkit.data.settings import MaskSettings
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The vocabulary as masking sees it."""
+
+    mask: int
+    ordinary: np.ndarray  # ids that may stand in for a hidden piece: all but the specials
+
+
+def hide(
+    example: Example, settings: MaskSettings, rate: float, pieces: Pieces, chance: Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (ids with the hidden tokens replaced, the places that were hidden, in order)."""
+    candidates = np.flatnonzero(~example.special)
+    budget = max(1, round(len(candidates) * rate)) if rate and len(candidates) else 0
+    budget = min(budget, settings.most or budget, len(candidates))
+    places = np.sort(UNITS[settings.unit](example, candidates, budget, settings, chance))
+    ids = example.ids.copy()
+    fate = chance.random(len(places))
+    ids[places[fate < settings.mask]] = pieces.mask
+    swapped = places[(fate >= settings.mask) & (fate < settings.mask + settings.random)]
+    ids[swapped] = pieces.ordinary[chance.integers(0, len(pieces.ordinary), len(swapped))]
+    return ids, places
+
+
+def _tokens(
+    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
+) -> np.ndarray:
+    return chance.permutation(candidates)[:budget]
+
+
+def _words(
+    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
+) -> np.ndarray:
+    """Whole words in random order; one that would exceed the budget is passed over (as in BERT's whole-word code)."""
+    return _runs(example, candidates, budget, chance, np.ones(1))
+
+
+def _spans(
+    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
+) -> np.ndarray:
+    """Runs of one to `most_span` words, a run of n with a probability in proportion to 1/n (ALBERT's rule)."""
+    return _runs(example, candidates, budget, chance, 1 / np.arange(1, settings.most_span + 1))
+
+
+def _runs(example: Example, candidates: np.ndarray, budget: int, chance: Generator, odds: np.ndarray) -> np.ndarray:
+    # A word begins where the store says so, and after every special token.
+    begins = example.word_starts[candidates] | np.concatenate([[True], np.diff(candidates) > 1])
+    firsts = np.flatnonzero(begins)
+    bounds = np.append(firsts, len(candidates))
+    order = chance.permutation(len(firsts))
+    sizes = chance.choice(len(odds), len(firsts), p=odds / odds.sum()) + 1 if len(odds) > 1 else np.ones_like(order)
+    taken = np.zeros(len(candidates), bool)
+    left = budget
+    for word, size in zip(order, sizes):
+        start, stop = bounds[word], bounds[min(word + size, len(firsts))]
+        if stop - start > left or taken[start:stop].any():
+            continue
+        taken[start:stop] = True
+        left -= stop - start
+        if not left:
+            break
+    if left == budget and budget:  # every word is longer than the budget: hide one whole word all the same
+        taken[bounds[order[0]] : bounds[order[0] + 1]] = True
+    return candidates[taken]
+
+
+UNITS = {"token": _tokens, "word": _words, "span": _spans}

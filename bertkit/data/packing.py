@@ -1,0 +1,228 @@
+"""Examples cut from a token store: each a pure function of its number and a random generator.
+
+Every packing cuts its documents into chunks of whole sentences once (fixed for a given length);
+an example takes its chunk and lets chance decide the rest. No example joins two documents except
+as BERT's next-sentence pairs do, so no token ever attends across documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.random import Generator
+
+from bertkit.data.store import Store
+from bertkit.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row of pretraining, before masking. All arrays: (tokens,). label: 0 true order, 1 not, -1 none."""
+
+    ids: np.ndarray
+    segments: np.ndarray
+    special: np.ndarray
+    word_starts: np.ndarray
+    label: int = -1
+
+
+class Packing(Protocol):
+    """Numbered examples."""
+
+    def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
+        """Cut these documents of the store into chunks for examples of at most `length` tokens."""
+
+    def __len__(self) -> int:
+        """How many examples one pass has."""
+
+    def example(self, number: int, chance: Generator) -> Example:
+        """The example of this number."""
+
+
+def sentence_chunks(store: Store, documents: np.ndarray, room: int, least: int = 1) -> np.ndarray:
+    """Greedy runs of sentences with at most `room` tokens: (chunks, 2) of sentence numbers, in text order.
+
+    A run has at least `least` sentences where its document has them, even if they do not fit.
+    """
+    starts = np.asarray(store.sentence_starts)
+    position = np.asarray(store.document_starts)[documents].copy()
+    end = np.asarray(store.document_starts)[documents + 1]
+    found: list[np.ndarray] = []
+    # All documents advance together, one chunk a round.
+    while (alive := position < end).any():
+        position, end = position[alive], end[alive]
+        reach = np.searchsorted(starts, starts[position] + room, side="right") - 1
+        stop = np.minimum(np.maximum(reach, position + least), end)
+        found.append(np.stack([position, stop], axis=1))
+        position = stop
+    if not found:
+        return np.zeros((0, 2), np.int64)
+    chunks = np.concatenate(found)
+    return chunks[np.argsort(chunks[:, 0], kind="stable")]
+
+
+class _Chunks:
+    """What the packings share: the store's arrays and the special ids."""
+
+    specials = 2
+
+    def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
+        tokenizer = store.tokenizer
+        if tokenizer.cls_id is None or tokenizer.sep_id is None:
+            raise UserError(
+                "This tokenizer has no [CLS] and [SEP] (or <s> and </s>); learn one with bertkit tokenizer."
+            )
+        if length < self.specials + 2:
+            raise UserError(f"Examples of {length} tokens leave no room for text; use a length of at least 16.")
+        self.cls, self.sep = tokenizer.cls_id, tokenizer.sep_id
+        self.ids, self.words, self.starts = store.ids, store.word_starts, store.sentence_starts
+        self.room = length - self.specials
+        self.short_prob = short_prob
+
+    def _wrap(self, parts: list[tuple[int, int]], label: int = -1) -> Example:
+        """[CLS] a [SEP] (b [SEP]) from token ranges of the store."""
+        size = sum(b - a for a, b in parts) + 1 + len(parts)
+        ids = np.empty(size, np.int64)
+        segments = np.zeros(size, np.int64)
+        special = np.zeros(size, bool)
+        words = np.ones(size, bool)
+        ids[0], special[0] = self.cls, True
+        at = 1
+        for side, (a, b) in enumerate(parts):
+            stop = at + b - a
+            ids[at:stop] = self.ids[a:b]
+            words[at:stop] = self.words[a:b]
+            ids[stop], special[stop] = self.sep, True
+            segments[at : stop + 1] = side
+            at = stop + 1
+        return Example(ids, segments, special, words, label)
+
+
+class FullSentences(_Chunks):
+    """RoBERTa's: as many whole sentences of one document as fit."""
+
+    def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
+        super().__init__(store, documents, length, short_prob)
+        chunks = sentence_chunks(store, documents, self.room)
+        starts = np.asarray(store.sentence_starts)
+        first, last = starts[chunks[:, 0]], starts[chunks[:, 1]]
+        # A single sentence longer than the room is cut into rooms.
+        pieces = np.maximum(1, -(-(last - first) // self.room))
+        which = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        self.first = np.repeat(first, pieces) + which * self.room
+        self.last = np.minimum(self.first + self.room, np.repeat(last, pieces))
+
+    def __len__(self) -> int:
+        """Chunks."""
+        return len(self.first)
+
+    def example(self, number: int, chance: Generator) -> Example:
+        """The chunk, whole."""
+        return self._wrap([(int(self.first[number]), int(self.last[number]))])
+
+
+class _Pairs(_Chunks):
+    """Two runs of sentences, side by side."""
+
+    specials = 3
+
+    def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
+        super().__init__(store, documents, length, short_prob)
+        self.documents = documents
+        self.document_starts = np.asarray(store.document_starts)
+        chunks = sentence_chunks(store, documents, self.room, least=2)
+        self.chunks = chunks[chunks[:, 1] - chunks[:, 0] >= 2]
+        if not len(self.chunks):
+            raise UserError(
+                "No document of this store has two sentences, so there are no sentence pairs. "
+                "Use a preset without next-sentence prediction (roberta-…, modern-…), or text with longer documents."
+            )
+
+    def __len__(self) -> int:
+        """Chunks of at least two sentences."""
+        return len(self.chunks)
+
+    def _target(self, chance: Generator) -> int:
+        """Tokens to aim at: all the room, or now and then less, so that short texts are known too."""
+        return int(chance.integers(2, self.room + 1)) if chance.random() < self.short_prob else self.room
+
+    def _cut(self, number: int, target: int, chance: Generator) -> tuple[int, int, int]:
+        """Sentences first, middle, last of the chunk: a is [first, middle), its real continuation [middle, last)."""
+        first, last = (int(n) for n in self.chunks[number])
+        fits = int(np.searchsorted(self.starts[first : last + 1], self.starts[first] + target, side="left"))
+        last = min(last, first + max(2, fits))
+        return first, first + int(chance.integers(1, last - first)), last
+
+    def _fitted(self, a: tuple[int, int], b: tuple[int, int], target: int, chance: Generator) -> list[tuple[int, int]]:
+        """Shorten the longer, at either end by the toss of a coin, until both fit (as in the paper's code)."""
+        sizes = [a[1] - a[0], b[1] - b[0]]
+        over = sum(sizes) - target
+        if over <= 0:
+            return [a, b]
+        gap = sizes[0] - sizes[1]
+        only = min(over, abs(gap))
+        losses = [only if gap > 0 else 0, only if gap < 0 else 0]
+        losses[0] += (over - only) // 2
+        losses[1] += (over - only) - (over - only) // 2
+        parts = []
+        for (start, stop), loss in zip((a, b), losses):
+            front = int(chance.binomial(loss, 0.5)) if loss else 0
+            parts.append((start + front, stop - (loss - front)))
+        return parts
+
+    def _tokens(self, first: int, last: int) -> tuple[int, int]:
+        return int(self.starts[first]), int(self.starts[last])
+
+
+class NextSentence(_Pairs):
+    """BERT's: half of the second texts really follow, half come from another document."""
+
+    def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
+        super().__init__(store, documents, length, short_prob)
+        if len(documents) < 2:
+            raise UserError(
+                "Next-sentence pairs need at least two documents (an empty line between documents). "
+                "Add text, or use a preset without next-sentence prediction (roberta-…, modern-…)."
+            )
+
+    def example(self, number: int, chance: Generator) -> Example:
+        """[CLS] a [SEP] b [SEP], label 0 where b follows a and 1 where it does not."""
+        target = self._target(chance)
+        first, middle, last = self._cut(number, target, chance)
+        a, b = self._tokens(first, middle), self._tokens(middle, last)
+        label = int(chance.random() < 0.5)
+        if label:
+            b = self._elsewhere(first, max(1, target - (a[1] - a[0])), chance)
+        return self._wrap(self._fitted(a, b, target, chance), label)
+
+    def _elsewhere(self, sentence: int, target: int, chance: Generator) -> tuple[int, int]:
+        """Sentences from a random place of another document, about `target` tokens of them."""
+        own = int(np.searchsorted(self.document_starts, sentence, side="right")) - 1
+        place = int(np.searchsorted(self.documents, own))
+        pick = int(chance.integers(0, len(self.documents) - 1))
+        document = int(self.documents[pick + (pick >= place)])
+        first, end = int(self.document_starts[document]), int(self.document_starts[document + 1])
+        start = int(chance.integers(first, end))
+        fits = int(np.searchsorted(self.starts[start : end + 1], self.starts[start] + target, side="left"))
+        return self._tokens(start, min(end, start + max(1, fits)))
+
+
+class SentenceOrder(_Pairs):
+    """ALBERT's: two neighbouring runs, in half of the examples swapped."""
+
+    def example(self, number: int, chance: Generator) -> Example:
+        """[CLS] a [SEP] b [SEP], label 0 in the right order and 1 swapped."""
+        target = self._target(chance)
+        first, middle, last = self._cut(number, target, chance)
+        parts = self._fitted(self._tokens(first, middle), self._tokens(middle, last), target, chance)
+        label = int(chance.random() < 0.5)
+        return self._wrap(parts[::-1] if label else parts, label)
+
+
+PACKINGS: dict[str, type[Packing]] = {
+    "full-sentences": FullSentences,
+    "next-sentence": NextSentence,
+    "sentence-order": SentenceOrder,
+}

@@ -1,0 +1,157 @@
+"""The token store: running text as ids on disk, memory-mapped, that remembers words, sentences and documents.
+
+A store is a folder:
+- `tokens.bin`     the piece ids of all text, without special tokens; uint16, or uint32 for 65,536 pieces and more
+- `words.bin`      uint8 a token: 1 where a word begins
+- `sentences.bin`  int64: where each sentence begins in tokens.bin, and the end of the last
+- `documents.bin`  int64: where each document begins in sentences.bin, and the end of the last
+- `tokenizer/`     the tokenizer that made the ids
+- `report.txt`     what `prepare` found
+- `store.json`     format, counts, settings, and size and SHA-256 of every other file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import DamagedFile, UserError
+from bertkit.text.tokenizer import Tokenizer
+
+FORMAT = 1
+FACTS = "store.json"
+# Files up to this size are hashed at every opening; the large ones by `verify` only.
+SMALL = 1 << 20
+AGAIN = "Make it again: bertkit prepare TEXT… --tokenizer DIR --out {}"
+
+
+class Store:
+    """An open store. Its arrays are read from the disk as they are used, so a store may be larger than the memory.
+
+    ids: (tokens,) piece ids. word_starts: (tokens,) 1 where a word begins. sentence_starts: (sentences + 1,)
+    positions in `ids`. document_starts: (documents + 1,) positions in `sentence_starts`.
+    """
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        """Use `Store.open`, which checks the folder first."""
+        self.folder = folder
+        self.facts = facts
+        self.tokens: int = facts["tokens"]
+        self.sentences: int = facts["sentences"]
+        self.documents: int = facts["documents"]
+        self.fingerprint: str = facts["fingerprint"]
+        self.max_tokens: int = facts["max_tokens"]
+        self.ids = self._map("tokens.bin", facts["dtype"])
+        self.word_starts = self._map("words.bin", "uint8")
+        self.sentence_starts = self._map("sentences.bin", "int64")
+        self.document_starts = self._map("documents.bin", "int64")
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Store:
+        """Open a store; a missing, unfinished, truncated or foreign folder is an error that says what to do."""
+        folder = Path(folder)
+        facts = _facts(folder)
+        try:
+            for name, file in facts["files"].items():
+                _check_size(folder / name, file["bytes"])
+                if file["bytes"] <= SMALL:
+                    _check_content(folder / name, file["sha256"])
+            store = cls(folder, facts)
+            ends = (int(store.document_starts[-1]), int(store.sentence_starts[-1]), len(store.ids))
+            sizes = (len(store.document_starts) - 1, len(store.sentence_starts) - 1, len(store.word_starts))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DamagedFile(f"{folder / FACTS} is not one of ours. {AGAIN.format(folder)}") from error
+        except OSError as error:
+            raise UserError(f"{folder} cannot be read ({error.strerror}). Check its permissions.") from error
+        if ends != (store.sentences, store.tokens, store.tokens) or sizes != (
+            store.documents, store.sentences, store.tokens,
+        ):  # fmt: skip
+            raise DamagedFile(f"{folder}: its files do not fit together. {AGAIN.format(folder)}")
+        return store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A memory map would be copied into another process; the folder is opened there instead.
+        return Store.open, (self.folder,)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the ids."""
+        return Tokenizer.load(self.folder / "tokenizer")
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Refuse a tokenizer under which the ids would mean other pieces."""
+        if tokenizer.fingerprint() != self.fingerprint:
+            raise UserError(
+                f"{self.folder} was made with another tokenizer ({self.facts['pieces']:,} pieces) than the one given "
+                f"({tokenizer.size:,} pieces): its ids would mean other words. Use the tokenizer in "
+                f"{self.folder / 'tokenizer'}, or prepare the text again with the one you want."
+            )
+
+    def split(self, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Documents for training and for evaluation, as sorted numbers; the same for the same seed and store size.
+
+        held_out: the share for evaluation. 0 holds none out; otherwise each side has a document if there are two.
+        """
+        if not 0 <= held_out < 1:
+            raise UserError(f"held_out is {held_out}; it is the share of documents to evaluate on: 0 or more, under 1.")
+        order = np.random.default_rng((seed, self.documents)).permutation(self.documents)
+        count = min(max(round(held_out * self.documents), 1), self.documents - 1) if held_out else 0
+        return np.sort(order[count:]), np.sort(order[:count])
+
+    def verify(self) -> None:
+        """Read every file and compare its SHA-256; DamagedFile names the one that was altered."""
+        for name, file in self.facts["files"].items():
+            _check_content(self.folder / name, file["sha256"])
+
+    def _map(self, name: str, dtype: str) -> np.ndarray:
+        return np.memmap(self.folder / name, dtype=dtype, mode="r")
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    if not (folder / FACTS).is_file():
+        if partial_of(folder).is_dir():
+            raise UserError(
+                f"{folder} is not finished: its preparation was interrupted. Give the same `bertkit prepare` command "
+                "again, and it goes on where it stopped."
+            )
+        what = "holds no token store" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {what}. Make one: bertkit prepare TEXT… --tokenizer DIR --out {folder}")
+    try:
+        facts = json.loads((folder / FACTS).read_bytes())
+        version = facts["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedFile(f"{folder / FACTS} is damaged. {AGAIN.format(folder)}") from error
+    except OSError as error:
+        raise UserError(f"{folder / FACTS} cannot be read ({error.strerror}). Check its permissions.") from error
+    if version != FORMAT:
+        raise UserError(f"{folder} has format {version}, and this version reads {FORMAT}. {AGAIN.format(folder)}")
+    return facts
+
+
+def partial_of(folder: Path) -> Path:
+    """Where a store is made before it takes its name."""
+    return folder.with_name(folder.name + ".partial")
+
+
+def _check_size(path: Path, wanted: int) -> None:
+    if not path.is_file():
+        raise DamagedFile(f"{path} is missing. {AGAIN.format(path.parent)}")
+    size = path.stat().st_size
+    if size != wanted:
+        raise DamagedFile(f"{path} has {size:,} bytes instead of {wanted:,}. {AGAIN.format(path.parent)}")
+
+
+def _check_content(path: Path, wanted: str) -> None:
+    if file_digest(path) != wanted:
+        raise DamagedFile(f"{path} was altered: its SHA-256 is not the one in {FACTS}. {AGAIN.format(path.parent)}")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

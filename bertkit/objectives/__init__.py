@@ -1,0 +1,1 @@
+"""What a training step minimises: summed losses and their counts."""

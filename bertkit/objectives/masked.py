@@ -1,0 +1,61 @@
+"""BERT's own: guess the hidden pieces, and say whether the second text belongs there."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit.data.batch import Batch
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.objectives.objective import Objective
+from bertkit.objectives.words_loss import words_loss
+
+PAIR_HEADS = ("next_sentence", "order")
+
+
+class Masked(Objective):
+    """Masked words, with next sentence or sentence order where the model has that head."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.pair = next((head for head in PAIR_HEADS if head in model.heads), None)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """words: over hidden places; next_sentence or order: over texts."""
+        encoded = self.model.encoder(batch)
+        losses = {"words": words_term(self.model, encoded, batch)}
+        if self.pair:
+            answers = self.model.ask(self.pair, encoded).float()
+            losses[self.pair] = F.cross_entropy(answers, batch.extra["labels"], reduction="sum")
+        return losses
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Hidden places, and texts."""
+        counts = {"words": len(batch.extra["targets"])}
+        return counts | {self.pair: batch.texts} if self.pair else counts
+
+    @torch.no_grad()
+    def judge(self, batch: Batch) -> dict[str, float]:
+        """Losses and right guesses of both."""
+        encoded = self.model.encoder(batch)
+        logits = self.model.ask("words", encoded, batch.extra["places"]).float()
+        targets = batch.extra["targets"]
+        sums = {
+            "words": float(F.cross_entropy(logits, targets, reduction="sum")),
+            "words:right": float((logits.argmax(-1) == targets).sum()),
+        }
+        if self.pair:
+            answers = self.model.ask(self.pair, encoded).float()
+            labels = batch.extra["labels"]
+            sums[self.pair] = float(F.cross_entropy(answers, labels, reduction="sum"))
+            sums[f"{self.pair}:right"] = float((answers.argmax(-1) == labels).sum())
+        return sums
+
+
+def words_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
+    """Summed loss of the word head, computed at the hidden places only."""
+    vectors = model.head("words").vectors(encoded.tokens[batch.extra["places"]])
+    return words_loss(vectors, *model.word_weights(), batch.extra["targets"])

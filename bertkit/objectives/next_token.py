@@ -1,0 +1,48 @@
+"""GPT's: guess every piece from the pieces before it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bertkit.data.batch import Batch
+from bertkit.model.heads import Model
+from bertkit.objectives.objective import Objective
+from bertkit.objectives.words_loss import words_loss
+
+
+class NextToken(Objective):
+    """Left to right; the model must be causal."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        assert model.config.causal
+        self.model = model
+
+    def _pairs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Places that have a next piece, and that piece."""
+        last = batch.starts + torch.tensor(batch.lengths, device=batch.ids.device) - 1
+        inner = torch.ones(batch.tokens, dtype=torch.bool, device=batch.ids.device)
+        inner[last] = False
+        places = inner.nonzero()[:, 0]
+        return places, batch.ids[places + 1]
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """next: over every piece but the first of each text."""
+        places, targets = self._pairs(batch)
+        vectors = self.model.head("words").vectors(self.model.encoder(batch).tokens[places])
+        return {"next": words_loss(vectors, *self.model.word_weights(), targets)}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Pieces that are guessed."""
+        return {"next": batch.tokens - batch.texts}
+
+    @torch.no_grad()
+    def judge(self, batch: Batch) -> dict[str, float]:
+        """The loss and the right guesses."""
+        places, targets = self._pairs(batch)
+        logits = self.model.ask("words", self.model.encoder(batch), places).float()
+        return {
+            "next": float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum")),
+            "next:right": float((logits.argmax(-1) == targets).sum()),
+        }

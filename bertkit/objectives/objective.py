@@ -1,0 +1,42 @@
+"""The shape of everything that can be trained: summed losses and what each is divided by."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.data.batch import Batch
+from bertkit.model.layers import Chance
+
+
+class Objective(nn.Module):
+    """Owns encoders and heads; the loop knows nothing else of them."""
+
+    weights: ClassVar[dict[str, float]] = {}  # terms that count for more or less than 1
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Each term's loss, SUMMED over the batch."""
+        raise NotImplementedError
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """What each sum is divided by, once it is added up over all ranks and micro-batches."""
+        raise NotImplementedError
+
+    def judge(self, batch: Batch) -> dict[str, float]:
+        """Sums for evaluation: each loss under its name, and right guesses under `name:right`."""
+        raise NotImplementedError
+
+    def chances(self) -> list[Chance]:
+        """Every source of dropout in here."""
+        found = (getattr(module, "chance", None) for module in self.modules())
+        return list({id(chance): chance for chance in found if isinstance(chance, Chance)}.values())
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        """Let activations flow in this precision; the weights stay float32."""
+        from bertkit.model.encoder import Encoder
+
+        for module in self.modules():
+            if isinstance(module, Encoder):
+                module.dtype = dtype

@@ -1,0 +1,1 @@
+"""Pretraining runs: what is built, how it is driven, what it will cost."""

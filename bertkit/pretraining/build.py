@@ -1,0 +1,130 @@
+"""From settings and a store to what the loop drives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.checkpoint.folder import Folder, read_folder
+from bertkit.checkpoint.locate import locate
+from bertkit.data.feed import PretrainingFeed, phases
+from bertkit.data.store import Store
+from bertkit.errors import UserError
+from bertkit.model.heads import Model
+from bertkit.model.prepare import choose
+from bertkit.objectives.masked import Masked
+from bertkit.objectives.next_token import NextToken
+from bertkit.objectives.objective import Objective
+from bertkit.objectives.replaced import Replaced, generator_config
+from bertkit.pretraining.settings import PretrainSettings
+from bertkit.telling import note
+from bertkit.train.world import World
+
+PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
+
+
+@dataclass
+class Built:
+    """The parts of a run. folders: what is written at the end, by sub-folder ("" is the run's own)."""
+
+    objective: Objective
+    store: Store
+    train_documents: np.ndarray
+    held_out: np.ndarray
+    folders: dict[str, Folder]
+    settings: PretrainSettings
+
+    @property
+    def model(self) -> Model:
+        """The model the run is about."""
+        return self.folders[""].model
+
+
+def build(settings: PretrainSettings, world: World) -> Built:
+    """Everything but the loop."""
+    store = Store.open(settings.data)
+    # Pairs from another document need two documents on either side of the split.
+    least = 2 / store.documents if settings.held_out and store.documents >= 4 else 0.0
+    train, held_out = store.split(max(settings.held_out, least), settings.seed)
+    torch.manual_seed(settings.seed)
+    source = read_folder(locate(settings.init)) if settings.init else None
+    if source is not None:
+        if settings.add_tokens:
+            from bertkit.pretraining.extend import extended
+
+            store, source = extended(store, source, settings)
+        store.check(source.tokenizer)
+        settings = _from_source(settings, source)
+    config = replace(settings.model, vocabulary=_padded(store.tokenizer.size), padding=store.tokenizer.pad_id or 0)
+    longest = max(length for _, length in settings.length_plan)
+    if longest > config.max_tokens:
+        raise UserError(
+            f"lengths asks for {longest} tokens, but the model sees {config.max_tokens}: raise model.max_tokens "
+            "(and model.positions), or shorten the lengths."
+        )
+    heads = {"words": 0, PAIR_HEAD[settings.packing]: 2} if settings.packing in PAIR_HEAD else {"words": 0}
+    about: dict[str, Any] = {"task": "pretraining", "facts": {}}
+    folders: dict[str, Folder] = {}
+    if settings.objective == "replaced":
+        model = Model(config, {"replaced": 1}, summary=False)
+        generator = Model(generator_config(config, settings.generator), {"words": 0}, summary=False)
+        objective: Objective = Replaced(model, generator)
+        folders["generator"] = Folder(generator, store.tokenizer, settings.family, about=dict(about))
+    else:
+        if source is not None:
+            model = _with_heads(source, heads)
+        else:
+            model = Model(config, heads, summary=len(heads) > 1)
+        objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
+    folders[""] = Folder(model, store.tokenizer, settings.family, about=about)
+    model.untrained = ()
+    objective.set_precision(choose(settings.precision, world.device))
+    objective.to(world.device)
+    if settings.compile:
+        model.encoder.compile(dynamic=True)
+    return Built(objective, store, train, held_out, folders, settings)
+
+
+def _padded(size: int) -> int:
+    """Rows of the word table: a multiple of 64 multiplies faster."""
+    return -(-size // 64) * 64
+
+
+def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings:
+    """Numbers, family and packing of the model that is continued."""
+    if source.family == "electra":
+        raise UserError(
+            "--init of an ELECTRA model is not supported: its generator is not in the folder. "
+            "Continue from a BERT, RoBERTa, ALBERT, DistilBERT or ModernBERT model."
+        )
+    pairs = {head: packing for packing, head in PAIR_HEAD.items()}
+    packing = next((pairs[head] for head in source.model.heads if head in pairs), "full-sentences")
+    objective = "next-token" if source.model.config.causal else "masked"
+    note(f"Continuing {settings.init}: {source.family}, {objective}, {packing}.")
+    return replace(settings, family=source.family, packing=packing, objective=objective, model=source.model.config)
+
+
+def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
+    """The source's model with the heads pretraining needs; those it has keep their weights."""
+    if set(source.model.heads) == set(heads):
+        return source.model
+    model = Model(source.model.config, heads, summary="words" not in heads or len(heads) > 1)
+    kept = {k: v for k, v in source.model.state_dict().items() if k in model.state_dict()}
+    missing = model.load_state_dict(kept, strict=False).missing_keys
+    new = sorted({name.split(".")[1] if name.startswith("heads") else "summary" for name in missing})
+    if new:
+        note(f"{' and '.join(new)}: new here, trained from the start.")
+    return model
+
+
+def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
+    """Training examples for this many steps."""
+    s = built.settings
+    return PretrainingFeed(
+        built.store, built.train_documents, packing=s.packing, masking=s.masking,
+        plan=phases(steps, s.length_plan, s.batch_tokens, s.ramp), seed=s.seed, short_prob=s.short_prob,
+        micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size,
+    )  # fmt: skip

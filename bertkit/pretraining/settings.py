@@ -1,0 +1,56 @@
+"""Every number of a pretraining run. Presets are these, written out as TOML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.config import Common, option
+from bertkit.data.settings import MaskSettings
+from bertkit.model.config import Config
+from bertkit.train.settings import LoopSettings
+
+OBJECTIVES = ("masked", "replaced", "next-token")
+PACKING = ("next-sentence", "sentence-order", "full-sentences")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainSettings(Common):
+    """What `pretrain` needs."""
+
+    preset: str = option("bert-mini", "A named set of numbers; see bertkit/presets.")
+    data: Path = option(help="The store that `bertkit prepare` made.")
+    out: Path = option(Path("runs/pretrain"), "The run's folder.")
+    minutes: float = option(0.0, "Time budget: the schedule ends when it does.")
+    steps: int = option(0, "Budget in steps.")
+    tokens: int = option(0, "Budget in tokens.")
+    init: str = option("", "Continue from this model on own text.")
+    add_tokens: int = option(0, "With --init: this many frequent words of the text become pieces of their own.")
+    resume: bool = option(False, "Continue the run in --out.")
+    plan: bool = option(False, "Measure for 20 seconds, say what the run will cost, and stop.")
+    eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
+    eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.")
+    held_out: float = option(0.01, "Share of the documents kept for evaluation.")
+    save_minutes: float = option(10.0, "Save at least this often.")
+    save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.")
+    log_every: int = option(10, "Steps between two rows of metrics.jsonl.")
+    minimal_pairs: str = option("", "Files of minimal pairs to score at every evaluation.")
+    tensorboard: bool = option(False, "Write TensorBoard events too.")
+    compile: bool = option(False, "Compile the encoder with torch.compile (slow to start).")
+    micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.")
+    family: str = option("bert", "How the model is written: transformers' name of its family.", hidden=True)
+    objective: str = option("masked", "What is learnt.", choices=OBJECTIVES, hidden=True)
+    packing: str = option("next-sentence", "How examples are cut.", choices=PACKING, hidden=True)
+    generator: float = option(0.25, "Width of ELECTRA's generator, as a share.", hidden=True)
+    short_prob: float = option(0.1, "Share of the pairs that are cut short on purpose.", hidden=True)
+    batch_tokens: int = option(4096, "Tokens a step.")
+    lengths: tuple[tuple[float, ...], ...] = option(((1.0, 128.0),), "Share of the steps and length, in order.")
+    ramp: float = option(0.0, "Share of the steps in which the batch grows from a quarter.", hidden=True)
+    model: Config = option(factory=Config)
+    masking: MaskSettings = option(factory=MaskSettings)
+    loop: LoopSettings = option(factory=LoopSettings)
+
+    @property
+    def length_plan(self) -> tuple[tuple[float, int], ...]:
+        """Shares and lengths."""
+        return tuple((float(share), int(length)) for share, length in self.lengths)

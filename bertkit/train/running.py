@@ -1,0 +1,122 @@
+"""A run's folder, clock and signals: what pretraining and fine-tuning share around the loop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from bertkit.config import to_plain, to_toml
+from bertkit.errors import Stopped, UserError
+from bertkit.telling import note
+from bertkit.train.lock import RunLock
+from bertkit.train.metrics_log import MetricsLog
+from bertkit.train.saving import atomic_write, newest_generation, save_generation
+from bertkit.train.training import Training
+from bertkit.train.world import World
+
+
+class Signals:
+    """SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step; a second one stops at once."""
+
+    NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __enter__(self) -> Self:
+        self.before = {}
+        for name in self.NAMES:
+            number = getattr(signal, name, None)
+            if number is not None:
+                try:
+                    self.before[number] = signal.signal(number, self._hear)
+                except ValueError:  # not the main thread: signals are the caller's business
+                    break
+        return self
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise Stopped(number)
+        self.asked = number
+        note(f"{signal.Signals(number).name}: saving after this step; once more stops at once.")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+class RunFolder:
+    """`metrics.jsonl`, `timing.jsonl`, `run.toml` and `checkpoints/` of one run; locked while it is open.
+
+    metrics.jsonl holds only what the same run gives again to the last bit; what depends on the
+    machine's mood (seconds, memory) is in timing.jsonl.
+    """
+
+    def __init__(self, path: Path, world: World, *, resume: bool) -> None:
+        self.path, self.world, self.resume = path, world, resume
+        self.checkpoints = path / "checkpoints"
+        self.seconds = 0.0  # spent in earlier sittings
+
+    def __enter__(self) -> Self:
+        self.started = self.last_save = time.monotonic()
+        if self.world.speaks:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = RunLock(self.path)
+            self.lock.__enter__()
+            self.metrics = MetricsLog(self.path / "metrics.jsonl")
+            self.timing = MetricsLog(self.path / "timing.jsonl")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.world.speaks:
+            self.metrics.close()
+            self.timing.close()
+            self.lock.__exit__(kind, error, at)
+
+    def elapsed(self) -> float:
+        """Seconds of training over all sittings."""
+        return self.seconds + time.monotonic() - self.started
+
+    def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Start anew or where the newest sound checkpoint stands. Returns the caller's own saved values."""
+        newest = newest_generation(self.checkpoints)
+        if newest is not None and not self.resume:
+            raise UserError(
+                f"{self.path} holds a run saved at step {newest.step}. "
+                "Continue it with --resume, or choose another --out."
+            )
+        if newest is None:
+            if self.resume and self.world.speaks:
+                note(f"{self.path} holds no checkpoint yet: starting from the first step.")
+            if self.world.speaks:
+                self.metrics.truncate(0)
+                self.timing.truncate(0)
+                atomic_write(self.path / "run.toml", to_toml(to_plain(settings)))
+            return {}
+        for key, value in about.items():
+            if key in newest.about and newest.about[key] != value:
+                raise UserError(
+                    f"{self.path}: the run was saved with another {key} than it is now. Continue with the same, "
+                    "or start a new run with --init."
+                )
+        training.load(newest.tensors, newest.values["training"])
+        self.seconds = float(newest.values["seconds"])
+        if self.world.speaks:
+            self.metrics.truncate(int(newest.values["metrics"]))
+            note(f"Resuming {self.path} after step {training.done} of {training.steps}.")
+        return dict(newest.values["own"])
+
+    def save(self, training: Training, about: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
+        """Save a generation (rank 0; the others wait)."""
+        if self.world.speaks:
+            values = {
+                "training": training.state(), "seconds": self.elapsed(), "metrics": self.metrics.position(),
+                "own": dict(own or {}),
+            }  # fmt: skip
+            save_generation(self.checkpoints, training.done, training.tensors(), values, about=about)
+        self.world.wait()
+        self.last_save = time.monotonic()

@@ -1,0 +1,148 @@
+"""The loop: iterate it; the caller reports, evaluates and saves. It knows objectives, not models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertkit.data.batch import Batch
+from bertkit.data.feed import Ahead, Feed
+from bertkit.errors import UserError
+from bertkit.objectives.objective import Objective
+from bertkit.train.optimizer import load_optimizer_tensors, make_optimizer, named, optimizer_tensors, set_rate
+from bertkit.train.schedule import rate
+from bertkit.train.settings import LoopSettings
+from bertkit.train.world import World
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step was. losses: each term's mean; loss: their weighted sum."""
+
+    step: int
+    loss: float
+    losses: dict[str, float]
+    lr: float
+    gradient: float
+    tokens: int
+
+
+class NotFinite(UserError):
+    """A loss or gradient that is not a number."""
+
+
+@dataclass
+class Training:
+    """One run of an objective over a feed. `done` counts finished steps."""
+
+    objective: Objective
+    feed: Feed
+    steps: int
+    settings: LoopSettings
+    seed: int = 0
+    world: World = field(default_factory=World)
+    scale: Callable[[str], float] = lambda name: 1.0
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        self.optimizer = make_optimizer(
+            self.objective, decay=s.decay, betas=(s.beta1, s.beta2), eps=s.eps, scale=self.scale
+        )
+        self.parameters = list(named(self.objective).values())
+        self.average = (
+            {k: p.detach().clone() for k, p in named(self.objective).items()} if s.ema else {}
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[Step]:
+        """The remaining steps, one at a time."""
+        self._ahead = Ahead(self.feed.step, self.steps)
+        try:
+            while self.done < self.steps:
+                self.objective.train()
+                step = self._step(self._ahead.step(self.done))
+                self.done += 1
+                yield step
+        finally:
+            self._ahead.close()
+
+    def set_steps(self, steps: int) -> None:
+        """Move the end of the run; batches made ahead under the old plan are made again."""
+        self.steps = steps
+        self._ahead.close()
+        self._ahead = Ahead(self.feed.step, steps)
+
+    def _step(self, batches: list[Batch]) -> Step:
+        """Count, divide, backward, add up, clip, change."""
+        s = self.settings
+        lr = rate(self.done, self.steps, s.lr, warmup=s.warmup, shape=s.schedule, floor=s.floor)
+        local: dict[str, float] = {"tokens": float(sum(batch.tokens for batch in batches))}
+        for batch in batches:
+            for name, count in self.objective.counts(batch).items():
+                local[name] = local.get(name, 0.0) + count
+        counts = self.world.sums(local)
+        sums = dict.fromkeys((name for name in counts if name != "tokens"), 0.0)
+        for part, batch in enumerate(batches):
+            for chance in self.objective.chances():
+                chance.seed(self.seed, self.done, self.world.rank, part)
+            losses = self.objective(batch.to(self.world.device))
+            weighted = [loss * (self.objective.weights.get(k, 1.0) / max(1.0, counts[k])) for k, loss in losses.items()]
+            torch.stack(weighted).sum().backward()
+            for name, loss in losses.items():
+                sums[name] += float(loss.detach())
+        self.world.add_gradients(self.parameters)
+        sums = self.world.sums(sums)
+        means = {name: value / max(1.0, counts[name]) for name, value in sums.items()}
+        total = sum(self.objective.weights.get(name, 1.0) * value for name, value in means.items())
+        length = float(torch.nn.utils.clip_grad_norm_(self.parameters, s.clip or math.inf, foreach=True))
+        if not math.isfinite(total) or not math.isfinite(length):
+            self._refuse(total, length, lr, means, batches)
+        set_rate(self.optimizer, lr)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._follow()
+        return Step(self.done, total, means, lr, length, int(counts["tokens"]))
+
+    def _refuse(self, loss: float, length: float, lr: float, means: dict[str, float], batches: list[Batch]) -> None:
+        """Stop before the weights are touched, and say where."""
+        terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+        first = batches[0].ids[:12].tolist() if batches else []
+        raise NotFinite(
+            f"Step {self.done}: the loss is {loss:.4g} and the gradient's length {length:.4g} ({terms}; learning rate "
+            f"{lr:.3g}; the batch begins with the pieces {first}). The weights were not changed. "
+            "Lower the learning rate (--set loop.lr=…), or use --precision fp32, and --resume."
+        )
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Let the averaged weights follow."""
+        for name, parameter in named(self.objective).items() if self.average else ():
+            self.average[name].lerp_(parameter, 1 - self.settings.ema)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that must be saved, by file."""
+        found = {
+            "weights": {name: p.detach() for name, p in named(self.objective).items()},
+            "optimizer": optimizer_tensors(self.optimizer, self.objective),
+        }
+        return found | ({"average": self.average} if self.average else {})
+
+    def state(self) -> dict[str, Any]:
+        """What else must be saved."""
+        return {"done": self.done, "steps": self.steps, "seed": self.seed}
+
+    @torch.no_grad()
+    def load(self, tensors: Callable[[str], dict[str, Tensor]], state: dict[str, Any]) -> None:
+        """Continue where `state` and the tensors were saved."""
+        saved = tensors("weights")
+        for name, parameter in named(self.objective).items():
+            parameter.copy_(saved[name])
+        load_optimizer_tensors(self.optimizer, self.objective, tensors("optimizer"))
+        if self.average:
+            self.average = {name: tensor.clone() for name, tensor in tensors("average").items()}
+        self.done, self.steps = int(state["done"]), int(state["steps"])

@@ -1,0 +1,96 @@
+"""A run that was stopped and resumed is the run that was not, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import Stopped, UserError
+from bertkit.pretraining.run import _Run, pretrain
+from bertkit.train.saving import newest_generation
+
+PRESETS = ("bert-tiny", "roberta-mini", "albert-mini", "electra-mini", "modern-tiny", "gpt-mini")
+
+
+def fingerprint(out: Path) -> dict[str, str]:
+    """Hashes of everything a resumed run must reproduce."""
+    newest = newest_generation(out / "checkpoints")
+    files = {path.name: path for path in newest.path.glob("*.safetensors")}
+    files |= {"metrics": out / "metrics.jsonl", "model": out / "model.safetensors"}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+
+
+def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the run receive SIGTERM while it computes this step."""
+    log = _Run._log
+
+    def hear(self, done):
+        log(self, done)
+        if done.step + 1 == step:
+            self.signals._hear(signal.SIGTERM, None)
+
+    monkeypatch.setattr(_Run, "_log", hear)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(preset, make, tmp_path, monkeypatch):
+    settings = make(preset, tmp_path / "whole", model={"dropout": 0.1, "attention_dropout": 0.1})
+    pretrain(settings)
+    whole = fingerprint(tmp_path / "whole")
+    for step in range(1, settings.steps):
+        out = tmp_path / f"stopped-{step}"
+        with monkeypatch.context() as patch:
+            stop_after(step, patch)
+            with pytest.raises(Stopped):
+                pretrain(make(preset, out, model={"dropout": 0.1, "attention_dropout": 0.1}))
+        pretrain(make(preset, out, resume=True, model={"dropout": 0.1, "attention_dropout": 0.1}))
+        assert fingerprint(out) == whole, f"stopped after step {step}"
+
+
+def test_a_second_run_in_the_same_folder_needs_resume(make, tmp_path):
+    pretrain(make("bert-tiny", tmp_path / "run", steps=2))
+    with pytest.raises(UserError, match="--resume"):
+        pretrain(make("bert-tiny", tmp_path / "run", steps=2))
+
+
+def test_resuming_with_another_model_is_refused(make, tmp_path):
+    pretrain(make("bert-tiny", tmp_path / "run", steps=2))
+    with pytest.raises(UserError, match="another model"):
+        pretrain(make("bert-tiny", tmp_path / "run", steps=2, resume=True, model={"depth": 1}))
+
+
+@pytest.mark.slow
+def test_random_kills_never_leave_an_unreadable_checkpoint(make, store, tmp_path):
+    """kill -9 at random moments; BERTKIT_KILLS sets how many (30 by default)."""
+    import random
+    import time
+
+    from bertkit.config import to_plain, to_toml
+
+    out = tmp_path / "run"
+    settings = make("bert-tiny", out, steps=100000, save_every=1, eval_every=50)
+    (tmp_path / "run.toml").write_text(to_toml(to_plain(settings)), "utf-8")
+    command = [sys.executable, "-m", "bertkit", "pretrain", "--config", str(tmp_path / "run.toml"), "--resume"]
+    chance = random.Random(0)
+    reached = 0
+    for _ in range(int(os.environ.get("BERTKIT_KILLS", "4"))):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        before = reached
+        deadline = time.monotonic() + 60
+        while reached == before and time.monotonic() < deadline and child.poll() is None:
+            found = newest_generation(out / "checkpoints") if (out / "checkpoints").is_dir() else None
+            reached = found.step if found else 0
+            time.sleep(0.05)
+        time.sleep(chance.random() * 0.3)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        newest = newest_generation(out / "checkpoints")
+        assert newest is not None and newest.step > before, child.stderr.read().decode()
+        assert newest.tensors("weights") and newest.tensors("optimizer")
+        reached = newest.step
