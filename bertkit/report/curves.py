@@ -1,0 +1,138 @@
+"""The rows of metrics.jsonl as plots: whatever numbers there are, sorted into panels by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bertkit.report.blocks import Figure
+from bertkit.report.plots import line_plot
+from bertkit.report.words import name_of, words
+from bertkit.report.writing import as_number
+
+Series = dict[str, tuple[list[float], list[float]]]
+
+
+class Panel(NamedTuple):
+    """word: the caption. keys: a pattern of the names drawn together. floor: a y the axis must show."""
+
+    word: str
+    keys: str
+    log_y: bool = False
+    smooth: bool = False
+    floor: float | None = None
+
+
+PANELS = (
+    Panel("panel_loss", r".*loss.*", smooth=True),
+    Panel("panel_perplexity", r".*perplexity.*|bits_per_.*", log_y=True),
+    Panel(
+        "panel_scores",
+        r".*(accuracy|f1|precision|recall|mcc|auc|pearson|spearman|exact|minimal_pairs|blimp|score).*",
+    ),
+    Panel("panel_lr", r"lr|learning_rate", floor=0.0),
+    Panel("panel_grad_norm", r"grad.*norm", log_y=True, smooth=True),
+    Panel("panel_speed", r".*_per_second", smooth=True, floor=0.0),
+    Panel("panel_memory", r"memory.*|rss.*", floor=0.0),
+)
+NOT_CURVES = {"step", "steps", "tokens", "seconds", "epoch", "eval", "time", "eta", "rank", "seed", "examples", "rows"}
+MOST_OTHERS = 4
+
+
+def is_evaluation(row: Mapping[str, Any]) -> bool:
+    """Whether a row of metrics is of held-out data."""
+    return bool(row.get("eval"))
+
+
+def numbers_of(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The finite numbers of a row; a dict within is one level of names."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key} · {inner}", number) for inner, number in numbers_of(value))
+        elif not isinstance(value, bool) and (number := as_number(value)) is not None:
+            yield key, number
+
+
+def last_number(rows: Sequence[Mapping[str, Any]], *keys: str, evaluation: bool | None = None) -> float | None:
+    """The newest finite value of the first of `keys` that occurs."""
+    for key in keys:
+        for row in reversed(rows):
+            if evaluation is None or is_evaluation(row) == evaluation:
+                number = as_number(row.get(key))
+                if number is not None:
+                    return number
+    return None
+
+
+def curve_figures(
+    rows: Iterable[Mapping[str, Any]],
+    lang: str,
+    *,
+    marks: Mapping[str, float] | None = None,
+    levels: Mapping[str, float] | None = None,
+) -> list[Figure]:
+    """One figure a panel that has something to show. marks: name → step; levels: name → loss."""
+    train, held_out = _series(rows)
+    said = words(lang)
+    figures, used = [], set(NOT_CURVES)
+    for panel in PANELS:
+        keys = [key for key in (*train, *held_out) if re.fullmatch(panel.keys, key) and key not in used]
+        series, smooth = _named(keys, train, held_out, lang)
+        used.update(keys)
+        if series:
+            svg = line_plot(
+                series,
+                x_label=said["step"],
+                y_label="",
+                log_y=panel.log_y,
+                smooth=smooth if panel.smooth else (),
+                marks=marks,
+                levels=levels if panel.word == "panel_loss" else None,
+                floor=panel.floor,
+                lang=lang,
+            )
+            figures.append(Figure(_caption(panel, list(series), said), svg))
+    others = [
+        key for key in dict.fromkeys((*train, *held_out)) if key not in used and _is_changing(key, train, held_out)
+    ]
+    for key in others[:MOST_OTHERS]:
+        series, _ = _named([key], train, held_out, lang)
+        figures.append(Figure(name_of(key, lang), line_plot(series, x_label=said["step"], y_label="", lang=lang)))
+    return figures
+
+
+def _caption(panel: Panel, names: list[str], said: Mapping[str, str]) -> str:
+    caption = names[0] if len(names) == 1 else said[panel.word]
+    return f"{caption}{said['log_scale']}" if panel.log_y else caption
+
+
+def _series(rows: Iterable[Mapping[str, Any]]) -> tuple[Series, Series]:
+    train: Series = {}
+    held_out: Series = {}
+    for place, row in enumerate(rows):
+        step = as_number(row.get("step"))
+        for key, number in numbers_of(row):
+            xs, ys = (held_out if is_evaluation(row) else train).setdefault(key, ([], []))
+            xs.append(place if step is None else step)
+            ys.append(number)
+    return train, held_out
+
+
+def _named(keys: Iterable[str], train: Series, held_out: Series, lang: str) -> tuple[Series, list[str]]:
+    """The curves of `keys` under names for people, and the names of those from training rows."""
+    said = words(lang)
+    shown: Series = {}
+    smooth = []
+    has_both = any(key in train for key in keys) and any(key in held_out for key in keys)
+    for key in dict.fromkeys(keys):
+        for source, where in ((train, "in_training"), (held_out, "held_out")):
+            if key in source:
+                name = f"{name_of(key, lang)} ({said[where]})" if has_both else name_of(key, lang)
+                shown[name] = source[key]
+                smooth += [name] if source is train else []
+    return shown, smooth
+
+
+def _is_changing(key: str, train: Series, held_out: Series) -> bool:
+    return any(len(set(source[key][1])) > 1 for source in (train, held_out) if key in source)

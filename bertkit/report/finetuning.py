@@ -1,0 +1,219 @@
+"""The report of a fine-tuning run or an evaluation: every part is optional and shown when it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertkit.report.blocks import Block, Code, Facts, Figure, Good, Section, Table, Text, Warning_
+from bertkit.report.curves import curve_figures
+from bertkit.report.describing import between, facts_of, settings_text, table_of, told
+from bertkit.report.finetuning_data import data_blocks
+from bertkit.report.page import page
+from bertkit.report.plot_lines import take
+from bertkit.report.plots import bar_plot, coverage_plot, heat_map, reliability_plot
+from bertkit.report.words import name_of, words
+from bertkit.report.writing import as_number, duration, percent, plain
+
+SHARES = {"precision", "recall", "f1", "accuracy", "share"}
+MOST_ERRORS = 40
+
+
+def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
+    """The page of a result. Texts may be as long and as hostile as they like.
+
+    | key | meaning |
+    |---|---|
+    | task, model, name | words for the title |
+    | headline | which of `metrics` counts most (else the first) |
+    | metrics | {name: number} or {name: {"value", "low", "high"}} |
+    | intervals | {name: (low, high)}, as `metrics.bootstrap` gives them; `level` (0.95) and `rows` (evaluated) |
+    | baselines | {contender: {metric: number}}: what cheap methods reach on the same rows |
+    | data | files [{role, name, rows, …}], labels {role: {label: rows}}, lengths, cut, other facts: see `data_blocks` |
+    | run | settings (nested), curves (rows of metrics.jsonl), best_step, seconds, stopped (text),
+      seeds [{seed, score …}], and any other facts |
+    | per_class | [{label, precision, recall, f1, gold, predicted}] |
+    | confusion | {labels, counts}: counts[gold][predicted] |
+    | calibration | temperature, ece_before, ece_after, before, after (bins of confidence, accuracy, count or rows) |
+    | coverage | points with coverage, accuracy, threshold; `abstain` the chosen one |
+    | errors | [{text, text_b, gold, predicted, score, line}], worst first |
+    | suspects | [{text, gold, suggested, score, line}], labels that look wrong, worst first |
+    | predictions | [{text, label, score …}]: predictions on fresh texts |
+    | speed, environment | facts, nested or not |
+    | notes | what was told during the run: list of texts |
+    | command | the command that repeats the run |
+    """
+    said = words(lang)
+    run = dict(result.get("run") or {})
+    task = str(result.get("task") or "")
+    title = said["finetuning"].format(name=result.get("name") or name_of(task, lang)).strip(" :：")
+    settings = dict(run.pop("settings", None) or {})
+    command = [Code(str(result["command"]))] if result.get("command") else []
+    sections = [
+        Section(said["result"], _scores(result, lang)),
+        Section(said["by_label"], _by_label(result, lang)),
+        Section(said["trust"], _trust(result, lang)),
+        Section(said["errors"], _examples(result.get("errors"), "errors_caption", lang)),
+        Section(said["suspects"], _examples(result.get("suspects"), "suspects_caption", lang)),
+        Section(said["predictions"], _examples(result.get("predictions"), "predictions_caption", lang)),
+        Section(said["data"], data_blocks(dict(result.get("data") or {}), lang)),
+        Section(said["training"], _training(run, lang)),
+        Section(said["speed"], [Facts(facts_of(result["speed"], lang))] if result.get("speed") else []),
+        Section(said["notes"], told(result.get("notes") or (), lang)),
+        Section(
+            said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
+        ),
+        Section(said["settings"], [*command, *([Code(settings_text(settings))] if settings else [])]),
+    ]
+    model = result.get("model")
+    subtitle = said["finetuning_subtitle"].format(model=model) if model else ""
+    return page(title, sections, lang=lang, subtitle=subtitle, facts=_tiles(result, run, lang))
+
+
+def _headline(result: Mapping[str, Any]) -> str:
+    metrics = result.get("metrics") or {}
+    named = result.get("headline")
+    return str(named) if named in metrics else next(iter(metrics), "")
+
+
+def _score(result: Mapping[str, Any], name: str) -> Any:
+    return between(result["metrics"][name], (result.get("intervals") or {}).get(name))
+
+
+def _tiles(result: Mapping[str, Any], run: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    tiles: dict[str, Any] = {}
+    metrics = result.get("metrics") or {}
+    first = _headline(result)
+    for name in [first, *(name for name in metrics if name != first)][:3] if metrics else ():
+        tiles[name_of(name, lang)] = plain(_score(result, name).value)
+    for key in ("rows", "labels"):
+        if result.get(key) is not None and as_number(result[key]) is not None:
+            tiles[name_of(f"{key}_scored", lang)] = plain(result[key])
+    if as_number(run.get("seconds")) is not None:
+        tiles[name_of("train_seconds", lang)] = duration(run["seconds"], lang)
+    return tiles
+
+
+def _scores(result: Mapping[str, Any], lang: str) -> list[Block]:
+    metrics, said = result.get("metrics") or {}, words(lang)
+    if not metrics:
+        return []
+    blocks: list[Block] = []
+    first = _headline(result)
+    best = _score(result, first)
+    level = percent(result.get("level", 0.95), 0)
+    if best.value is not None:
+        key = "headline_interval" if best.low is not None else "headline"
+        sentence = said[key].format(
+            metric=name_of(first, lang),
+            value=plain(best.value),
+            low=plain(best.low),
+            high=plain(best.high),
+            level=level,
+        )
+        blocks.append(Good(sentence))
+    caption = said["metrics_caption"].format(level=level, rows=plain(result.get("rows")))
+    blocks.append(
+        Table(
+            caption, [said["metric"], said["score_interval"]], [[name_of(n, lang), _score(result, n)] for n in metrics]
+        )
+    )
+    rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.get("baselines") or {}).items()}
+    if rivals:
+        names, values = [*rivals, said["this_model"]], [*rivals.values(), best.value]
+        pairs = [None] * len(rivals) + [(best.low, best.high) if best.low is not None else None]
+        svg = bar_plot(names, values, pairs, most=1.0 if max(filter(None, values), default=0) <= 1 else None, lang=lang)
+        blocks.append(Figure(said["baselines_caption"].format(metric=name_of(first, lang)), svg))
+    return blocks
+
+
+def _by_label(result: Mapping[str, Any], lang: str) -> list[Block]:
+    said = words(lang)
+    blocks: list[Block] = []
+    confusion = result.get("confusion") or {}
+    labels, counts = [str(label) for label in confusion.get("labels", ())], confusion.get("counts")
+    # A numpy array has no truth value of its own.
+    if counts is not None and len(counts):
+        order = sorted(range(len(labels)), key=lambda n: -sum(counts[n]))[:40]
+        kept = sorted(order)
+        shown = [[counts[r][c] for c in kept] for r in kept]
+        names = [labels[n] for n in kept]
+        caption = said["confusion_caption"] + (
+            "" if len(kept) == len(labels) else " " + said["largest"].format(shown=len(kept), count=len(labels))
+        )
+        svg = heat_map(shown, names, names, row_label=said["gold"], column_label=said["predicted"], lang=lang)
+        blocks.append(Figure(caption, svg, wide=len(kept) > 10))
+        mixed = [(int(counts[r][c]), r, c) for r in range(len(labels)) for c in range(len(labels)) if r != c]
+        worst = [(n, r, c) for n, r, c in sorted(mixed, key=lambda each: -each[0]) if n > 0][:8]
+        if len(labels) > 2 and worst:
+            rows = [[labels[r], labels[c], n, percent(n / (sum(counts[r]) or 1))] for n, r, c in worst]
+            columns = [name_of("gold", lang), name_of("predicted", lang), said["rows"], said["share"]]
+            blocks.append(Table(said["mixed_caption"], columns, rows, align="llrr"))
+    counts_of = {"gold": "rows_gold", "predicted": "rows_predicted"}
+    per_class = [
+        {counts_of.get(key, key): value for key, value in row.items()} for row in result.get("per_class") or ()
+    ]
+    wanted = ("label", "precision", "recall", "f1", "accuracy", *counts_of.values(), "support")
+    table = table_of(said["per_class_caption"], per_class[:100], lang, only=wanted, heat=sorted(SHARES), digits=3)
+    return [*table, *blocks]
+
+
+def _trust(result: Mapping[str, Any], lang: str) -> list[Block]:
+    said = words(lang)
+    blocks: list[Block] = []
+    calibration = dict(result.get("calibration") or {})
+    before, after = calibration.pop("before", None) or (), calibration.pop("after", None) or ()
+    was, now = as_number(calibration.get("ece_before")), as_number(calibration.get("ece_after"))
+    if was is not None and now is not None:
+        sentence = said["calibrated"].format(
+            before=percent(was), after=percent(now), temperature=plain(calibration.get("temperature"), 3)
+        )
+        blocks.append(Good(sentence) if now <= max(was, 0.02) else Warning_(sentence))
+    elif calibration:
+        blocks.append(Facts(facts_of(calibration, lang)))
+    chosen = result.get("abstain")
+    if chosen is not None and as_number(take(chosen, "coverage")) is not None:
+        shares = {key: percent(take(chosen, key)) for key in ("coverage", "accuracy")}
+        blocks.append(Text(said["abstaining"].format(threshold=plain(take(chosen, "threshold"), 3), **shares)))
+    if len(before) or len(after):
+        svg = reliability_plot(after or before, before=before if len(after) else (), lang=lang)
+        blocks.append(Figure(said["reliability_caption"], svg))
+    coverage = result.get("coverage")
+    if coverage is not None and len(coverage):
+        blocks.append(Figure(said["coverage_caption"], coverage_plot(coverage, chosen=chosen, lang=lang)))
+    return blocks
+
+
+def _examples(rows: Sequence[Mapping[str, Any]] | None, caption: str, lang: str) -> list[Block]:
+    if not rows:
+        return []
+    order = (
+        "line",
+        "text",
+        "text_b",
+        "question",
+        "gold",
+        "predicted",
+        "suggested",
+        "label",
+        "labels",
+        "answer",
+        "value",
+    )
+    shown = [dict(row) for row in rows[:MOST_ERRORS]]
+    keys = dict.fromkeys(key for row in shown for key in row if not isinstance(row[key], Mapping))
+    only = [*(key for key in order if key in keys), *(key for key in keys if key not in order)]
+    text = words(lang)[caption].format(shown=len(shown), count=f"{len(rows):,}")
+    return table_of(text, shown, lang, only=only, digits=3, row_names=False)
+
+
+def _training(run: dict[str, Any], lang: str) -> list[Block]:
+    said = words(lang)
+    curves, seeds = run.pop("curves", None) or (), run.pop("seeds", None) or ()
+    best = as_number(run.get("best_step"))
+    facts = facts_of(run, lang)
+    return [
+        *([Facts(facts)] if facts else []),
+        *curve_figures(curves, lang, marks={said["best"]: best} if best is not None else None),
+        *table_of(said["seeds_caption"], seeds, lang),
+    ]

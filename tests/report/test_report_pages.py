@@ -1,0 +1,286 @@
+"""What the pages and the three reports hold, in both languages."""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from string import Formatter
+
+import numpy as np
+import pytest
+from hostile import Reader
+from made_up import LABELS, comparison_result, finetuning_result, pretraining_run
+
+from bertkit.errors import UserError
+from bertkit.report.comparing import comparison_report
+from bertkit.report.describing import settings_text
+from bertkit.report.finetuning import finetuning_report
+from bertkit.report.page import Between, Code, Facts, Good, Section, Table, Text, Warning_, page
+from bertkit.report.pretraining import pretraining_report
+from bertkit.report.verdict import verdict
+from bertkit.report.words import NAMES, WORDS, name_of, words
+from bertkit.report.writing import duration, large, percent, plain, shorten
+
+
+def fields(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+
+def headings(html: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", html)
+
+
+def spaced(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_both_languages_have_the_same_keys_and_the_same_blanks_to_fill() -> None:
+    for table in (WORDS, NAMES):
+        assert list(table["en"]) == list(table["zh"])
+        for key, english in table["en"].items():
+            assert english and table["zh"][key]
+            assert fields(english) == fields(table["zh"][key]), key
+
+
+def test_every_word_is_used_somewhere() -> None:
+    from pathlib import Path
+
+    source = "".join(file.read_text() for file in Path(words.__code__.co_filename).parent.glob("*.py"))
+    made = {"cost_", "axis_", "front_"}
+    unused = [
+        key
+        for key in WORDS["en"]
+        if len(re.findall(f"[\"']{key}[\"']", source)) < 2 and not any(key.startswith(m) for m in made)
+    ]
+    assert unused == []
+
+
+def test_an_unknown_language_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UserError, match="en or zh"):
+        page("t", [], lang="fr", facts={})
+
+
+def test_a_page_is_one_file_with_a_strict_policy_and_one_heading() -> None:
+    html = page("Title", [Section("One", [Text("a\n\nb")]), Section("Two", [])], subtitle="under", facts={"rows": "7"})
+    found = Reader(html)
+    assert html.startswith("<!doctype html>") and found.count("h1") == 1 and headings(html) == ["One"]
+    policy = next(a["content"] for tag, a in found.elements if tag == "meta" and a.get("http-equiv"))
+    assert policy and policy.startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    assert html.index("Content-Security-Policy") < html.index("<style>")
+    assert "prefers-color-scheme:dark" in html and "@media print" in html and 'name="viewport"' in html
+    assert found.count("p") == 3 and found.text.count("Title") == 2
+
+
+def test_every_table_and_figure_has_a_caption_and_every_column_a_scope() -> None:
+    for html in all_reports("en") + all_reports("zh"):
+        found = Reader(html)
+        assert found.count("table") == found.count("caption") and found.count("figure") == found.count("figcaption")
+        assert found.count("svg") >= found.count("figure") > 0
+        assert all("scope" in attributes for tag, attributes in found.elements if tag == "th")
+        ids = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
+        links = [attributes["href"] for tag, attributes in found.elements if tag == "a"]
+        assert links == [f"#{name}" for name in ids] and len(set(ids)) == len(ids)
+
+
+def all_reports(lang: str) -> list[str]:
+    return [
+        pretraining_report(*pretraining_run(), lang=lang),
+        finetuning_report(finetuning_result(), lang=lang),
+        comparison_report(comparison_result(), lang=lang),
+    ]
+
+
+def test_a_long_text_is_shortened_and_its_length_is_told() -> None:
+    assert shorten("x" * 1000, 10) == "x" * 10 + "… (1,000 characters in all)"
+    assert shorten("字" * 1000, 10, "zh") == "字" * 10 + "…（共 1,000 个字符）".replace("…", "… ")
+    assert shorten("short", 10) == "short"
+    html = page("t", [Section("s", [Table("c", ["text"], [["word " * 900]])])], facts={})
+    assert "(4,500 characters in all)" in Reader(html).text and html.count("word") < 80
+
+
+def test_cells_show_numbers_intervals_lists_and_nothing() -> None:
+    row = [0.91234, 12345, Between(0.9, 0.85, 0.95), ["a", "b"], None, float("nan"), True, np.float32(0.5), np.int64(7)]
+    html = page("t", [Section("s", [Table("c", list("abcdefghi"), [row])])], facts={})
+    cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", html.split("<tbody>")[1])
+    assert cells[0] == "0.9123" and cells[1] == "12,345" and cells[3] == "a, b"
+    assert cells[2] == "0.9000<small>0.850 – 0.950</small>"
+    assert cells[4] == cells[5] == "–" and cells[6] == "yes" and cells[7] == "0.5000" and cells[8] == "7"
+
+
+@pytest.mark.parametrize(
+    "told, wanted",
+    [
+        (plain(0.5), "0.5000"),
+        (plain(3.2e-5), "3.2e-5"),
+        (plain(1234.56), "1,235"),
+        (plain(12.3456), "12.35"),
+        (plain("text"), "text"),
+        (plain(0.0), "0"),
+        (percent(0.1234), "12.3 %"),
+        (large(11_171_074), "11.2 M"),
+        (large(950), "950"),
+        (duration(0.42), "0.42 s"),
+        (duration(65), "1 min 5 s"),
+        (duration(7384), "2 h 3 min"),
+        (duration(65, "zh"), "1 分 5 秒"),
+        (duration(None), "–"),
+    ],
+)
+def test_numbers_are_written_for_people(told: str, wanted: str) -> None:
+    assert spaced(told) == wanted
+
+
+def test_settings_are_written_as_toml_that_reads_back() -> None:
+    import tomllib
+
+    settings = {"seed": 4, "flag": True, "model": {"width": 8, "inner": {"deep": [1, 2.5]}}, "data": {"path": "a/b"}}
+    assert tomllib.loads(settings_text(settings)) == settings
+
+
+def test_a_pretraining_report_draws_what_the_metrics_hold() -> None:
+    html = pretraining_report(*pretraining_run(), lang="en")
+    assert headings(html)[:3] == ["Summary", "Curves", "Evaluations while training"]
+    text = spaced(Reader(html).text)
+    for words_ in (
+        "Pretraining: bert-mini",
+        "Mask rate",
+        "Gradient norm, log scale",
+        "11.2 M",
+        "knowing only word freq",
+    ):
+        assert words_ in text
+    assert "width = 256" in text and "[model]" in text
+
+
+def test_a_pretraining_report_tells_of_trouble() -> None:
+    rows = [{"step": n, "loss": float("nan") if n == 3 else 2.0} for n in range(5)]
+    rows += [{"step": n, "eval": True, "mlm_loss": loss} for n, loss in enumerate((3.0, 2.0, 2.5))]
+    text = Reader(pretraining_report({"interrupted": "SIGTERM"}, rows)).text
+    assert (
+        "can be resumed. SIGTERM" in text and "loss is not a number: 1." in text and "lowest at step 1 (2.00)" in text
+    )
+
+
+def test_a_pretraining_report_of_nothing_is_still_a_page() -> None:
+    assert "No step was recorded." in Reader(pretraining_report({}, [])).text
+
+
+def test_curves_of_a_report_come_from_unknown_keys_too() -> None:
+    rows = [{"step": n, "novelty_index": n * n, "label": "x", "flag": True} for n in range(4)]
+    rows.append({"step": 3, "eval": True, "minimal_pairs": {"agreement": 0.5, "all": 0.6}})
+    text = Reader(pretraining_report({}, rows)).text
+    assert "novelty index" in text and "Minimal pairs · agreement" in text and "flag" not in text
+
+
+def test_a_fine_tuning_report_has_every_part_it_is_given() -> None:
+    html = finetuning_report(finetuning_result())
+    wanted = ["Result", "Label by label", "How far to trust it", "Worst errors", "Labels that look wrong"]
+    wanted += ["Fresh predictions", "Data", "Training", "Speed and size", "Told during the run", "Environment"]
+    assert headings(html) == [*wanted, "How to repeat it"]
+    text = spaced(Reader(html).text)
+    assert "between 0.8680 and 0.9270" in text and "Nothing was cut" in text and "answers 74.0 % of the texts" in text
+    assert all(text.count(label) > 4 for label in LABELS)
+    assert "(456 characters in all)" in text
+
+
+@pytest.mark.parametrize("part", sorted(finetuning_result()))
+def test_every_part_of_a_fine_tuning_result_is_optional(part: str) -> None:
+    whole = finetuning_result()
+    alone = Reader(finetuning_report({part: whole[part]}))
+    del whole[part]
+    without = Reader(finetuning_report(whole))
+    assert alone.count("h1") == without.count("h1") == 1
+
+
+def test_results_as_the_library_computes_them_are_taken_as_they_are() -> None:
+    from bertkit.calibration import coverage_accuracy, reliability
+    from bertkit.metrics import bootstrap, classification, confusion, per_class
+
+    draw = np.random.default_rng(0)
+    chances = draw.dirichlet([1, 1, 1], size=80)
+    labels, gold = ["a", "b", "c"], draw.integers(0, 3, 80)
+    truth, guess = [labels[n] for n in gold], [labels[n] for n in chances.argmax(1)]
+    scores = classification(truth, guess, labels)
+    result = {
+        "metrics": scores,
+        "intervals": bootstrap(classification, truth, guess, labels=labels, resamples=50),
+        "confusion": {"labels": labels, "counts": confusion(truth, guess, labels)},
+        "per_class": per_class(truth, guess, labels),
+        "calibration": {"after": reliability(chances, gold)},
+        "coverage": coverage_accuracy(chances, gold),
+        "abstain": coverage_accuracy(chances, gold)[3],
+    }
+    found = Reader(finetuning_report(result))
+    assert found.count("svg") == 3 and plain(next(iter(scores.values()))) in found.text
+    assert "Nothing to show" not in found.text
+
+
+def test_what_was_cut_is_a_warning_with_its_share() -> None:
+    cut = {"train": {"rows": 200, "rows_cut": 5, "tokens": 10_000, "tokens_cut": 1_000}}
+    text = spaced(Reader(finetuning_report({"data": {"cut": cut}})).text)
+    assert "Some texts were cut" in text and "2.5 %" in text and "10.0 %" in text
+
+
+def test_a_confusion_of_many_labels_shows_the_largest_and_tells() -> None:
+    names = [f"label-{n}" for n in range(60)]
+    counts = [[n if n == c else 0 for c in range(60)] for n in range(60)]
+    text = Reader(finetuning_report({"confusion": {"labels": names, "counts": counts}})).text
+    assert "The 40 largest of 60 are shown." in text and "label-59" in text and "label-19" not in text
+
+
+def test_a_comparison_ranks_the_contenders_and_draws_their_cost() -> None:
+    html = comparison_report(comparison_result())
+    names = re.findall(r'<th scope="row">(.*?)</th>', html)
+    assert names[0] == "BERT mini, fine-tuned" and names.index("majority") == 10
+    assert headings(html)[:3] == ["Verdict", "Contenders", "What more labels would bring"]
+    assert "&lt; 0.001" in html and "would not have fitted" in html
+
+
+def test_a_comparison_of_nobody_is_still_a_page() -> None:
+    text = Reader(comparison_report({"contenders": []})).text
+    assert "No contender has a score." in text and "Nothing to show" in text
+
+
+CHEAP = {"name": "TF-IDF", "score": 0.90, "p_value": 0.4, "ms_per_text": 0.01}
+DEAR = {"name": "BERT", "score": 0.91, "ms_per_text": 2.0}
+
+
+def test_the_verdict_takes_the_cheap_one_that_is_within_noise() -> None:
+    assert verdict([CHEAP, DEAR]) == (
+        "TF-IDF is within noise of BERT (0.9000 against 0.9100, p = 0.4) at 1/200 of the time a text: use it."
+    )
+    assert verdict([CHEAP, DEAR], lang="zh").startswith("TF-IDF 与 BERT 的差距在误差之内")
+
+
+def test_the_verdict_takes_the_best_when_it_is_truly_better() -> None:
+    said = verdict([{**CHEAP, "p_value": 0.0002}, DEAR])
+    assert said.startswith("BERT is worth it: 0.9100 against 0.9000 for TF-IDF") and "p < 0.001" in said
+    assert said.endswith("The price is 200 times the time a text.")
+
+
+def test_a_saving_too_small_to_matter_does_not_win() -> None:
+    assert verdict([{**CHEAP, "ms_per_text": 1.9}, DEAR]).startswith("BERT is the best")
+
+
+def test_without_p_values_the_intervals_decide() -> None:
+    cheap = {"name": "TF-IDF", "score": 0.90, "interval": (0.88, 0.92), "train_seconds": 1.0}
+    dear = {"name": "BERT", "score": 0.91, "train_seconds": 50.0}
+    assert "1/50 of the training time" in verdict([cheap, dear])
+    assert "worth it" in verdict([{**cheap, "interval": (0.88, 0.905)}, dear])
+
+
+def test_blocks_of_every_kind_are_drawn() -> None:
+    body = [Text("one"), Facts({"a": 1, "b": [1, 2]}), Warning_("two"), Good("three"), Code("x = 1\n  y = 2")]
+    found = Reader(page("t", [Section("s", body)], facts={}))
+    assert all(word in found.text for word in ("one", "two", "three", "x = 1\n  y = 2", "1, 2"))
+    assert sum(attributes.get("role") == "note" for _, attributes in found.elements) == 2
+
+
+def test_a_key_without_a_name_is_made_readable() -> None:
+    assert name_of("my_own_score", "en") == "my own score" and name_of("macro_f1", "zh") == "宏平均 F1"
+
+
+def test_the_same_result_always_gives_the_same_page() -> None:
+    assert all_reports("en") == all_reports("en")
+    Point = namedtuple("Point", "coverage accuracy threshold")
+    assert finetuning_report({"coverage": [Point(1, 0.5, 0)]}) == finetuning_report({"coverage": [Point(1, 0.5, 0)]})
