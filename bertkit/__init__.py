@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,11 +17,38 @@ def load(name: str, precision: str = "auto", device: str = "auto") -> Predictor:
     return Predictor.load(name, precision, device)
 
 
-_VERBS: dict[str, str] = {}  # name → module with a `call` function, for use from Python
+def finetune(task: str, **settings: Any) -> Predictor:
+    """Fine-tune on labelled rows: `bertkit.finetune("classify", train="train.csv", model="en", out="runs/a")`.
+
+    Takes the options of the command line. Returns the finished model; `.result` holds scores and more.
+    """
+    from bertkit.config import build
+    from bertkit.finetuning.run import finetune as run
+    from bertkit.finetuning.settings import FinetuneSettings
+    from bertkit.predictor import Predictor
+
+    result = run(build(FinetuneSettings, {"task": task, **settings}, "bertkit.finetune"))
+    predictor = Predictor.load(result["out"], settings.get("precision", "auto"), settings.get("device", "auto"))
+    predictor.result = result
+    return predictor
+
+
+_VERBS = ("tokenizer", "prepare", "pretrain", "convert", "doctor")
 
 
 def __getattr__(name: str) -> Any:
-    """Verbs, imported when first used: `import bertkit` stays light."""
-    if name in _VERBS:
-        return getattr(import_module(_VERBS[name]), name)
-    raise AttributeError(f"module 'bertkit' has no attribute '{name}'")
+    """Further verbs as functions of their options, imported when first used: `bertkit.prepare(texts=…, out=…)`."""
+    if name not in _VERBS:
+        raise AttributeError(f"module 'bertkit' has no attribute '{name}'")
+    from importlib import import_module
+
+    from bertkit.config import build
+
+    verb = import_module(f"bertkit.verbs.{name}")
+
+    def call(**settings: Any) -> Any:
+        table = verb.resolve(settings) if hasattr(verb, "resolve") else settings
+        return verb.run(build(verb.Settings, table, f"bertkit.{name}"))
+
+    call.__doc__ = verb.run.__doc__
+    return call

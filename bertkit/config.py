@@ -94,6 +94,8 @@ def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:
             return None
         return _fit(next(k for k in inner if k is not type(None)), value, where)
     if origin in (tuple, list):
+        if isinstance(value, (str, Path)) and inner[0] is Path:
+            value = [value]
         if not isinstance(value, (list, tuple)):
             raise UserError(f"{where} must be a list, not {value!r}.")
         return tuple(_fit(inner[0], item, where) for item in value)

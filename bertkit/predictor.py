@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,18 @@ from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.data.batch import Batch, pack
 from bertkit.data.budget import budgeted
+from bertkit.data.rows import Row, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model.encoder import Encoded
 from bertkit.model.prepare import prepare
+from bertkit.tasks import TASKS, make
+from bertkit.tasks.outputs import outputs_of
+from bertkit.tasks.task import Reading, Task
 from bertkit.telling import note
 
-ON_LONG = ("window", "truncate", "error")
+TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
 POOLS = ("mean", "cls", "max", "none")
 AT_ONCE = 8192  # texts that verbs read, sort and compute together: bounds memory however long the input
-
-
-@dataclass(frozen=True)
-class Row:
-    """One run through the encoder: a text, or a window of one. core: the tokens it owns."""
-
-    text: int
-    ids: list[int]
-    segments: list[int] | None
-    core: tuple[int, int]
-    whole: bool
 
 
 class Predictor:
@@ -48,37 +41,13 @@ class Predictor:
         self.tokenizer = folder.tokenizer
         self.model = prepare(folder.model, precision, self.device)
         self.config = folder.model.config
+        self.result: dict[str, Any] = {}  # what fine-tuning reached, when it has just been done
         self.precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
 
     @classmethod
     def load(cls, name: str | Path, precision: str = "auto", device: str = "auto") -> Predictor:
         """Open a model by embedded name, folder or hub name."""
         return cls(read_folder(locate(name)), precision, device)
-
-    def rows(self, texts: Sequence[str], on_long: str = "window", overlap: int = 64) -> tuple[list[Row], int]:
-        """Texts as encoder runs, and how many tokens were cut. A text that fits is one row."""
-        _check("on_long", on_long, ON_LONG)
-        limit = self.config.max_tokens
-        rows: list[Row] = []
-        cut = 0
-        for number, ids in enumerate(self.tokenizer.ids_batch(texts)):
-            if len(ids) <= limit:
-                rows.append(Row(number, ids, None, (0, len(ids)), True))
-                continue
-            if on_long == "error":
-                raise UserError(
-                    f"Text {number + 1} has {len(ids)} tokens; the model sees {limit}. "
-                    "Shorten it, or choose --on-long window or truncate."
-                )
-            encoding = self.tokenizer.encode(texts[number])
-            if on_long == "truncate":
-                short, lost = self.tokenizer.truncated(encoding, limit)
-                cut += lost
-                rows.append(Row(number, short.ids, short.segments, (0, len(short)), True))
-                continue
-            for window in self.tokenizer.windows_of(encoding, limit=limit, overlap=min(overlap, limit // 4)):
-                rows.append(Row(number, window.encoding.ids, window.encoding.segments, window.core, False))
-        return rows, cut
 
     def run(
         self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False, maps: bool = False
@@ -111,10 +80,11 @@ class Predictor:
         _check("pool", pool, POOLS)
         choice = layer_choice.choose(layers, self.config.depth)
         texts = [texts] if isinstance(texts, str) else list(texts)
-        rows, cut = self.rows(texts, on_long)
-        if cut:
+        found = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
+        if cut := sum(one.cut for one in found):
             note(f"{cut} tokens were cut from texts longer than {self.config.max_tokens} tokens.")
-        whole = all(row.whole for row in rows)
+        rows = [row for one in found for row in one.rows]
+        whole = len(rows) == len(found)
 
         def use(encoded: Encoded) -> list[np.ndarray]:
             encoded.tokens = encoded.tokens if choice.only_last else choice.pick(encoded.layers)
@@ -122,7 +92,7 @@ class Predictor:
 
         vectors = self.run(rows, use, layers=not choice.only_last)
         if not whole:
-            vectors = _merge(rows, vectors, pool)
+            vectors = _merge([len(one.rows) for one in found], rows, vectors, pool)
         if normalize:
             vectors = [v / np.maximum(np.linalg.norm(v, axis=-1, keepdims=True), 1e-12) for v in vectors]
         if pool == "none":
@@ -149,7 +119,7 @@ class Predictor:
         def use(encoded: Encoded) -> list[Tensor]:
             return [self.model.ask("words", encoded, torch.tensor(places, device=self.device)).float().softmax(-1)]
 
-        (scores,) = self.run([Row(0, encoding.ids, encoding.segments, (0, len(encoding)), True)], use)
+        (scores,) = self.run([Row(encoding.ids, encoding.segments, (0, len(encoding)))], use)
         scores[:, self.tokenizer.size :] = 0  # rows that only pad the table
         best = scores.topk(min(top, self.tokenizer.size), dim=-1)
         return [
@@ -172,6 +142,47 @@ class Predictor:
 
         self._needs("words", "score texts")
         return score(self, [texts] if isinstance(texts, str) else list(texts), words)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task this model was fine-tuned for, as its bertkit.json (or its class) says."""
+        about = self.folder.about
+        name = about.get("task")
+        if name not in TASKS:
+            name = next((TASK_OF[head] for head in self.model.heads if head in TASK_OF), None)
+            if name is None:
+                raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
+            if name == "classify" and len(self.folder.labels) == 1:
+                name = "regress"
+        task = make(
+            name, labels=tuple(about.get("labels") or self.folder.labels), options=dict(about.get("options", {}))
+        )
+        task.merge = about.get("merge", task.merge)
+        return task
+
+    def windows(self, on_long: str = "") -> Windows:
+        """How long texts are read: as in training, unless asked otherwise."""
+        kept = self.folder.about.get("windows", {})
+        limit = min(int(kept.get("limit", 512)), self.config.max_tokens)
+        return Windows(limit, on_long or kept.get("on_long", "window"), int(kept.get("overlap", 64)))
+
+    def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
+        """Predictions for texts (or pairs, word lists, questions, choices: what the task takes), in order."""
+        single = isinstance(inputs, (str, dict))
+        return self.predict_examples(self.task.wrap([inputs] if single else list(inputs)), on_long)
+
+    def predict_examples(self, examples: Sequence[Any], on_long: str = "") -> list[dict[str, Any]]:
+        """Predictions for examples that a reader gave."""
+        if self.task.head:
+            self._needs(self.task.head, "predict")
+        items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
+        found = outputs_of(self.model, self.task, items, self.device)
+        return [self.task.decode(item, output) for item, output in zip(items, found)]
+
+    def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:
+        """Every metric on a labelled file."""
+        examples = self.task.read(path, Reading(**columns))
+        return dict(self.task.score(examples, self.predict_examples(examples)))
 
     def _needs(self, head: str, what: str) -> None:
         """A head that is absent or untrained answers nothing."""
@@ -207,17 +218,16 @@ def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
     return list(batch.restore(torch.cat(parts)).cpu().numpy())
 
 
-def _merge(rows: Sequence[Row], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
-    """Windows back into texts: each window gives the tokens it owns; cls is the mean of the windows' first vectors."""
-    by_text: dict[int, list[tuple[Row, np.ndarray]]] = {}
-    for row, tokens in zip(rows, vectors):
-        by_text.setdefault(row.text, []).append((row, tokens))
+def _merge(counts: Sequence[int], rows: Sequence[Row], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
+    """Windows back into texts: each gives the tokens it owns; cls is the mean of the windows' first vectors."""
     merged = []
-    for number in sorted(by_text):
-        parts = by_text[number]
+    at = 0
+    for count in counts:
+        parts = list(zip(rows[at : at + count], vectors[at : at + count]))
+        at += count
         if pool == "cls":
             merged.append(np.mean([tokens[0] for _, tokens in parts], axis=0))
             continue
-        owned = np.concatenate([tokens[row.core[0] : row.core[1]] for row, tokens in parts])
+        owned = np.concatenate([tokens[row.core[0] : row.core[1]] if count > 1 else tokens for row, tokens in parts])
         merged.append(owned if pool == "none" else owned.mean(0) if pool == "mean" else owned.max(0))
     return merged

@@ -35,6 +35,7 @@ class Family:
     architectures: dict[frozenset[str], Architecture]
     written: dict[str, Any] = field(default_factory=dict)  # keys config.json carries beside the numbers
     transposed: tuple[str, ...] = ()  # our modules whose weights this family stores the other way round
+    untied_bias: str = ""  # the word head's bias when it is not tied: beside the decoder instead of beside the head
 
 
 def _layer(at: str, rows: Rows) -> Rows:
@@ -141,6 +142,7 @@ BERT = Family(
         choice=None,
         pooled=True,
     ),
+    untied_bias="cls.predictions.decoder.bias",
 )
 
 ROBERTA = Family(
@@ -161,6 +163,7 @@ ROBERTA = Family(
     },
     architectures=_architectures("Roberta", {}, text="classifier.dense", choice="{base}pooler.dense", pooled=True),
     written={"bos_token_id": 0, "eos_token_id": 2},
+    untied_bias="lm_head.decoder.bias",
 )
 
 ALBERT = Family(
@@ -214,6 +217,7 @@ ALBERT = Family(
         pooled=True,
     ),
     written={"bos_token_id": 2, "eos_token_id": 3, "inner_group_num": 1},
+    untied_bias="predictions.decoder.bias",
 )
 
 ELECTRA = Family(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from bertkit.checkpoint.translate import (
 )
 from bertkit.checkpoint.weights import read_weights
 from bertkit.errors import DamagedFile, UserError
+from bertkit.model.config import Config
 from bertkit.model.heads import HEADS, Model
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import tensor_file
 
+LAYER = re.compile(r"(^|\.)(layer|layers|h|albert_layer_groups)\.\d+\.")
 HOSTILE = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "custom_pipelines")
 
 
@@ -56,12 +59,16 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path.parent}: there is no {path.name} here. Is this a model folder?") from None
+    except OSError as reason:
+        raise DamagedFile(f"{path}: cannot be read ({reason.strerror}). Copy or download it again.") from None
     except UnicodeDecodeError:
         raise DamagedFile(f"{path}: not UTF-8 text. Copy or download it again.") from None
     except json.JSONDecodeError as reason:
         raise DamagedFile(
             f"{path}, line {reason.lineno}: not JSON ({reason.msg}). Copy or download it again."
         ) from None
+    except RecursionError:
+        raise DamagedFile(f"{path}: nested deeper than any such file is. Copy or download it again.") from None
     if not isinstance(value, dict):
         raise DamagedFile(f"{path}: holds a {type(value).__name__}, not an object. Copy or download it again.")
     return value
@@ -72,13 +79,14 @@ def read_folder(
     *,
     heads: dict[str, int] | None = None,
     labels: tuple[str, ...] = (),
+    numbers: dict[str, Any] | None = None,
     google: dict[str, Any] | None = None,
 ) -> Folder:
     """Open a model folder (Hugging Face's, Google's or ours).
 
     Without `heads` the model gets the heads its file has. With them (kind → number of labels) it
     gets exactly those; what the file does not hold is new, said once, and listed in
-    `model.untrained`.
+    `model.untrained`. `numbers` replace those of config.json (dropout and the like, not shapes).
     """
     if is_google(path):
         raw, arrays = read_google(path, **(google or {}))
@@ -94,17 +102,21 @@ def read_folder(
         note(f"{where}: '{key}' asks for code from the folder to be run. bertkit runs none; it was ignored.")
         raw.pop(key)
     family = family_of(raw, where)
-    config = config_from(raw, where)
+    config = replace(config_from(raw, where), **(numbers or {}))
     about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
     stored = _stored_labels(raw)
     if heads is None:
         kinds = _heads_in(family, raw, tensors)
         heads = {kind: HEADS[kind].outputs or len(stored) for kind in kinds}
     architecture = architecture_for(family, frozenset(heads))
+    _fits(config, tensors, where, source)
     model = Model(config, heads, summary=architecture.summary is not None)
     _untie_check(tensors, family, config.tied, str(source))
-    state, missing, _ = tensors_from(tensors, model, family, architecture, str(source))
+    state, missing, left = tensors_from(tensors, model, family, architecture, str(source))
     _accept(model, state, missing, str(source))
+    if layers := [name for name in left if LAYER.search(name)]:
+        note(f"{source}: {len(layers)} tensors are of layers that config.json does not speak of (first: {layers[0]}); "
+             "they were left out.")  # fmt: skip
     tokenizer = Tokenizer.load(path if path.is_dir() else path.parent)
     if tokenizer.size > config.vocabulary:
         raise UserError(
@@ -116,7 +128,8 @@ def read_folder(
 
 def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -> frozenset[str]:
     """The heads of the class config.json names; of an unknown class, those whose tensors are there."""
-    named = (raw.get("architectures") or [None])[0]
+    listed = raw.get("architectures")
+    named = listed[0] if isinstance(listed, list) and listed else listed
     heads = heads_of(family, named)
     if heads is not None:
         return heads
@@ -134,6 +147,19 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
     note(f"config.json names the class {named!r}, which bertkit does not know; read as {family.model_type} with "
          f"{', '.join(sorted(known)) or 'no'} head.")  # fmt: skip
     return known
+
+
+def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) -> None:
+    """Refuse numbers far beyond the file before memory is asked for; smaller differences are told tensor by tensor."""
+    rows = config.vocabulary + config.positions + config.segments
+    layer = 4 * config.width**2 + (3 if config.gated else 2) * config.width * config.inner
+    asked = rows * config.embedding_width + config.unique_layers * layer
+    held = sum(tensor.numel() for tensor in tensors.values())
+    if asked > 2 * held:
+        raise UserError(
+            f"{where}: asks for an encoder of {asked:,} numbers, but {source.name} holds {held:,}. "
+            "The two files do not belong together."
+        )
 
 
 def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:

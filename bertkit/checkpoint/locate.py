@@ -46,7 +46,7 @@ def _download(name: str) -> Path:
         safe = any(re.fullmatch(r"model.*\.safetensors", f) for f in files)
         return Path(snapshot_download(name, allow_patterns=list(WANTED if safe else WANTED + PICKLED)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as reason:
-        words = str(reason).splitlines()[0][:160]
+        words = (str(reason) or "no reason given").splitlines()[0][:160]
         raise UserError(
             f"'{name}' is no folder here, and could not be fetched from the hub ({type(reason).__name__}: {words}). "
             "Check the name and the network, or copy the folder here and give its path."

@@ -39,7 +39,7 @@ REFUSED = {  # keys whose unusual values change what the model computes, and the
 def family_of(raw: dict[str, Any], where: str) -> Family:
     """The family a config.json names."""
     kind = raw.get("model_type")
-    if kind in FAMILIES:
+    if isinstance(kind, str) and kind in FAMILIES:
         return FAMILIES[kind]
     hint = suggest(str(kind), list(FAMILIES))
     raise UserError(f"{where}: model_type is {kind!r}, which bertkit does not know. {hint}")
@@ -64,21 +64,24 @@ def config_from(raw: dict[str, Any], where: str) -> Config:
         if value is None:
             raise UserError(f"{where}: '{theirs}' is missing. Take config.json from the same place as the weights.")
         if ours in SPELLINGS:
-            if value not in SPELLINGS[ours]:
+            if not isinstance(value, str) or value not in SPELLINGS[ours]:
                 raise UserError(f"{where}: {theirs} is {value!r}. {suggest(str(value), list(SPELLINGS[ours]))}")
             value = SPELLINGS[ours][value]
         numbers[ours] = value
-    if "max_tokens" not in numbers:
-        numbers["max_tokens"] = numbers["positions"] - numbers.get("first_position", 0)
     wanted = {name: field.type for name, field in Config.__dataclass_fields__.items()}
     for name, value in numbers.items():
         if wanted[name] == "int" and (isinstance(value, bool) or not isinstance(value, int)):
             theirs = family.numbers.get(name, name)
             raise UserError(f"{where}: {theirs} is {value!r}; it must be a whole number.")
+    if "max_tokens" not in numbers:
+        numbers["max_tokens"] = numbers["positions"] - numbers.get("first_position", 0)
     try:
         return Config(**numbers)
     except UserError as mistake:
-        raise UserError(f"{where}: {mistake}") from None
+        # The reader has config.json before them, so the message speaks in its keys.
+        keys = {"max_tokens": family.numbers.get("positions", "max_tokens")} | family.numbers
+        spoken = re.sub(r"\w+", lambda word: keys.get(word[0], word[0]), str(mistake))
+        raise UserError(f"{where}: {spoken}") from None
 
 
 def _plain_rotary(raw: dict[str, Any], where: str) -> dict[str, Any]:
@@ -177,6 +180,8 @@ def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict
         tensor = state[ours].t() if _turned(ours, family) else state[ours]
         parts = (tensor,) if len(theirs) == 1 else tensor.chunk(3)
         out |= {name: part.detach().cpu().contiguous().clone() for name, part in zip(theirs, parts)}
+    if "heads.words.decoder" in state and family.untied_bias:
+        out[family.untied_bias] = out[str(family.rows["heads.words.bias"])].clone()
     return out
 
 
@@ -185,6 +190,8 @@ def tensors_from(
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
     """Their tensors → ours. Returns (state, our missing tensors, their tensors that were left over)."""
     with_base = any(key.startswith(family.base) for key in raw)
+    if not model.config.tied and family.untied_bias in raw:
+        raw = raw | {str(family.rows["heads.words.bias"]): raw[family.untied_bias]}
     state: dict[str, Tensor] = {}
     missing: list[str] = []
     used: set[str] = set()

@@ -59,7 +59,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _sharded(index: Path) -> dict[str, Tensor]:
     try:
         files = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DamagedFile(f"{index}: not a safetensors index. Copy or download it again.") from None
     tensors: dict[str, Tensor] = {}
     for name in files:
@@ -80,13 +80,13 @@ def _pickled(path: Path) -> dict[str, Tensor]:
     try:
         raw = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as reason:
-        words = str(reason).splitlines()[0][:200]
+        words = (str(reason) or type(reason).__name__).splitlines()[0][:200]
         raise DamagedFile(
             f"{path}: holds more than tensors, or is not whole; nothing in it was run ({words}). "
             "Get the model as safetensors."
         ) from None
     if isinstance(raw, dict) and isinstance(raw.get("state_dict"), dict):
         raw = raw["state_dict"]
-    if not isinstance(raw, dict) or not all(isinstance(t, Tensor) for t in raw.values()):
+    if not isinstance(raw, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in raw.items()):
         raise DamagedFile(f"{path}: not a table of tensors. Save the model's state_dict, or get it as safetensors.")
     return raw

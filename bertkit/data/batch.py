@@ -92,7 +92,7 @@ def pack(ids: Sequence[Row], segments: Sequence[Row] | None = None, *, sort: boo
     order = np.argsort(-lengths, kind="stable") if sort else np.arange(len(ids))
     lengths = lengths[order]
     run = np.concatenate([np.asarray(ids[i], dtype=np.int64) for i in order]) if len(ids) else np.zeros(0, np.int64)
-    if segments is None:
+    if segments is None or not len(ids):
         sides = np.zeros_like(run)
     else:
         sides = np.concatenate([np.asarray(segments[i], dtype=np.int64) for i in order])

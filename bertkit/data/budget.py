@@ -18,7 +18,7 @@ def budgeted(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:
     order = np.argsort(-sizes, kind="stable")
     if not len(order):
         return []
-    total = int(sizes.sum())
+    total = max(1, int(sizes.sum()))
     # Equal shares: a last batch of a few tokens would cost as much overhead as a full one.
     share = total / max(1, round(total / tokens))
     bounds = np.floor((np.cumsum(sizes[order]) - sizes[order]) / share).astype(np.int64)

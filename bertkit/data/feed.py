@@ -21,6 +21,7 @@ from bertkit.data.masking import Pieces, hide
 from bertkit.data.packing import PACKINGS, Example, Packing
 from bertkit.data.settings import MaskSettings
 from bertkit.data.store import Store
+from bertkit.errors import UserError
 
 
 class Feed(Protocol):
@@ -83,6 +84,12 @@ class PretrainingFeed:
     ) -> None:
         self.masking, self.plan, self.seed, self.micro_tokens = masking, plan, seed, micro_tokens
         self.rank, self.ranks = rank, ranks
+        fewest = min(phase.rows for phase in plan)
+        if fewest < ranks:  # a process without an example would not know which losses to add up
+            raise UserError(
+                f"A step has {fewest} examples for {ranks} processes. Raise batch_tokens (--batch-tokens), "
+                "or start fewer processes."
+            )
         self.packings: dict[int, Packing] = {
             phase.length: PACKINGS[packing](store, documents, phase.length, short_prob) for phase in plan
         }

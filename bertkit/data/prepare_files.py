@@ -83,8 +83,11 @@ class Making:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self.folder.exists():
-            with suppress(OSError, UserError):
-                self.write_journal()
+            if self.progress.read:
+                with suppress(OSError, UserError):
+                    self.write_journal()
+            else:  # nothing was done yet that could be lost
+                self.discard()
         self._close()
 
     def digests(self) -> bytes:

@@ -23,7 +23,7 @@ class MaskSettings:
 
     def __post_init__(self) -> None:
         """Refuse shares that cannot be."""
-        for name in ("rate", "mask", "random"):
+        for name in ("rate", "rate_end", "mask", "random"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"masking.{name} is {getattr(self, name)}; it must lie between 0 and 1.")
         if self.mask + self.random > 1:

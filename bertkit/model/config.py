@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
+from typing import Any
 
 from bertkit.errors import UserError
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "silu")
+LEAST = {"width": 1, "depth": 1, "heads": 1, "inner": 1, "max_tokens": 1, "global_every": 1}  # 0 for the others
+MOST = {"depth": 10_000}  # a shared layer may be visited any number of times, which a damaged file must not decide
+POSITIVE = ("eps", "init_std")
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,10 @@ class Config:
             object.__setattr__(self, "embedding_width", self.width)
         if not self.unique_layers:
             object.__setattr__(self, "unique_layers", self.depth)
-        for name in ("width", "depth", "heads", "inner", "max_tokens"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+        for f in fields(self):
+            wanted = _wanted(f.name, str(f.type), getattr(self, f.name))
+            if wanted:
+                raise UserError(f"{f.name} is {getattr(self, f.name)!r}; it must be {wanted}.")
         if self.width % self.heads:
             raise UserError(f"width {self.width} is not a multiple of heads {self.heads}; choose e.g. heads = 4.")
         if self.unique_layers > self.depth:
@@ -97,3 +102,15 @@ class Config:
     def rotary(self, layer: int) -> float:
         """The rotation base of this layer; 0 means none."""
         return self.rotary_base if self.is_global(layer) else (self.local_rotary_base or self.rotary_base)
+
+
+def _wanted(name: str, kind: str, value: Any) -> str:
+    """What this number must be, or nothing when it is."""
+    if kind == "int":
+        least, most = LEAST.get(name, 0), MOST.get(name, math.inf)
+        fits = type(value) is int and least <= value <= most
+        return "" if fits else f"a whole number {f'from {least} to {most}' if name in MOST else f'of at least {least}'}"
+    if kind == "float":
+        fits = type(value) in (int, float) and math.isfinite(value) and value >= 0 and (value or name not in POSITIVE)
+        return "" if fits else f"a number {'above' if name in POSITIVE else 'of at least'} 0"
+    return "" if kind != "bool" or type(value) is bool else "true or false"

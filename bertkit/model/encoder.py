@@ -51,7 +51,8 @@ class Embeddings(nn.Module):
         if self.positions is not None:
             x = x + self.positions(batch.positions + self.first_position)
         if self.segments is not None:
-            x = x + self.segments(batch.segments)
+            # A tokenizer's template may number a second text 1 for a model that knows one segment only.
+            x = x + self.segments(batch.segments.clamp(max=self.segments.num_embeddings - 1))
         if self.norm is not None:
             x = self.norm(x)
         x = self.dropout(x.to(dtype))

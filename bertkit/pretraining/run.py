@@ -56,7 +56,11 @@ class _Run:
         self.recent: list[tuple[float, int]] = []
 
     def go(self) -> dict[str, Any]:
+        wanted = self.training.steps
         own = self.run.begin(self.training, self.settings, self.about)
+        if not self.timed and self.training.steps != wanted:
+            note(f"The run now ends at step {wanted:,}, not at {self.training.steps:,}.")
+            self.training.steps = max(wanted, self.training.done)
         self.tokens = int(own.get("tokens", 0))
         self.replanned = int(own.get("replanned", 0))
         if self.timed and not own:

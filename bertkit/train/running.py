@@ -9,6 +9,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from torch import Tensor
+
 from bertkit.config import to_plain, to_toml
 from bertkit.errors import Stopped, UserError
 from bertkit.telling import note
@@ -82,8 +84,11 @@ class RunFolder:
         return self.seconds + time.monotonic() - self.started
 
     def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Start anew or where the newest sound checkpoint stands. Returns the caller's own saved values."""
-        newest = newest_generation(self.checkpoints)
+        """Start anew or where the newest sound checkpoint stands. Returns the caller's own saved values.
+
+        `self.generation` is the checkpoint the run goes on from, if any.
+        """
+        newest = self.generation = newest_generation(self.checkpoints)
         if newest is not None and not self.resume:
             raise UserError(
                 f"{self.path} holds a run saved at step {newest.step}. "
@@ -110,13 +115,20 @@ class RunFolder:
             note(f"Resuming {self.path} after step {training.done} of {training.steps}.")
         return dict(newest.values["own"])
 
-    def save(self, training: Training, about: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
-        """Save a generation (rank 0; the others wait)."""
+    def save(
+        self,
+        training: Training,
+        about: Mapping[str, Any],
+        own: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Save a generation with the caller's own values and tensors (rank 0; the others wait)."""
         if self.world.speaks:
             values = {
                 "training": training.state(), "seconds": self.elapsed(), "metrics": self.metrics.position(),
                 "own": dict(own or {}),
             }  # fmt: skip
-            save_generation(self.checkpoints, training.done, training.tensors(), values, about=about)
+            files = {**training.tensors(), **(tensors or {})}
+            save_generation(self.checkpoints, training.done, files, values, about=about)
         self.world.wait()
         self.last_save = time.monotonic()

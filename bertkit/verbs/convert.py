@@ -17,7 +17,8 @@ class Settings(Common):
     target: Path = option(help="The folder to write.", argument=True)
     exact_google: bool = option(False, "Keep Google's tanh GELU instead of the erf GELU that transformers uses.")
     part: str = option(
-        "", "Which half of Google's ELECTRA (the discriminator unless said).", choices=("", "discriminator", "generator")
+        "", "Which half of Google's ELECTRA; the discriminator unless said.",
+        choices=("", "discriminator", "generator"),
     )  # fmt: skip
     dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
 

@@ -58,7 +58,8 @@ def run(settings: Settings) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     return {
         "file": str(settings.out), "rows": out.count, "width": width, "layers": settings.layers, "pool": settings.pool,
-        "precision": predictor.precision, "seconds": round(seconds, 2), "texts_per_second": round(out.count / seconds, 1),
+        "precision": predictor.precision, "seconds": round(seconds, 2),
+        "texts_per_second": round(out.count / seconds, 1),
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Fine-tuning runs: data, training, evaluation and what is reported of them."""

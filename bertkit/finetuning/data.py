@@ -1,0 +1,133 @@
+"""The rows of a run: read, split, checked against each other, encoded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Windows
+from bertkit.errors import UserError
+from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.tasks.task import Item, Reading, Task
+from bertkit.telling import note
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Split:
+    """Examples by role (train, dev, test), and what is worth telling of them."""
+
+    examples: dict[str, list[Any]]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def reading_of(settings: FinetuneSettings) -> Reading:
+    """Which columns."""
+    return Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+
+
+def read_split(settings: FinetuneSettings, task: Task) -> Split:
+    """Read every file; hold rows out where no dev file is given; tell overlap and duplicates."""
+    reading = reading_of(settings)
+    examples = {"train": task.read(settings.train, reading)}
+    for role, path in (("dev", settings.dev), ("test", settings.test)):
+        if path is not None:
+            examples[role] = task.read(path, reading)
+    files = [
+        {"role": role, "name": str(getattr(settings, role) or settings.train), "rows": len(rows)}
+        for role, rows in examples.items()
+    ]
+    if "dev" not in examples:
+        examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, settings.seed)
+        note(
+            f"No --dev file: {len(examples['dev'])} of {len(examples['train']) + len(examples['dev'])} rows of "
+            f"{settings.train} are held out, in equal shares of every label."
+        )
+        files[0]["rows"] = len(examples["train"])
+        files.insert(1, {"role": "dev", "name": f"held out of {settings.train}", "rows": len(examples["dev"])})
+    facts: dict[str, Any] = {"files": files}
+    known = {key_of(example) for example in examples["train"]}
+    duplicates = len(examples["train"]) - len(known)
+    if duplicates:
+        facts["duplicates"] = duplicates
+        note(f"{settings.train}: {duplicates} rows repeat an earlier text.")
+    for role in ("dev", "test"):
+        both = sum(key_of(example) in known for example in examples.get(role, ()))
+        if both:
+            facts[f"{role}_overlap"] = both
+            note(f"{both} of {len(examples[role])} {role} rows are also in the training rows: scores will flatter.")
+    return Split(examples, facts)
+
+
+def key_of(example: Any) -> tuple[Any, ...]:
+    """What makes two examples the same text."""
+    for fields in (("question", "context"), ("text", "choices"), ("text", "text_b"), ("text",)):
+        if all(hasattr(example, name) for name in fields):
+            return tuple(getattr(example, name) for name in fields)
+    return (example,)
+
+
+def stratum(example: Any) -> str:
+    """What a split keeps in equal shares: the label, where it is a name."""
+    label = getattr(example, "label", None)
+    return str(label) if isinstance(label, (str, tuple, int)) else ""
+
+
+def held_out(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """A stratified split: (kept, held out), each in the file's order."""
+    if len(examples) < 4:
+        raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
+    folds = fold_of(examples, max(2, round(1 / share)), seed)
+    kept = [example for example, fold in zip(examples, folds) if fold]
+    return kept, [example for example, fold in zip(examples, folds) if not fold]
+
+
+def fold_of(examples: Sequence[Any], folds: int, seed: int) -> np.ndarray:
+    """The fold of every example, equal in every stratum; the same text is always in the same fold."""
+    chance = np.random.default_rng((seed, 3, len(examples)))
+    answer = np.zeros(len(examples), int)
+    first: dict[tuple[Any, ...], int] = {}
+    groups: dict[str, list[int]] = {}
+    for n, example in enumerate(examples):
+        twin = first.setdefault(key_of(example), n)
+        if twin == n:
+            groups.setdefault(stratum(example), []).append(n)
+    turn = 0
+    for name in sorted(groups):
+        for n in chance.permutation(groups[name]):
+            answer[n] = turn % folds
+            turn += 1
+    for n, example in enumerate(examples):
+        answer[n] = answer[first[key_of(example)]]
+    return answer
+
+
+def encode_all(examples: Sequence[Any], task: Task, tokenizer: Tokenizer, windows: Windows) -> list[Item]:
+    """Every example as rows of ids."""
+    return task.encode(examples, tokenizer, windows)
+
+
+def cut_facts(items: Sequence[Item]) -> dict[str, int]:
+    """Rows and tokens that were cut."""
+    return {
+        "rows": len(items), "rows_cut": sum(item.cut > 0 for item in items),
+        "tokens": sum(item.tokens + item.cut for item in items), "tokens_cut": sum(item.cut for item in items),
+    }  # fmt: skip
+
+
+def label_counts(examples: Sequence[Any]) -> dict[str, int]:
+    """How often each label name occurs; empty where labels are no names."""
+    counts: Counter[str] = Counter()
+    for example in examples:
+        label = getattr(example, "label", None)
+        if isinstance(label, str):
+            counts[label] += 1
+        elif isinstance(label, tuple):
+            counts.update(label)
+        elif hasattr(example, "sentence"):
+            counts.update(example.sentence.tags or ())
+    return dict(sorted(counts.items()))

@@ -1,0 +1,109 @@
+"""The same run several times: seeds, folds, and a search for better numbers."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import UserError
+from bertkit.finetuning import data as rows_of_run
+from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.telling import note
+from bertkit.train.saving import write_folder
+
+
+def seeded(settings: FinetuneSettings) -> dict[str, Any]:
+    """Train with several seeds; keep the best by dev score, and tell mean and spread."""
+    from bertkit.finetuning.run import Finetuning
+
+    found = []
+    for seed in range(settings.seeds):
+        out = settings.out / f"seed-{seed}"
+        run = Finetuning(replace(settings, seed=settings.seed + seed, seeds=1, out=out))
+        result = run.go()
+        found.append((result["metrics"][result["headline"]], seed, result))
+    scores = [score for score, _, _ in found]
+    best = max(found, key=lambda one: one[0])[2]
+    spread = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
+    note(f"{best['headline']} over {len(scores)} seeds: {spread['mean']:.4f} ± {spread['spread']:.4f}")
+    source = Path(best["out"])
+
+    def copy(target: Path) -> None:
+        for path in source.iterdir():
+            if path.is_file() and path.name != ".lock":
+                shutil.copyfile(path, target / path.name)
+
+    write_folder(settings.out, copy)
+    seeds = [{"seed": seed, best["headline"]: score} for score, seed, _ in found]
+    best["run"] = {**best["run"], "seeds": seeds}
+    return best | {"out": str(settings.out), "seeds": spread}
+
+
+def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
+    """Score every training row by a model that never saw it, then train the final model; rank suspicious labels."""
+    from bertkit.finetuning.finish import suspects
+    from bertkit.finetuning.run import Finetuning
+    from bertkit.tasks import make
+
+    task = make(settings.task, options={"multi_label": True} if settings.multi_label else {})
+    examples = task.read(settings.train, rows_of_run.reading_of(settings))
+    folds = rows_of_run.fold_of(examples, settings.folds, settings.seed)
+    names = tuple(rows_of_run.label_counts(examples)) if task.labelled_by_name else ()
+    scores, ranked = [], []
+    for fold in range(settings.folds):
+        split = rows_of_run.Split(
+            {
+                "train": [e for e, f in zip(examples, folds) if f != fold],
+                "dev": [e for e, f in zip(examples, folds) if f == fold],
+            }
+        )
+        plain = replace(settings, folds=0, out=settings.out / f"fold-{fold}", labels=settings.labels or ",".join(names))
+        run = Finetuning(plain, split)
+        result = run.go()
+        scores.append(result["metrics"][result["headline"]])
+        ranked += suspects(run, "dev")
+    final = Finetuning(replace(settings, folds=0))
+    result = final.go()
+    ranked.sort(key=lambda row: row["score"])
+    folded = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
+    note(f"{result['headline']} over {settings.folds} folds: {folded['mean']:.4f} ± {folded['spread']:.4f}")
+    result |= {"suspects": ranked[:40], "folds": folded}
+    final.write_report(result)
+    return result
+
+
+def searched(settings: FinetuneSettings) -> FinetuneSettings:
+    """The settings with the best learning rate, batch and passes that half of --minutes could find."""
+    from bertkit.finetuning.run import Finetuning
+
+    if not settings.minutes:
+        raise UserError("--search needs a time budget: --minutes M.")
+    try:
+        import optuna
+    except ImportError:
+        raise UserError("The search needs Optuna: pip install 'bertkit[search]'.") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    end = time.monotonic() + settings.minutes * 30
+    each = max(0.2, settings.minutes / 12)
+
+    def trial(chance: Any) -> float:
+        tried = replace(
+            settings,
+            lr=chance.suggest_float("lr", 1e-5, 6e-4, log=True),
+            batch=chance.suggest_categorical("batch", [16, 32, 64]),
+            layer_decay=chance.suggest_categorical("layer_decay", [1.0, 0.9]),
+            minutes=each, search=False, seeds=1, out=settings.out / "search" / f"trial-{chance.number}",
+        )  # fmt: skip
+        result = Finetuning(tried).go()
+        return float(result["metrics"][result["headline"]])
+
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=settings.seed))
+    while time.monotonic() < end:
+        study.optimize(trial, n_trials=1)
+    note(f"The best of {len(study.trials)} tries: {study.best_params} with {study.best_value:.4f}.")
+    return replace(settings, search=False, minutes=settings.minutes / 2, **study.best_params)

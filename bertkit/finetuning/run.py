@@ -1,0 +1,253 @@
+"""A fine-tuning run from data to a finished, calibrated, reported model."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit import machine
+from bertkit.checkpoint.folder import Folder, read_folder
+from bertkit.checkpoint.locate import locate
+from bertkit.data.rows import Windows
+from bertkit.errors import Stopped, UserError
+from bertkit.finetuning import data as rows_of_run
+from bertkit.finetuning.feed import SupervisedFeed
+from bertkit.finetuning.finish import finish, report
+from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.model.heads import Model
+from bertkit.model.init import initialise
+from bertkit.model.prepare import choose
+from bertkit.objectives.supervised import Supervised
+from bertkit.tasks import make
+from bertkit.tasks.outputs import outputs_of
+from bertkit.tasks.task import Task
+from bertkit.telling import note, status
+from bertkit.train import world as worlds
+from bertkit.train.optimizer import named
+from bertkit.train.running import RunFolder, Signals
+from bertkit.train.settings import LoopSettings
+from bertkit.train.training import Training
+
+LEAST_STEPS = 300  # tiny sets need more passes: fewer steps are the main cause of failed fine-tuning
+MOST_PASSES = 20
+
+
+class Finetuning:
+    """One run. After `go`, `result` holds all that is known of it."""
+
+    def __init__(self, settings: FinetuneSettings, split: rows_of_run.Split | None = None) -> None:
+        self.settings = s = settings
+        self.threads = machine.set_up(s.threads)
+        self.world = worlds.join(machine.device_for(s.device))
+        torch.manual_seed(s.seed)
+        options: dict[str, Any] = {"multi_label": True} if s.multi_label else {}
+        given = tuple(name.strip() for name in s.labels.split(",") if name.strip())
+        self.task: Task = make(s.task, labels=given, options=options)
+        if s.merge:
+            self.task.merge = s.merge
+        self.split = split or rows_of_run.read_split(s, self.task)
+        self.task.learn(self.split.examples["train"])
+        self._weigh()
+        self.folder = self._open()
+        self.model: Model = self.folder.model
+        self._shape_model()
+        limit = s.max_tokens or min(self.model.config.max_tokens, 512)
+        if limit > self.model.config.max_tokens:
+            raise UserError(f"--max-tokens {limit} is more than this model sees ({self.model.config.max_tokens}).")
+        self.windows = Windows(limit, s.on_long, s.overlap)
+        self.items = {
+            role: self.task.encode(examples, self.folder.tokenizer, self.windows)
+            for role, examples in self.split.examples.items()
+        }
+        self._tell_cut()
+
+    def _open(self) -> Folder:
+        """The starting model with this task's head."""
+        s = self.settings
+        heads = {self.task.head: self.task.outputs()} if self.task.head else {}
+        numbers = {"dropout": s.dropout, "attention_dropout": s.dropout, "head_dropout": s.dropout}
+        folder = read_folder(locate(s.model), heads=heads, labels=self.task.labels, numbers=numbers)
+        if not self.task.labels:
+            folder.labels = ("value",) if s.task == "regress" else ()
+        folder.raw_config.pop("id2label", None)
+        return folder
+
+    def _shape_model(self) -> None:
+        """Re-initialise top layers, freeze the encoder: as asked."""
+        s, encoder = self.settings, self.model.encoder
+        if s.reinit:
+            for layer in encoder.layers[-s.reinit :]:
+                initialise(layer, self.model.config)
+        if s.freeze:
+            encoder.requires_grad_(False)
+        encoder.dtype = choose(s.precision, self.world.device)
+        self.model.to(self.world.device)
+
+    def _weigh(self) -> None:
+        if not self.settings.class_weights:
+            return
+        counts = rows_of_run.label_counts(self.split.examples["train"])
+        mean = sum(counts.values()) / max(1, len(counts))
+        self.task.options["class_weights"] = {name: mean / count for name, count in counts.items() if count}
+
+    def _tell_cut(self) -> None:
+        for role, items in self.items.items():
+            facts = rows_of_run.cut_facts(items)
+            if facts["tokens_cut"]:
+                note(
+                    f"{role}: {facts['rows_cut']} of {facts['rows']} rows are cut, "
+                    f"{facts['tokens_cut'] / facts['tokens']:.1%} of the tokens."
+                )
+
+    def _rate(self) -> float:
+        """The peak rate: as given, else by width (narrow models learn faster); heads alone bear much more."""
+        if self.settings.lr:
+            return self.settings.lr
+        return 2e-3 if self.settings.freeze else 5e-5 * 768 / self.model.config.width
+
+    def _layer_share(self, name: str) -> float:
+        """A parameter's share of the learning rate under layer-wise decay."""
+        decay, depth = self.settings.layer_decay, self.model.config.unique_layers
+        parts = name.split(".")
+        if decay == 1.0 or "encoder" not in parts:
+            return 1.0
+        number = int(parts[parts.index("layers") + 1]) if "layers" in parts else -1
+        return float(decay ** (depth - number))
+
+    def _steps(self, a_pass: int) -> int:
+        s = self.settings
+        if s.steps:
+            return s.steps
+        passes = s.epochs or min(MOST_PASSES, max(3.0, LEAST_STEPS / a_pass))
+        return max(1, math.ceil(passes * a_pass))
+
+    def go(self) -> dict[str, Any]:
+        """Train, keep the best, finish."""
+        s = self.settings
+        feed = SupervisedFeed(
+            self.items["train"], self.task, batch=s.batch, seed=s.seed, micro_tokens=s.micro_tokens,
+            rank=self.world.rank, ranks=self.world.size,
+        )  # fmt: skip
+        loop = LoopSettings(
+            lr=self._rate(), warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
+        )
+        training = Training(
+            Supervised(self.model, self.task), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world,
+            scale=self._layer_share,
+        )  # fmt: skip
+        about = {"model": repr(self.model.config), "labels": list(self.task.labels)}
+        with RunFolder(s.out, self.world, resume=s.resume) as run, Signals() as signals:
+            self._train(training, feed, run, signals, about)
+            self.result = finish(self, run, training, feed)
+        return self.result
+
+    def _train(
+        self, training: Training, feed: SupervisedFeed, run: RunFolder, signals: Signals, about: dict[str, Any]
+    ) -> None:
+        s = self.settings
+        own = run.begin(training, s, about)
+        self.best = float(own.get("best", -math.inf))
+        self.best_step = int(own.get("best_step", 0))
+        bad = int(own.get("bad", 0))
+        self.best_weights: dict[str, Tensor] = run.generation.tensors("best") if run.generation and own else {}
+        evals = s.evals or min(20, max(5, round(training.steps / feed.steps_a_pass)))
+        every = max(1, training.steps // evals)
+        if self.world.speaks:
+            self._introduce(training, feed)
+        seconds: list[float] = []
+        last = time.monotonic()
+        self.stopped = ""
+        for step in training:
+            now = time.monotonic()
+            seconds, last = [*seconds[-50:], now - last], now
+            if self.world.speaks:
+                run.metrics.write({"step": step.step + 1, "loss": step.loss, "lr": step.lr, "grad_norm": step.gradient})
+                left = (training.steps - step.step - 1) * float(np.mean(seconds))
+                status(f"step {step.step + 1:,}/{training.steps:,}  loss {step.loss:.3f}  about {left:.0f} s to go")
+            done = step.step + 1
+            out_of_time = bool(s.minutes) and run.elapsed() > s.minutes * 60
+            if s.minutes and done == 5 and not s.steps and not s.epochs:
+                training.set_steps(max(10, int(s.minutes * 60 * 0.85 / float(np.mean(seconds[1:])))))
+                every = max(1, training.steps // evals)
+            if done % every == 0 or done == training.steps or out_of_time:
+                bad = 0 if self._evaluate(run, done) else bad + 1
+                if s.patience and bad >= s.patience and done < training.steps:
+                    self.stopped = f"stopped early: {bad} evaluations without a better score"
+                if out_of_time and done < training.steps:
+                    self.stopped = f"stopped after {s.minutes:g} minutes"
+            stop = bool(signals.asked)
+            if stop or time.monotonic() - run.last_save > s.save_minutes * 60:
+                state = {"best": self.best, "best_step": self.best_step, "bad": bad}
+                run.save(training, about, state, {"best": self.best_weights or self._weights()})
+            if stop:
+                raise Stopped(
+                    signals.asked, f"saved at step {done} of {training.steps} in {s.out}; continue with --resume."
+                )
+            if self.stopped:
+                note(self.stopped + ".")
+                break
+        if self.best_weights:
+            self.model.load_state_dict(self.best_weights, strict=False)
+        self.model.untrained = ()
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in named(self.model).items()}
+
+    def _evaluate(self, run: RunFolder, done: int) -> bool:
+        """Score the dev rows; keep the weights if they are the best so far. Returns whether they are."""
+        scores = self.task.score(*self.predictions("dev"))
+        value = next(iter(scores.values()))
+        better = value > self.best
+        if better:
+            self.best, self.best_step, self.best_weights = value, done, self._weights()
+        if self.world.speaks:
+            run.metrics.write({"step": done, "eval": True, **scores})
+            note(f"step {done:,}: {'  '.join(f'{k} {v:.4f}' for k, v in scores.items())}{'  ← best' if better else ''}")
+        return better
+
+    def outputs(self, role: str) -> list[np.ndarray]:
+        """The head's numbers for the rows of a role."""
+        self.model.eval()
+        return outputs_of(self.model, self.task, self.items[role], self.world.device)
+
+    def predictions(self, role: str) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Examples of a role and what the model says of them."""
+        items = self.items[role]
+        decoded = [self.task.decode(item, output) for item, output in zip(items, self.outputs(role))]
+        return [item.example for item in items], decoded
+
+    def write_report(self, result: dict[str, Any]) -> None:
+        """The report again, with more in it."""
+        if self.world.speaks:
+            report(self, result)
+
+    def _introduce(self, training: Training, feed: SupervisedFeed) -> None:
+        s = self.settings
+        precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
+        labels = f"{len(self.task.labels)} labels, " if self.task.labels else ""
+        note(
+            f"{s.task} from {s.model}: {len(self.items['train']):,} rows, {labels}{training.steps:,} steps of "
+            f"{feed.batch} ({training.steps / feed.steps_a_pass:.1f} passes), "
+            f"learning rate {training.settings.lr:.2e}, {precision}, {self.threads} threads."
+        )
+
+
+def finetune(settings: FinetuneSettings) -> dict[str, Any]:
+    """Run it, with seeds, folds or search where asked. Returns the result that the report shows."""
+    from bertkit.finetuning.repeat import cross_validated, searched, seeded
+
+    try:
+        if settings.search:
+            settings = searched(settings)
+        if settings.seeds > 1:
+            return seeded(settings)
+        if settings.folds > 1:
+            return cross_validated(settings)
+        return Finetuning(settings).go()
+    finally:
+        worlds.leave()

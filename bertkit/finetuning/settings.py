@@ -1,0 +1,57 @@
+"""Every number of a fine-tuning run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.config import Common, option
+
+TASK_NAMES = ("classify", "pair", "regress", "tag", "answer", "choose", "embed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings(Common):
+    """What `finetune` needs. Zero means: chosen by the data and the model, and told."""
+
+    task: str = option(help=f"One of {', '.join(TASK_NAMES)}.", argument=True, choices=TASK_NAMES)
+    train: Path = option(help="Labelled rows to learn from.")
+    dev: Path | None = option(None, "Labelled rows to choose by; without it a tenth of --train is held out.")
+    test: Path | None = option(None, "Labelled rows for one final evaluation.")
+    model: str = option("en", "Embedded name, folder, or hub name to start from.")
+    out: Path = option(Path("runs/finetune"), "The run's folder.")
+    text: str = option("text", "Name (or number) of the text column.")
+    text_b: str = option("text_b", "Name (or number) of the second text's column.")
+    label: str = option("label", "Name (or number) of the label column.")
+    labels: str = option("", "All label names in order, with commas; without it those of --train, sorted.")
+    encoding: str = option("utf-8", "Encoding of the files.")
+    multi_label: bool = option(False, "A text may have several labels.")
+    epochs: float = option(0.0, "Passes over the training rows.")
+    steps: int = option(0, "Steps instead of passes.")
+    minutes: float = option(0.0, "Time budget instead of passes.")
+    batch: int = option(32, "Examples a step.")
+    lr: float = option(0.0, "Peak learning rate.")
+    warmup: float = option(0.1, "Share of the steps in which the rate rises.")
+    schedule: str = option("linear", "How the rate falls.", choices=("linear", "cosine", "trapezoid", "constant"))
+    decay: float = option(0.01, "Weight decay.")
+    clip: float = option(1.0, "Longest gradient.")
+    dropout: float = option(0.1, "Dropout in encoder and head.")
+    layer_decay: float = option(1.0, "Each layer below learns at this share of the one above.")
+    reinit: int = option(0, "Re-initialise this many top layers.")
+    freeze: bool = option(False, "Train the head alone on frozen features.")
+    class_weights: bool = option(False, "Rare labels weigh more.")
+    merge: str = option("", "How windows of a long text agree.", choices=("", "max", "mean"))
+    max_tokens: int = option(0, "Window size; 0: what the model sees, at most 512.")
+    on_long: str = option("window", "Longer texts: windows, cut, or refuse.", choices=("window", "truncate", "error"))
+    overlap: int = option(64, "Tokens that neighbouring windows share.")
+    evals: int = option(0, "Evaluations a run; 0: once a pass, at least 5 and at most 20.")
+    patience: int = option(0, "Stop after this many evaluations without a better score; 0: never.")
+    held_out: float = option(0.1, "Share of --train held out when there is no --dev.")
+    seeds: int = option(1, "Train this many times with different seeds and tell mean and spread.")
+    folds: int = option(0, "Cross-validate over this many parts instead of one split; finds suspicious labels.")
+    search: bool = option(False, "Search learning rate, batch and passes within --minutes.")
+    abstain: float = option(0.0, "Choose the score below which to abstain so that this accuracy is kept.")
+    resume: bool = option(False, "Continue the run in --out.")
+    save_minutes: float = option(5.0, "Save at least this often.")
+    lang: str = option("en", "Language of the report.", choices=("en", "zh"))
+    micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.", hidden=True)

@@ -1,0 +1,154 @@
+"""Answers cut out of a context: SQuAD 1.1 and 2.0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit import metrics
+from bertkit.data.batch import Batch
+from bertkit.data.examples import Question
+from bertkit.data.readers import read_questions
+from bertkit.data.rows import Row, Windows, encode_rows
+from bertkit.errors import UserError
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.tasks.task import Item, Prediction, Reading, Task
+from bertkit.text.tokenizer import Tokenizer
+
+LONGEST = 30  # tokens of an answer, as in BERT's code
+BEST = 20  # starts and ends looked at
+
+
+@dataclass
+class Answer(Task):
+    """options: threshold (how much better no answer must be than the best answer), impossible (whether to try)."""
+
+    name: ClassVar[str] = "answer"
+    head: ClassVar[str] = "span"
+
+    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[Question]:
+        """Questions of a SQuAD file or JSON lines."""
+        return list(read_questions(path, encoding=reading.encoding))
+
+    def wrap(self, inputs: Sequence[Any]) -> list[Question]:
+        """Dicts with question and context, or pairs of them."""
+        found = []
+        for number, one in enumerate(inputs, 1):
+            if isinstance(one, Question):
+                found.append(one)
+                continue
+            if isinstance(one, dict) and "question" in one and "context" in one:
+                one = (one["question"], one["context"])
+            if not isinstance(one, (list, tuple)) or len(one) != 2:
+                raise UserError(f"Input {number} is {one!r}; it must be a dict with 'question' and 'context'.")
+            found.append(Question(str(number), str(one[0]), str(one[1]), line=number))
+        return found
+
+    def learn(self, examples: Sequence[Question]) -> None:
+        """Whether some questions have no answer."""
+        self.options["impossible"] = any(q.impossible for q in examples)
+
+    def outputs(self) -> int:
+        """Start and end."""
+        return 2
+
+    def encode(self, examples: Sequence[Question], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
+        """The question whole, the context in windows."""
+        questions, contexts = [q.question for q in examples], [q.context for q in examples]
+        found = encode_rows(tokenizer, questions, contexts, windows, keep=True)
+        return [Item.of(question, rows) for question, rows in zip(examples, found)]
+
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Start and end token of the first answer in each row, 0 ([CLS]) where the row does not hold it whole."""
+        pairs = [_place(row, item.example) for item in items for row in item.rows]
+        return {"target": torch.tensor(pairs)}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """Cross-entropy of start and end over each row's tokens, halved."""
+        parts = batch.split(model.ask("span", model.encoder(batch)).float())
+        target = batch.extra["target"].to(parts[0].device)
+        losses = [F.cross_entropy(part.t(), wanted, reduction="sum") for part, wanted in zip(parts, target)]
+        return torch.stack(losses).sum() / 2
+
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+        """Start and end scores of every row, end to end: (tokens of all rows, 2)."""
+        rows = [part.cpu().numpy() for part in encoded.batch.split(model.ask("span", encoded).float())]
+        found = []
+        at = 0
+        for item in items:
+            found.append(np.concatenate(rows[at : at + len(item.rows)]))
+            at += len(item.rows)
+        return found
+
+    def decode(self, item: Item, output: np.ndarray) -> Prediction:
+        """The best span over all windows: {answer, start, end, score}; "" where no answer is likelier."""
+        question: Question = item.example
+        best, null = (-np.inf, 0, 0), np.inf
+        at = 0
+        total = -np.inf
+        for row in item.rows:
+            scores = output[at : at + len(row.ids)]
+            at += len(row.ids)
+            score, first, last = _best(row, scores)
+            if score > best[0]:
+                assert row.encoding is not None
+                best = (score, row.encoding.offsets[first][0], row.encoding.offsets[last][1])
+            null = min(null, float(scores[0].sum()))
+            total = np.logaddexp(total, score)
+        seen = {"tokens": item.tokens, "cut": item.cut}
+        threshold = float(self.options.get("threshold", 0.0))
+        margin = null - best[0]
+        # How likely the best answer is against no answer and the other windows' best.
+        certainty = float(1 / (1 + np.exp(min(50.0, margin)))) if self.options.get("impossible") else float(
+            np.exp(best[0] - total)
+        )  # fmt: skip
+        if not np.isfinite(best[0]) or (self.options.get("impossible") and margin > threshold):
+            return {"answer": "", "start": -1, "end": -1, "score": 1 - certainty, **seen}
+        start, end = best[1], best[2]
+        return {"answer": question.context[start:end], "start": start, "end": end, "score": certainty, **seen}
+
+    def judged(self, examples: Sequence[Question], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+        """F1 and exact match by SQuAD's rules; Chinese by character."""
+        gold = [[text for text, _ in q.answers] for q in examples]
+        return metrics.answers, gold, [p["answer"] for p in predictions], {}
+
+
+def _place(row: Row, question: Question) -> tuple[int, int]:
+    if not question.placed:
+        return 0, 0
+    text, start = question.placed[0]
+    end = start + len(text)
+    encoding = row.encoding
+    assert encoding is not None
+    inside = [
+        n for n, (a, b) in enumerate(encoding.offsets) if encoding.sides[n] == 1 and b > start and a < end and b > a
+    ]
+    if not inside or encoding.offsets[inside[0]][0] > start or encoding.offsets[inside[-1]][1] < end:
+        return 0, 0
+    return inside[0], inside[-1]
+
+
+def _best(row: Row, scores: np.ndarray) -> tuple[float, int, int]:
+    """The likeliest span inside the context: (score, first token, last token)."""
+    assert row.encoding is not None
+    context = np.array([n for n, side in enumerate(row.encoding.sides) if side == 1], dtype=int)
+    if not len(context):
+        return -np.inf, 0, 0
+    starts = context[np.argsort(-scores[context, 0], kind="stable")[:BEST]]
+    ends = context[np.argsort(-scores[context, 1], kind="stable")[:BEST]]
+    table = scores[starts, 0][:, None] + scores[ends, 1][None, :]
+    length = ends[None, :] - starts[:, None]
+    table[(length < 0) | (length >= LONGEST)] = -np.inf
+    if not np.isfinite(table).any():
+        place = int(starts[0])
+        return float(scores[place].sum()), place, place
+    s, e = np.unravel_index(int(table.argmax()), table.shape)
+    return float(table[s, e]), int(starts[s]), int(ends[e])

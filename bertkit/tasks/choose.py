@@ -1,0 +1,94 @@
+"""The right one of several continuations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit import metrics
+from bertkit.data.batch import Batch
+from bertkit.data.examples import Choice
+from bertkit.data.readers import read_choices
+from bertkit.data.rows import Row, Windows, rows_of
+from bertkit.errors import UserError
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.tasks.task import Item, Prediction, Reading, Task
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Choose(Task):
+    """Each choice is a second text beside the question; the scores of one question compete.
+
+    A long question cannot be read in windows here, because its choices stand at its end: it is cut, and counted.
+    """
+
+    name: ClassVar[str] = "choose"
+    head: ClassVar[str] = "choice"
+
+    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[Choice]:
+        """JSON lines."""
+        return list(read_choices(path, labelled=labelled, encoding=reading.encoding))
+
+    def wrap(self, inputs: Sequence[Any]) -> list[Choice]:
+        """Dicts with text and choices."""
+        found = []
+        for number, one in enumerate(inputs, 1):
+            if isinstance(one, dict) and isinstance(one.get("choices"), (list, tuple)):
+                one = Choice(str(one.get("text", "")), tuple(map(str, one["choices"])), one.get("label"), number)
+            if not isinstance(one, Choice):
+                raise UserError(f"Input {number} is {one!r}; it must be a dict with 'text' and 'choices'.")
+            found.append(one)
+        return found
+
+    def outputs(self) -> int:
+        """One score a choice."""
+        return 1
+
+    def encode(self, examples: Sequence[Choice], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
+        """Text and choice side by side, one row a choice."""
+        how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate", windows.overlap)
+        items = []
+        for number, example in enumerate(examples):
+            rows: list[Row] = []
+            tokens = cut = 0
+            for encoding in tokenizer.encode_batch([example.text] * len(example.choices), list(example.choices)):
+                found = rows_of(tokenizer, encoding, how, number)
+                rows += found.rows
+                tokens, cut = tokens + found.tokens, cut + found.cut
+            items.append(Item(example, rows, tokens, cut))
+        return items
+
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """The number of the right choice."""
+        return {"target": torch.tensor([item.example.label for item in items])}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """Cross-entropy among the choices of each question."""
+        scores = batch.restore(model.ask("choice", model.encoder(batch)))[:, 0].float()
+        sizes = torch.bincount(batch.extra["owner"]).tolist()
+        pairs = zip(scores.split(sizes), batch.extra["target"])
+        return torch.stack([F.cross_entropy(part, wanted) for part, wanted in pairs]).sum()
+
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+        """One score a choice: (choices,)."""
+        scores = encoded.batch.restore(model.ask("choice", encoded))[:, 0].float()
+        return [part.cpu().numpy() for part in scores.split([len(item.rows) for item in items])]
+
+    def decode(self, item: Item, output: np.ndarray) -> Prediction:
+        """{choice, scores}, with tokens seen and cut."""
+        raised = np.exp(output - output.max())
+        scores = (raised / raised.sum()).tolist()
+        return {"choice": int(output.argmax()), "scores": scores, "tokens": item.tokens, "cut": item.cut}
+
+    def judged(self, examples: Sequence[Choice], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+        """Accuracy."""
+        return metrics.choice, [example.label for example in examples], [p["choice"] for p in predictions], {}

@@ -1,0 +1,145 @@
+"""One or several labels a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit import metrics
+from bertkit.data.batch import Batch
+from bertkit.data.examples import TextRow
+from bertkit.data.readers import read_rows
+from bertkit.data.rows import Windows, encode_rows
+from bertkit.errors import UserError
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.tasks.task import Item, Prediction, Reading, Task, learnt_labels
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Classify(Task):
+    """options: multi_label, temperature (calibration), threshold (multi-label), class_weights {label: weight}."""
+
+    name: ClassVar[str] = "classify"
+    labelled_by_name: ClassVar[bool] = True
+    paired: ClassVar[bool] = False
+
+    @property
+    def multi(self) -> bool:
+        """Whether a text may have several labels."""
+        return bool(self.options.get("multi_label"))
+
+    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[TextRow]:
+        """Rows of a table."""
+        return list(self._rows(path, reading, labelled))
+
+    def stream(self, path: str | Path, reading: Reading) -> Iterator[TextRow]:
+        """Rows of a table, one at a time."""
+        yield from self._rows(path, reading, labelled=False)
+
+    def _rows(self, path: str | Path, reading: Reading, labelled: bool) -> Iterator[TextRow]:
+        return read_rows(
+            path, text=reading.text, text_b=reading.text_b if self.paired else None, label=reading.label,
+            labelled=labelled, multi_label=self.multi, encoding=reading.encoding,
+            drop_labels=("-",) if self.paired and labelled else (),
+        )  # fmt: skip
+
+    def wrap(self, inputs: Sequence[Any]) -> list[TextRow]:
+        """Texts, pairs of texts, or dicts with text and text_b."""
+        return [_row(one, number, self.paired) for number, one in enumerate(inputs, 1)]
+
+    def learn(self, examples: Sequence[TextRow]) -> None:
+        """Label names, sorted."""
+        found = [name for row in examples for name in (row.label if isinstance(row.label, tuple) else (row.label,))]
+        self.labels = learnt_labels([str(name) for name in found], self.labels, "training data")
+
+    def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
+        """One text, or two side by side."""
+        pairs = [row.text_b or "" for row in examples] if self.paired else None
+        found = encode_rows(tokenizer, [row.text for row in examples], pairs, windows)
+        return [Item.of(row, rows) for row, rows in zip(examples, found)]
+
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Label numbers: (items,), or (items, labels) for several."""
+        if not self.multi:
+            numbers = [self.check_label(item.example.label, f"line {item.example.line}") for item in items]
+            return {"target": torch.tensor(numbers)}
+        table = torch.zeros(len(items), len(self.labels))
+        for n, item in enumerate(items):
+            for name in item.example.label or ():
+                table[n, self.check_label(name, f"line {item.example.line}")] = 1
+        return {"target": table}
+
+    def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
+        """(items, labels), float32."""
+        rows = encoded.batch.restore(model.ask(self.head, encoded)).float()
+        return self.merged(rows, encoded.batch.extra["owner"], items)
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """Cross-entropy; for several labels the sum of yes-or-no losses over labels, divided by their number."""
+        target = batch.extra["target"]
+        logits = self.logits(model, model.encoder(batch), len(target))
+        if self.multi:
+            return F.binary_cross_entropy_with_logits(logits, target, reduction="sum") / len(self.labels)
+        weights = self.options.get("class_weights")
+        weight = torch.tensor([float(weights.get(name, 1.0)) for name in self.labels]) if weights else None
+        return F.cross_entropy(logits, target, weight=weight, reduction="sum")
+
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+        """Logits of each item: (labels,)."""
+        return list(self.logits(model, encoded, len(items)).cpu().numpy())
+
+    def probabilities(self, output: np.ndarray) -> np.ndarray:
+        """Calibrated probabilities from logits: (…, labels)."""
+        x = output / float(self.options.get("temperature", 1.0))
+        if self.multi:
+            return 1 / (1 + np.exp(-x))
+        raised = np.exp(x - x.max(-1, keepdims=True))
+        return raised / raised.sum(-1, keepdims=True)
+
+    def decode(self, item: Item, output: np.ndarray) -> Prediction:
+        """{label, score, scores} or {labels, scores}, with tokens seen and cut."""
+        scores = self.probabilities(output)
+        table = {name: float(score) for name, score in zip(self.labels, scores)}
+        seen = {"tokens": item.tokens, "cut": item.cut}
+        if self.multi:
+            threshold = float(self.options.get("threshold", 0.5))
+            return {"labels": [n for n, s in table.items() if s >= threshold], "scores": table, **seen}
+        best = int(np.argmax(scores))
+        answer: Prediction = {"label": self.labels[best], "score": float(scores[best]), "scores": table, **seen}
+        if (least := self.options.get("abstain")) is not None:
+            answer["abstained"] = answer["score"] < least
+        return answer
+
+    def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+        """Classification metrics, by label name."""
+        scores = np.array([[p["scores"][name] for name in self.labels] for p in predictions])
+        extra = {"labels": list(self.labels), "scores": scores}
+        if self.multi:
+            return metrics.multi_label, [row.label or () for row in examples], [p["labels"] for p in predictions], extra
+        for row in examples:
+            self.check_label(row.label, f"line {row.line}")
+        return metrics.classification, [row.label for row in examples], [p["label"] for p in predictions], extra
+
+
+def _row(one: Any, number: int, paired: bool) -> TextRow:
+    if isinstance(one, TextRow):
+        return one
+    if isinstance(one, dict):
+        return TextRow(str(one.get("text", "")), one.get("text_b"), one.get("label"), one.get("id"), number)
+    if paired and isinstance(one, (list, tuple)) and len(one) == 2:
+        return TextRow(str(one[0]), str(one[1]), line=number)
+    if isinstance(one, str) and not paired:
+        return TextRow(one, line=number)
+    wanted = "a pair of texts" if paired else "a text"
+    raise UserError(
+        f"Input {number} is {one!r}; it must be {wanted}, or a dict with 'text'" + " and 'text_b'." * paired
+    )

@@ -1,0 +1,98 @@
+"""A number for a text or a pair of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit import metrics
+from bertkit.data.batch import Batch
+from bertkit.data.examples import TextRow
+from bertkit.data.read_columns import has_pair
+from bertkit.data.read_rows import columns_of
+from bertkit.data.readers import read_rows
+from bertkit.data.rows import Windows, encode_rows
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.tasks.classify import _row
+from bertkit.tasks.task import Item, Prediction, Reading, Task
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Regress(Task):
+    """options: paired, mean and spread of the training numbers.
+
+    The head learns standardised numbers, which any learning rate suits; `decode` brings them back.
+    """
+
+    name: ClassVar[str] = "regress"
+    merge: str = "mean"
+
+    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[TextRow]:
+        """Rows of a table; pairs where the file has a second text."""
+        return list(self._rows(path, reading, labelled))
+
+    def stream(self, path: str | Path, reading: Reading) -> Iterator[TextRow]:
+        """Rows of a table, one at a time."""
+        yield from self._rows(path, reading, labelled=False)
+
+    def _rows(self, path: str | Path, reading: Reading, labelled: bool) -> Iterator[TextRow]:
+        if "paired" not in self.options:
+            names = columns_of(path, encoding=reading.encoding)
+            self.options["paired"] = reading.text_b in names or has_pair(names)
+        return read_rows(
+            path, text=reading.text, text_b=reading.text_b if self.options["paired"] else None, label=reading.label,
+            labelled=labelled, number=True, encoding=reading.encoding,
+        )  # fmt: skip
+
+    def wrap(self, inputs: Sequence[Any]) -> list[TextRow]:
+        """Texts or pairs of texts."""
+        return [_row(one, number, bool(self.options.get("paired"))) for number, one in enumerate(inputs, 1)]
+
+    def learn(self, examples: Sequence[TextRow]) -> None:
+        """The numbers' mean and spread."""
+        values = np.array([row.label for row in examples], dtype=np.float64)
+        self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
+
+    def outputs(self) -> int:
+        """One."""
+        return 1
+
+    def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
+        """One text, or two side by side."""
+        pairs = [row.text_b or "" for row in examples] if self.options.get("paired") else None
+        found = encode_rows(tokenizer, [row.text for row in examples], pairs, windows)
+        return [Item.of(row, rows) for row, rows in zip(examples, found)]
+
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Standardised numbers."""
+        values = torch.tensor([float(item.example.label) for item in items])
+        return {"target": (values - self.options["mean"]) / self.options["spread"]}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """Squared error."""
+        target = batch.extra["target"]
+        encoded = model.encoder(batch)
+        said = self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], len(target))
+        return (said[:, 0] - target).square().sum()
+
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+        """The number of each item, in the user's scale: (1,)."""
+        batch = encoded.batch
+        said = self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], len(items))
+        return list((said * self.options.get("spread", 1.0) + self.options.get("mean", 0.0)).cpu().numpy())
+
+    def decode(self, item: Item, output: np.ndarray) -> Prediction:
+        """{value}, with tokens seen and cut."""
+        return {"value": float(output[0]), "tokens": item.tokens, "cut": item.cut}
+
+    def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+        """Correlations and errors."""
+        return metrics.regression, [float(row.label) for row in examples], [p["value"] for p in predictions], {}  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""What a task is: how one kind of example is read, encoded, answered and scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.data.batch import Batch, pack
+from bertkit.data.rows import Row, Rows, Windows
+from bertkit.errors import UserError, suggest
+from bertkit.metrics import Scores
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.text.tokenizer import Tokenizer
+
+Prediction = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which columns to read, and how."""
+
+    text: str = "text"
+    text_b: str = "text_b"
+    label: str = "label"
+    encoding: str = "utf-8"
+
+
+@dataclass(slots=True)
+class Item:
+    """An example ready for the encoder."""
+
+    example: Any
+    rows: list[Row]
+    tokens: int
+    cut: int
+
+    @classmethod
+    def of(cls, example: Any, found: Rows) -> Item:
+        """From an example and its rows."""
+        return cls(example, found.rows, found.tokens, found.cut)
+
+
+@dataclass
+class Task:
+    """The base of all tasks. labels: the user's own names, in a fixed order."""
+
+    labels: tuple[str, ...] = ()
+    merge: str = "max"  # how the windows of a long text agree: max | mean
+    options: dict[str, Any] = field(default_factory=dict)
+
+    name: ClassVar[str] = ""
+    head: ClassVar[str] = "text"
+    labelled_by_name: ClassVar[bool] = False  # whether labels are names that must be learnt from the data
+
+    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[Any]:
+        """Every example of a file."""
+        raise NotImplementedError
+
+    def stream(self, path: str | Path, reading: Reading) -> Iterator[Any]:
+        """Examples without answers, one at a time: for prediction over files of any size."""
+        yield from self.read(path, reading, labelled=False)
+
+    def wrap(self, inputs: Sequence[Any]) -> list[Any]:
+        """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers."""
+        raise NotImplementedError
+
+    def learn(self, examples: Sequence[Any]) -> None:
+        """Take what must be known of all examples: label names, the scale of numbers."""
+
+    def outputs(self) -> int:
+        """Numbers the head gives a text or token."""
+        return max(1, len(self.labels))
+
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
+        """Examples as rows of ids."""
+        raise NotImplementedError
+
+    def collate(self, items: Sequence[Item], training: bool) -> Batch:
+        """Items as one packed batch; in training with their answers in `extra`."""
+        rows = [row for item in items for row in item.rows]
+        batch = pack([row.ids for row in rows], [row.segments or [0] * len(row.ids) for row in rows])
+        batch.extra["owner"] = torch.tensor([n for n, item in enumerate(items) for _ in item.rows])
+        if training:
+            batch.extra |= self.targets(items)
+        return batch
+
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """The answers of items, for training."""
+        raise NotImplementedError
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """Summed over what `count` counts."""
+        raise NotImplementedError
+
+    def count(self, batch: Batch) -> int:
+        """What the loss is divided by."""
+        return len(batch.extra["target"])
+
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+        """The head's numbers for each item."""
+        raise NotImplementedError
+
+    def decode(self, item: Item, output: np.ndarray) -> Prediction:
+        """An item's numbers as a prediction with the user's own labels."""
+        raise NotImplementedError
+
+    def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Scores:
+        """How good predictions are; the first key is the headline."""
+        metric, gold, said, extra = self.judged(examples, predictions)
+        return metric(gold, said, **extra)
+
+    def judged(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+        """The metric, what is right, what was said, and the metric's settings."""
+        raise NotImplementedError
+
+    def merged(self, rows: Tensor, owner: Tensor, items: int) -> Tensor:
+        """One row of numbers an item from one a window: (rows, n) → (items, n)."""
+        if len(rows) == items:
+            return rows
+        index = owner[:, None].expand(-1, rows.shape[1])
+        empty = rows.new_zeros(items, rows.shape[1])
+        how = {"max": "amax", "mean": "mean"}[self.merge]
+        return empty.scatter_reduce(0, index, rows, how, include_self=False)
+
+    def check_label(self, label: Any, where: str) -> int:
+        """The number of a label name, or an error that says what to do."""
+        try:
+            return self.labels.index(label)
+        except ValueError:
+            known = ", ".join(self.labels[:20])
+            raise UserError(
+                f"{where}: label {label!r} is not one of {known}. {suggest(str(label), list(self.labels))} "
+                "Correct the row, or add the label with --labels."
+            ) from None
+
+
+def learnt_labels(found: Sequence[str], given: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Label names in a stable order: as given, else sorted (numbers by value)."""
+    names = set(found)
+    if given:
+        if missing := names - set(given):
+            raise UserError(f"{what}: the labels {', '.join(sorted(missing))} are in the data but not in --labels.")
+        return given
+    if len(names) < 2:
+        only = next(iter(names), "none")
+        raise UserError(
+            f"{what}: there is only one label ({only!r}), so there is nothing to learn. "
+            "Add rows with another label, or name the right column with --label."
+        )
+    try:
+        return tuple(sorted(names, key=float))
+    except ValueError:
+        return tuple(sorted(names))

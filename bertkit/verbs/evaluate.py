@@ -1,0 +1,64 @@
+"""`bertkit evaluate`: every metric of a model on a labelled file, with confidence intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `evaluate` needs."""
+
+    model: str = option(help="A model's folder, embedded or hub name.", argument=True)
+    file: Path = option(help="Labelled rows; for minimal pairs a file or a folder of them.", argument=True)
+    task: str = option("", "minimal-pairs scores a language model; otherwise the model's own task.")
+    most: int = option(0, "With minimal pairs: at most this many of each file; 0: all.")
+    text: str = option("text", "Name (or number) of the text column.")
+    text_b: str = option("text_b", "Name (or number) of the second text's column.")
+    label: str = option("label", "Name (or number) of the label column.")
+    encoding: str = option("utf-8", "Encoding of the file.")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Score a model on a labelled file."""
+    from bertkit import machine, metrics
+    from bertkit.errors import UserError, suggest
+    from bertkit.predictor import Predictor
+    from bertkit.tasks.task import Reading
+
+    machine.set_up(settings.threads)
+    if settings.task not in ("", "minimal-pairs"):
+        raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, ['minimal-pairs'])}")
+    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    if settings.task == "minimal-pairs":
+        from bertkit.tasks.minimal_pairs import judge
+
+        return judge(predictor, settings.file, settings.most)
+    task = predictor.task
+    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+    examples = task.read(settings.file, reading)
+    predictions = predictor.predict_examples(examples)
+    metric, gold, said, extra = task.judged(examples, predictions)
+    scores = metric(gold, said, **extra)
+    intervals = metrics.bootstrap(metric, gold, said, seed=settings.seed, **extra) if len(gold) > 1 else {}
+    return {
+        "model": settings.model, "file": str(settings.file), "rows": len(gold), "precision": predictor.precision,
+        "metrics": dict(scores), "intervals": {name: list(pair) for name, pair in intervals.items()},
+        "rows_cut": sum(p["cut"] > 0 for p in predictions), "tokens_cut": sum(p["cut"] for p in predictions),
+        "absent": dict(getattr(scores, "absent", {})),
+    }  # fmt: skip
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """A line a metric."""
+    shown = []
+    for name, value in result["metrics"].items():
+        pair = result["intervals"].get(name)
+        shown.append(f"{name:24} {value:.4f}" + (f"   95 % between {pair[0]:.4f} and {pair[1]:.4f}" if pair else ""))
+    shown += [f"{name:24} {value:.4f}" for name, value in result.get("groups", {}).items()]
+    shown.append(f"{result['rows']:,} rows, {result['rows_cut']} of them cut")
+    return shown
