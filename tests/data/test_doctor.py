@@ -16,7 +16,7 @@ from bertkit.errors import UserError
 class Words:
     """A tokenizer of words between spaces."""
 
-    def ids_batch(self, texts: list[str]) -> list[list[int]]:
+    def pieces_batch(self, texts: list[str]) -> list[list[int]]:
         return [[len(word) for word in text.split()] for text in texts]
 
 
