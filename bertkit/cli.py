@@ -164,7 +164,8 @@ def main() -> None:
     if asked is None:
         app.callback(invoke_without_command=True)(_version)
     try:
-        app(standalone_mode=False)
+        if app(standalone_mode=False) == 130:  # typer turns an interrupt into a number
+            raise KeyboardInterrupt
     except UserError as mistake:
         print(f"bertkit: {mistake}", file=sys.stderr)
         sys.exit(2)

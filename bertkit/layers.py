@@ -56,10 +56,12 @@ def choose(choice: str | Sequence[int], depth: int) -> LayerChoice:
         return LayerChoice((-1,) if picked == (depth,) else picked, join)
     try:
         numbers_given = [int(n) for n in choice.split(",")] if isinstance(choice, str) else [int(n) for n in choice]
-    except ValueError:
+    except (ValueError, TypeError):
+        numbers_given = []
+    if not numbers_given:
         raise UserError(
             f"layers is {choice!r}; it must be one of {', '.join(CHOICES)}, or layer numbers such as -1,-2."
-        ) from None
+        )
     for n in numbers_given:
         if not -depth - 1 <= n <= depth:
             raise UserError(f"There is no layer {n}: this model has 0 (embeddings) to {depth}.")

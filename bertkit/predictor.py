@@ -120,7 +120,7 @@ class Predictor:
             return [self.model.ask("words", encoded, torch.tensor(places, device=self.device)).float().softmax(-1)]
 
         (scores,) = self.run([Row(encoding.ids, encoding.segments, (0, len(encoding)))], use)
-        scores[:, self.tokenizer.size :] = 0  # rows that only pad the table
+        scores = scores[:, : self.tokenizer.size]  # further rows only pad the table
         best = scores.topk(min(top, self.tokenizer.size), dim=-1)
         return [
             [self._guess(encoding.ids, place, int(i), float(s)) for s, i in zip(values, ids)]
@@ -182,6 +182,7 @@ class Predictor:
     def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:
         """Every metric on a labelled file."""
         examples = self.task.read(path, Reading(**columns))
+        self.task.check(examples, str(path))
         return dict(self.task.score(examples, self.predict_examples(examples)))
 
     def _needs(self, head: str, what: str) -> None:

@@ -29,6 +29,8 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
     targets: list[list[int]] = []
     for number, encoding in enumerate(encodings):
         for ids, where, wanted in runs(encoding.ids, encoding.special, encoding.words, predictor, words):
+            if not where:
+                continue  # a causal model's first piece has nothing before it to be guessed from
             owners.append(number)
             inputs.append(ids)
             places.append(where)

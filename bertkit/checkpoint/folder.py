@@ -129,7 +129,7 @@ def read_folder(
 def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -> frozenset[str]:
     """The heads of the class config.json names; of an unknown class, those whose tensors are there."""
     listed = raw.get("architectures")
-    named = listed[0] if isinstance(listed, list) and listed else listed
+    named = str(listed[0]) if isinstance(listed, list) and listed else None
     heads = heads_of(family, named)
     if heads is not None:
         return heads

@@ -36,7 +36,7 @@ def locate(name: str | Path) -> Path:
 
 def _download(name: str) -> Path:
     from huggingface_hub import list_repo_files, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         try:
@@ -45,7 +45,7 @@ def _download(name: str) -> Path:
             files = list_repo_files(name)
         safe = any(re.fullmatch(r"model.*\.safetensors", f) for f in files)
         return Path(snapshot_download(name, allow_patterns=list(WANTED if safe else WANTED + PICKLED)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as reason:
+    except Exception as reason:  # the hub's own, and those of whichever HTTP library it uses
         words = (str(reason) or "no reason given").splitlines()[0][:160]
         raise UserError(
             f"'{name}' is no folder here, and could not be fetched from the hub ({type(reason).__name__}: {words}). "

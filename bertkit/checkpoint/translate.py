@@ -73,6 +73,8 @@ def config_from(raw: dict[str, Any], where: str) -> Config:
         if wanted[name] == "int" and (isinstance(value, bool) or not isinstance(value, int)):
             theirs = family.numbers.get(name, name)
             raise UserError(f"{where}: {theirs} is {value!r}; it must be a whole number.")
+    if numbers.get("first_position"):
+        numbers["first_position"] = numbers["padding"] + 1  # where RoBERTa starts to count, whatever the padding is
     if "max_tokens" not in numbers:
         numbers["max_tokens"] = numbers["positions"] - numbers.get("first_position", 0)
     try:

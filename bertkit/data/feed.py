@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from bertkit.data.batch import Batch, pack
+from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.budget import budgeted
 from bertkit.data.masking import Pieces, hide
 from bertkit.data.packing import PACKINGS, Example, Packing
@@ -149,7 +149,7 @@ class PretrainingFeed:
 
 def collate(rows: list[tuple[Example, np.ndarray, np.ndarray]]) -> Batch:
     """Masked examples as one packed batch. extra: places, targets (hidden,); labels (texts,); real (tokens,)."""
-    batch = pack([ids for _, ids, _ in rows], [example.segments for example, _, _ in rows])
+    batch = pack([ids for _, ids, _ in rows], [example.segments for example, _, _ in rows], multiple=ROUND)
     starts = batch.starts.numpy()
     ordered = [rows[caller] for caller in batch.order]
     places = np.concatenate([start + hidden for start, (_, _, hidden) in zip(starts, ordered)])

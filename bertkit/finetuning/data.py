@@ -82,8 +82,19 @@ def held_out(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any
     if len(examples) < 4:
         raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
     folds = fold_of(examples, max(2, round(1 / share)), seed)
-    kept = [example for example, fold in zip(examples, folds) if fold]
-    return kept, [example for example, fold in zip(examples, folds) if not fold]
+    # A label that only held-out rows have could not be learnt: those rows stay.
+    taught = {name for example, fold in zip(examples, folds) if fold for name in names_of(example)}
+    stays = [bool(fold) or not taught.issuperset(names_of(example)) for example, fold in zip(examples, folds)]
+    kept = [example for example, stay in zip(examples, stays) if stay]
+    return kept, [example for example, stay in zip(examples, stays) if not stay]
+
+
+def names_of(example: Any) -> tuple[str, ...]:
+    """The label names of an example; none where labels are no names."""
+    if hasattr(example, "sentence"):
+        return tuple(example.sentence.tags or ())
+    label = getattr(example, "label", None)
+    return label if isinstance(label, tuple) else (label,) if isinstance(label, str) else ()
 
 
 def fold_of(examples: Sequence[Any], folds: int, seed: int) -> np.ndarray:
@@ -123,11 +134,5 @@ def label_counts(examples: Sequence[Any]) -> dict[str, int]:
     """How often each label name occurs; empty where labels are no names."""
     counts: Counter[str] = Counter()
     for example in examples:
-        label = getattr(example, "label", None)
-        if isinstance(label, str):
-            counts[label] += 1
-        elif isinstance(label, tuple):
-            counts.update(label)
-        elif hasattr(example, "sentence"):
-            counts.update(example.sentence.tags or ())
+        counts.update(names_of(example))
     return dict(sorted(counts.items()))

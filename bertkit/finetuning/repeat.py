@@ -26,8 +26,8 @@ def seeded(settings: FinetuneSettings) -> dict[str, Any]:
         out = settings.out / f"seed-{seed}"
         run = Finetuning(replace(settings, seed=settings.seed + seed, seeds=1, out=out))
         result = run.go()
-        found.append((result["metrics"][result["headline"]], seed, result))
-    scores = [score for score, _, _ in found]
+        found.append((dev_score(result), seed, result))
+    scores = [result["metrics"][result["headline"]] for _, _, result in found]
     best = max(found, key=lambda one: one[0])[2]
     spread = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
     note(f"{best['headline']} over {len(scores)} seeds: {spread['mean']:.4f} ± {spread['spread']:.4f}")
@@ -39,9 +39,14 @@ def seeded(settings: FinetuneSettings) -> dict[str, Any]:
                 shutil.copyfile(path, target / path.name)
 
     write_folder(settings.out, copy)
-    seeds = [{"seed": seed, best["headline"]: score} for score, seed, _ in found]
+    seeds = [{"seed": seed, best["headline"]: score} for score, (_, seed, _) in zip(scores, found)]
     best["run"] = {**best["run"], "seeds": seeds}
     return best | {"out": str(settings.out), "seeds": spread}
+
+
+def dev_score(result: dict[str, Any]) -> float:
+    """The headline on the dev rows: whatever is chosen by a score is chosen by this one, never by the test rows'."""
+    return float(result.get("dev_metrics", result["metrics"])[result["headline"]])
 
 
 def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
@@ -53,7 +58,10 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
     task = make(settings.task, options={"multi_label": True} if settings.multi_label else {})
     examples = task.read(settings.train, rows_of_run.reading_of(settings))
     folds = rows_of_run.fold_of(examples, settings.folds, settings.seed)
-    names = tuple(rows_of_run.label_counts(examples)) if task.labelled_by_name else ()
+    given = tuple(name.strip() for name in settings.labels.split(",") if name.strip())
+    if task.labelled_by_name and not given:
+        task.learn(examples)
+        given = task.labels
     scores, ranked = [], []
     for fold in range(settings.folds):
         split = rows_of_run.Split(
@@ -62,8 +70,7 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
                 "dev": [e for e, f in zip(examples, folds) if f == fold],
             }
         )
-        plain = replace(settings, folds=0, out=settings.out / f"fold-{fold}", labels=settings.labels or ",".join(names))
-        run = Finetuning(plain, split)
+        run = Finetuning(replace(settings, folds=0, out=settings.out / f"fold-{fold}"), split, given)
         result = run.go()
         scores.append(result["metrics"][result["headline"]])
         ranked += suspects(run, "dev")
@@ -100,7 +107,7 @@ def searched(settings: FinetuneSettings) -> FinetuneSettings:
             minutes=each, search=False, seeds=1, out=settings.out / "search" / f"trial-{chance.number}",
         )  # fmt: skip
         result = Finetuning(tried).go()
-        return float(result["metrics"][result["headline"]])
+        return dev_score(result)
 
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=settings.seed))
     while time.monotonic() < end:

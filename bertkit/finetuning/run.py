@@ -40,18 +40,23 @@ MOST_PASSES = 20
 class Finetuning:
     """One run. After `go`, `result` holds all that is known of it."""
 
-    def __init__(self, settings: FinetuneSettings, split: rows_of_run.Split | None = None) -> None:
+    def __init__(
+        self, settings: FinetuneSettings, split: rows_of_run.Split | None = None, labels: tuple[str, ...] = ()
+    ) -> None:
+        """split, labels: rows and label names that are in memory already, instead of those `settings` name."""
         self.settings = s = settings
         self.threads = machine.set_up(s.threads)
         self.world = worlds.join(machine.device_for(s.device))
         torch.manual_seed(s.seed)
         options: dict[str, Any] = {"multi_label": True} if s.multi_label else {}
-        given = tuple(name.strip() for name in s.labels.split(",") if name.strip())
+        given = labels or tuple(name.strip() for name in s.labels.split(",") if name.strip())
         self.task: Task = make(s.task, labels=given, options=options)
         if s.merge:
             self.task.merge = s.merge
         self.split = split or rows_of_run.read_split(s, self.task)
         self.task.learn(self.split.examples["train"])
+        for role in ("dev", "test"):
+            self.task.check(self.split.examples.get(role, ()), str(getattr(s, role) or s.train))
         self._weigh()
         self.folder = self._open()
         self.model: Model = self.folder.model
@@ -162,7 +167,9 @@ class Finetuning:
         seconds: list[float] = []
         last = time.monotonic()
         self.stopped = ""
-        for step in training:
+        if s.patience and bad >= s.patience and training.done < training.steps:  # the signal came at that very step
+            self.stopped = self._early(bad)
+        for step in training if not self.stopped else ():
             now = time.monotonic()
             seconds, last = [*seconds[-50:], now - last], now
             if self.world.speaks:
@@ -172,12 +179,12 @@ class Finetuning:
             done = step.step + 1
             out_of_time = bool(s.minutes) and run.elapsed() > s.minutes * 60
             if s.minutes and done == 5 and not s.steps and not s.epochs:
-                training.set_steps(max(10, int(s.minutes * 60 * 0.85 / float(np.mean(seconds[1:])))))
+                training.set_steps(max(10, int(s.minutes * 60 * 0.85 / float(np.mean(seconds[1:] or seconds)))))
                 every = max(1, training.steps // evals)
             if done % every == 0 or done == training.steps or out_of_time:
                 bad = 0 if self._evaluate(run, done) else bad + 1
                 if s.patience and bad >= s.patience and done < training.steps:
-                    self.stopped = f"stopped early: {bad} evaluations without a better score"
+                    self.stopped = self._early(bad)
                 if out_of_time and done < training.steps:
                     self.stopped = f"stopped after {s.minutes:g} minutes"
             stop = bool(signals.asked)
@@ -194,6 +201,10 @@ class Finetuning:
         if self.best_weights:
             self.model.load_state_dict(self.best_weights, strict=False)
         self.model.untrained = ()
+
+    @staticmethod
+    def _early(bad: int) -> str:
+        return f"stopped early: {bad} evaluations without a better score"
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in named(self.model).items()}

@@ -88,6 +88,8 @@ class Attention(nn.Module):
         if rotation is not None:
             qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
         mixed = [self._attend(qkv, group, hidden, maps) for group, hidden in zip(batch.groups, masks)]
+        if batch.filler:
+            mixed.append(x.new_zeros(batch.filler, self.config.width))
         return self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed) if mixed else x)
 
     def _attend(self, qkv: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:

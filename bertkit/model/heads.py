@@ -140,5 +140,5 @@ def first_vectors(encoded: Encoded, summary: str) -> Tensor:
         return encoded.tokens[batch.starts + lengths - 1]
     owner = torch.repeat_interleave(torch.arange(batch.texts, device=lengths.device), lengths)
     total = torch.zeros(batch.texts, encoded.tokens.shape[1], device=lengths.device)
-    total.index_add_(0, owner, encoded.tokens.float())
+    total.index_add_(0, owner, encoded.tokens[: batch.tokens].float())
     return (total / lengths[:, None]).to(encoded.tokens.dtype)

@@ -10,7 +10,7 @@ from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.objectives.objective import Objective
-from bertkit.objectives.words_loss import words_loss
+from bertkit.objectives.words_loss import rounded, words_loss
 
 PAIR_HEADS = ("next_sentence", "order")
 
@@ -57,5 +57,6 @@ class Masked(Objective):
 
 def words_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
     """Summed loss of the word head, computed at the hidden places only."""
-    vectors = model.head("words").vectors(encoded.tokens[batch.extra["places"]])
-    return words_loss(vectors, *model.word_weights(), batch.extra["targets"])
+    places, targets = rounded(batch.extra["places"], batch.extra["targets"])
+    vectors = model.head("words").vectors(encoded.tokens[places])
+    return words_loss(vectors, *model.word_weights(), targets)

@@ -8,7 +8,7 @@ from torch import Tensor
 from bertkit.data.batch import Batch
 from bertkit.model.heads import Model
 from bertkit.objectives.objective import Objective
-from bertkit.objectives.words_loss import words_loss
+from bertkit.objectives.words_loss import rounded, words_loss
 
 
 class NextToken(Objective):
@@ -29,7 +29,7 @@ class NextToken(Objective):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """next: over every piece but the first of each text."""
-        places, targets = self._pairs(batch)
+        places, targets = rounded(*self._pairs(batch))
         vectors = self.model.head("words").vectors(self.model.encoder(batch).tokens[places])
         return {"next": words_loss(vectors, *self.model.word_weights(), targets)}
 

@@ -50,14 +50,14 @@ class Replaced(Objective):
             guesses.clamp_(max=logits.shape[-1] - 1)
             filled = batch.ids.clone()
             filled[places] = guesses
-            wrong = torch.zeros(batch.tokens, device=filled.device)
+            wrong = torch.zeros(len(filled), device=filled.device)
             wrong[places] = (guesses != targets).float()
         return loss, replace(batch, ids=filled), wrong
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """words: the generator's; replaced: over every piece that is not special."""
         loss, filled, wrong = self._filled(batch)
-        real = ~batch.extra["special"]
+        real = (~batch.extra["special"]).nonzero()[:, 0]
         scores = self.model.ask("replaced", self.model.encoder(filled))[:, 0].float()
         return {
             "words": loss,
@@ -72,7 +72,7 @@ class Replaced(Objective):
     def judge(self, batch: Batch) -> dict[str, float]:
         """The generator's loss and right guesses; the discriminator's loss and right answers."""
         loss, filled, wrong = self._filled(batch)
-        real = ~batch.extra["special"]
+        real = (~batch.extra["special"]).nonzero()[:, 0]
         scores = self.model.ask("replaced", self.model.encoder(filled))[:, 0].float()[real]
         guessed = batch.extra["targets"] == filled.ids[batch.extra["places"]]
         return {

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertkit.data.batch import ROUND
+
 CHUNK = 512  # rows at a time: 512 × 30,000 logits are 30 MB in bf16
 
 
@@ -23,15 +25,19 @@ class _WordsLoss(torch.autograd.Function):
         offset = torch.zeros(weight.shape[0], dtype=x.dtype, device=x.device) if bias is None else bias.to(x.dtype)
         grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
         grad_bias = torch.zeros(weight.shape[0], device=x.device)
+        blank = targets < 0
+        targets = targets.clamp(min=0)
         for start in range(0, x.shape[0], CHUNK):
             rows, wanted = x[start : start + CHUNK], targets[start : start + CHUNK]
+            skip = blank[start : start + CHUNK]
             logits = torch.addmm(offset, rows, work.t()).float()
             chosen = logits.gather(1, wanted[:, None])
             high = logits.amax(1, keepdim=True)
             sums = logits.sub_(high).exp_().sum(1, keepdim=True)
-            total += (sums.log() + high - chosen).sum()
+            total += (sums.log() + high - chosen)[~skip].sum()
             grad = logits.mul_(1 / sums).to(x.dtype)
             grad[torch.arange(len(wanted), device=x.device), wanted] -= 1
+            grad[skip] = 0
             torch.mm(grad, work, out=grad_x[start : start + CHUNK])
             grad_weight += grad.t() @ rows
             # Summing by a product with ones is faster here than a reduction over the first axis.
@@ -50,14 +56,24 @@ class _WordsLoss(torch.autograd.Function):
         )
 
 
+def rounded(places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Places and targets filled up to a multiple of ROUND, with targets to pass over (see data.batch.ROUND)."""
+    missing = -len(places) % ROUND
+    fill = torch.nn.functional.pad
+    return fill(places, (0, missing)), fill(targets, (0, missing), value=-1)
+
+
 def words_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Summed cross-entropy of guesses. x: (n, width), weight: (vocabulary, width), targets: (n,)."""
+    """Summed cross-entropy of guesses. x: (n, width), weight: (vocabulary, width), targets: (n,), -1 to pass over."""
     if not torch.is_grad_enabled():
         logits = (
             torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
             for x in x.split(CHUNK)
         )
         pairs = zip(logits, targets.split(CHUNK))
-        parts = [torch.nn.functional.cross_entropy(row.float(), wanted, reduction="sum") for row, wanted in pairs]
+        parts = [
+            torch.nn.functional.cross_entropy(row.float(), wanted, reduction="sum", ignore_index=-1)
+            for row, wanted in pairs
+        ]
         return torch.stack(parts).sum() if parts else x.new_zeros((), dtype=torch.float32)
     return _WordsLoss.apply(x, weight, bias, targets)

@@ -13,6 +13,7 @@ from bertkit.checkpoint.locate import locate
 from bertkit.data.feed import PretrainingFeed, phases
 from bertkit.data.store import Store
 from bertkit.errors import UserError
+from bertkit.model.config import Config
 from bertkit.model.heads import Model
 from bertkit.model.prepare import choose
 from bertkit.objectives.masked import Masked
@@ -21,6 +22,7 @@ from bertkit.objectives.objective import Objective
 from bertkit.objectives.replaced import Replaced, generator_config
 from bertkit.pretraining.settings import PretrainSettings
 from bertkit.telling import note
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.world import World
 
 PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
@@ -51,14 +53,16 @@ def build(settings: PretrainSettings, world: World) -> Built:
     train, held_out = store.split(max(settings.held_out, least), settings.seed)
     torch.manual_seed(settings.seed)
     source = read_folder(locate(settings.init)) if settings.init else None
+    if settings.add_tokens and source is None:
+        raise UserError("--add-tokens extends the vocabulary of a model: name the model with --init.")
     if source is not None:
         if settings.add_tokens:
             from bertkit.pretraining.extend import extended
 
-            store, source = extended(store, source, settings)
+            store, source = extended(store, source, settings, world)
         store.check(source.tokenizer)
         settings = _from_source(settings, source)
-    config = replace(settings.model, vocabulary=_padded(store.tokenizer.size), padding=store.tokenizer.pad_id or 0)
+    config = _for_tokenizer(settings.model, store.tokenizer)
     longest = max(length for _, length in settings.length_plan)
     if longest > config.max_tokens:
         raise UserError(
@@ -86,6 +90,16 @@ def build(settings: PretrainSettings, world: World) -> Built:
     if settings.compile:
         model.encoder.compile(dynamic=True)
     return Built(objective, store, train, held_out, folders, settings)
+
+
+def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
+    """The numbers that follow from the tokenizer. RoBERTa counts positions from its padding's id on."""
+    padding = tokenizer.pad_id or 0
+    first = padding + 1 if config.first_position else 0
+    positions = config.positions and config.positions - config.first_position + first
+    return replace(
+        config, vocabulary=_padded(tokenizer.size), padding=padding, first_position=first, positions=positions
+    )  # fmt: skip
 
 
 def _padded(size: int) -> int:

@@ -34,7 +34,10 @@ class Evaluation:
         )  # fmt: skip
         count = min(len(self.feed.packings[length]), max(1, s.eval_tokens // length))
         order = torch.randperm(len(self.feed.packings[length]), generator=torch.Generator().manual_seed(s.seed))
-        self.examples = [(length, int(n)) for n in order[:count]][world.rank :: world.size]
+        examples = [(length, int(n)) for n in order[:count]]
+        # A rank that gets none judges one for nothing: all ranks must have the same terms to add up.
+        mine = examples[world.rank :: world.size]
+        self.examples, self.weight = mine or examples[:1], float(bool(mine))
 
     def __call__(self) -> dict[str, float]:
         """Losses, perplexity and accuracies over the set."""
@@ -46,9 +49,9 @@ class Evaluation:
             for chance in objective.chances():
                 chance.seed(self.built.settings.seed, 0, 0, part)
             for name, value in objective.judge(batch).items():
-                sums[name] = sums.get(name, 0.0) + value
+                sums[name] = sums.get(name, 0.0) + self.weight * value
             for name, number in objective.counts(batch).items():
-                sums[f"{name}:count"] = sums.get(f"{name}:count", 0.0) + number
+                sums[f"{name}:count"] = sums.get(f"{name}:count", 0.0) + self.weight * number
         sums = self.world.sums(sums)
         found: dict[str, float] = {}
         for name in [key for key in sums if ":" not in key]:

@@ -51,9 +51,20 @@ class _Run:
         self.timed = not steps
         self.feed = make_feed(built, steps or 1000, world)
         self.training = Training(built.objective, self.feed, steps or 1000, s.loop, s.seed, world)
-        self.evaluation = Evaluation(built, world) if len(built.held_out) else None
+        self.evaluation = self._evaluation()
         self.tokens = 0
         self.recent: list[tuple[float, int]] = []
+
+    def _evaluation(self) -> Evaluation | None:
+        """None where nothing is held out, or what is held out is too short for this packing."""
+        if not len(self.built.held_out):
+            return None
+        try:
+            return Evaluation(self.built, self.world)
+        except UserError as reason:
+            if self.world.speaks:
+                note(f"No evaluation while training: of the held-out documents alone, this is true: {reason}")
+            return None
 
     def go(self) -> dict[str, Any]:
         wanted = self.training.steps

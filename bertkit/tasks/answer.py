@@ -104,13 +104,15 @@ class Answer(Task):
             null = min(null, float(scores[0].sum()))
             total = np.logaddexp(total, score)
         seen = {"tokens": item.tokens, "cut": item.cut}
+        if not np.isfinite(best[0]):  # a context without a word
+            return {"answer": "", "start": -1, "end": -1, "score": 1.0, **seen}
         threshold = float(self.options.get("threshold", 0.0))
         margin = null - best[0]
         # How likely the best answer is against no answer and the other windows' best.
         certainty = float(1 / (1 + np.exp(min(50.0, margin)))) if self.options.get("impossible") else float(
             np.exp(best[0] - total)
         )  # fmt: skip
-        if not np.isfinite(best[0]) or (self.options.get("impossible") and margin > threshold):
+        if self.options.get("impossible") and margin > threshold:
             return {"answer": "", "start": -1, "end": -1, "score": 1 - certainty, **seen}
         start, end = best[1], best[2]
         return {"answer": question.context[start:end], "start": start, "end": end, "score": certainty, **seen}

@@ -51,7 +51,8 @@ class Embed(Task):
         return [_row(one, number, True) for number, one in enumerate(inputs, 1)]
 
     def learn(self, examples: Sequence[TextRow]) -> None:
-        """The batch is compared as a whole."""
+        """Whether the pairs are scored. The batch is compared as a whole."""
+        self.options.setdefault("scored", all(row.label is not None for row in examples))
         self.options["whole_batch"] = True
 
     def outputs(self) -> int:

@@ -57,7 +57,8 @@ class Regress(Task):
         return [_row(one, number, bool(self.options.get("paired"))) for number, one in enumerate(inputs, 1)]
 
     def learn(self, examples: Sequence[TextRow]) -> None:
-        """The numbers' mean and spread."""
+        """The numbers' mean and spread, and whether there are second texts."""
+        self.options.setdefault("paired", any(row.text_b is not None for row in examples))
         values = np.array([row.label for row in examples], dtype=np.float64)
         self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.data.batch import Batch, pack
+from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.rows import Row, Rows, Windows
 from bertkit.errors import UserError, suggest
 from bertkit.metrics import Scores
@@ -85,7 +86,8 @@ class Task:
     def collate(self, items: Sequence[Item], training: bool) -> Batch:
         """Items as one packed batch; in training with their answers in `extra`."""
         rows = [row for item in items for row in item.rows]
-        batch = pack([row.ids for row in rows], [row.segments or [0] * len(row.ids) for row in rows])
+        segments = [row.segments or [0] * len(row.ids) for row in rows]
+        batch = pack([row.ids for row in rows], segments, multiple=ROUND if training else 1)
         batch.extra["owner"] = torch.tensor([n for n, item in enumerate(items) for _ in item.rows])
         if training:
             batch.extra |= self.targets(items)
@@ -116,17 +118,20 @@ class Task:
         metric, gold, said, extra = self.judged(examples, predictions)
         return metric(gold, said, **extra)
 
+    def check(self, examples: Sequence[Any], where: str) -> None:
+        """Refuse answers this task does not know before any work is done; `where` names their file."""
+
     def judged(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """The metric, what is right, what was said, and the metric's settings."""
         raise NotImplementedError
 
-    def merged(self, rows: Tensor, owner: Tensor, items: int) -> Tensor:
-        """One row of numbers an item from one a window: (rows, n) → (items, n)."""
+    def merged(self, rows: Tensor, owner: Tensor, items: int, merge: str = "") -> Tensor:
+        """One row of numbers an item from one a window, by `merge` or the task's own way: (rows, n) → (items, n)."""
         if len(rows) == items:
             return rows
         index = owner[:, None].expand(-1, rows.shape[1])
         empty = rows.new_zeros(items, rows.shape[1])
-        how = {"max": "amax", "mean": "mean"}[self.merge]
+        how = {"max": "amax", "mean": "mean"}[merge or self.merge]
         return empty.scatter_reduce(0, index, rows, how, include_self=False)
 
     def check_label(self, label: Any, where: str) -> int:
@@ -155,6 +160,9 @@ def learnt_labels(found: Sequence[str], given: tuple[str, ...], what: str) -> tu
             "Add rows with another label, or name the right column with --label."
         )
     try:
-        return tuple(sorted(names, key=float))
+        values = {name: float(name) for name in names}
     except ValueError:
-        return tuple(sorted(names))
+        values = {}
+    # "nan" is no place in an order, and "1" and "1.0" are one: names decide where values cannot.
+    by_value = bool(values) and all(math.isfinite(value) for value in values.values())
+    return tuple(sorted(names, key=lambda name: (values[name] if by_value else 0.0, name)))

@@ -87,21 +87,24 @@ class Training:
                 local[name] = local.get(name, 0.0) + count
         counts = self.world.sums(local)
         sums = dict.fromkeys((name for name in counts if name != "tokens"), 0.0)
+        blamed = batches[:1]
         for part, batch in enumerate(batches):
             for chance in self.objective.chances():
                 chance.seed(self.seed, self.done, self.world.rank, part)
             losses = self.objective(batch.to(self.world.device))
             weighted = [loss * (self.objective.weights.get(k, 1.0) / max(1.0, counts[k])) for k, loss in losses.items()]
             torch.stack(weighted).sum().backward()
-            for name, loss in losses.items():
-                sums[name] += float(loss.detach())
+            values = {name: float(loss.detach()) for name, loss in losses.items()}
+            if not math.isfinite(sum(values.values())) and math.isfinite(sum(sums.values())):
+                blamed = [batch]
+            sums = {name: sums[name] + value for name, value in values.items()}
         self.world.add_gradients(self.parameters)
         sums = self.world.sums(sums)
         means = {name: value / max(1.0, counts[name]) for name, value in sums.items()}
         total = sum(self.objective.weights.get(name, 1.0) * value for name, value in means.items())
         length = float(torch.nn.utils.clip_grad_norm_(self.parameters, s.clip or math.inf, foreach=True))
         if not math.isfinite(total) or not math.isfinite(length):
-            self._refuse(total, length, lr, means, batches)
+            self._refuse(total, length, lr, means, blamed)
         set_rate(self.optimizer, lr)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -41,6 +41,7 @@ def run(settings: Settings) -> dict[str, Any]:
     task = predictor.task
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
     examples = task.read(settings.file, reading)
+    task.check(examples, str(settings.file))
     predictions = predictor.predict_examples(examples)
     metric, gold, said, extra = task.judged(examples, predictions)
     scores = metric(gold, said, **extra)

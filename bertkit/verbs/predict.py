@@ -44,6 +44,7 @@ def run(settings: Settings) -> dict[str, Any] | None:
     with open_writer(settings.out) if settings.out else nullcontext(_Stdout()) as out:
         while chunk := list(islice(source, AT_ONCE)):
             for answer in predictor.predict_examples(chunk, settings.on_long):
+                answer.pop("vectors", None)  # `embed` writes those
                 out.write(answer)
                 rows += 1
                 cut_rows += answer["cut"] > 0
@@ -63,9 +64,17 @@ def examples(settings: Settings, predictor: Any) -> Iterator[Any]:
     if settings.file == "-":
         for line in sys.stdin:
             text = line.rstrip("\n")
-            yield from predictor.task.wrap([json.loads(text) if text.startswith("{") else text])
+            yield from predictor.task.wrap([_said(text)])
         return
     yield from predictor.task.stream(settings.file, _reading(settings))
+
+
+def _said(line: str) -> Any:
+    """A line of standard input: an object where it is one, else the text itself."""
+    try:
+        return json.loads(line) if line.startswith("{") else line
+    except ValueError:
+        return line
 
 
 def _reading(settings: Settings) -> Any:
