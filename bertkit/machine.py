@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from bertkit.errors import UserError
@@ -51,6 +54,20 @@ def _keep_memory() -> None:
     libc.mallopt(mmap_threshold, 1 << 30)
     libc.mallopt(trim, (1 << 31) - 1)
     libc.mallopt(top_pad, 64 << 20)
+
+
+@contextmanager
+def one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool of threads in each of which torch computes on one core; torch's own setting is back afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    # torch.set_num_threads acts on the thread that calls it, so each worker says it for itself.
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            yield pool
+        finally:
+            torch.set_num_threads(before)
 
 
 def device_for(name: str) -> str:

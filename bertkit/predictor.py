@@ -16,11 +16,11 @@ from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.data.batch import Batch, pack
-from bertkit.data.budget import budgeted
 from bertkit.data.rows import Row, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model.encoder import Encoded
 from bertkit.model.prepare import prepare
+from bertkit.sharing import share_out
 from bertkit.tasks import TASKS, make
 from bertkit.tasks.outputs import outputs_of
 from bertkit.tasks.task import Reading, Task
@@ -54,13 +54,14 @@ class Predictor:
     ) -> list[Any]:
         """Encode rows in the fastest order; `use` gives one answer a row of its batch, in the batch's own row order."""
         answers: list[Any] = [None] * len(rows)
-        with torch.inference_mode():
-            for numbers in budgeted([len(row.ids) for row in rows]):
-                batch = self._pack([rows[n] for n in numbers])
-                for number, answer in zip(
-                    numbers, use(self.model.encoder(batch, layers=layers, maps=maps)), strict=True
-                ):
-                    answers[number] = answer
+
+        def compute(numbers: list[int]) -> None:
+            batch = self._pack([rows[n] for n in numbers])
+            found = use(self.model.encoder(batch, layers=layers, maps=maps))
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+
+        share_out([len(row.ids) for row in rows], compute, self.device)
         return answers
 
     def _pack(self, rows: Sequence[Row]) -> Batch:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from bertkit.data.batch import pack
-from bertkit.data.budget import budgeted
 from bertkit.errors import UserError
+from bertkit.sharing import share_out
 
 if TYPE_CHECKING:
     from bertkit.predictor import Predictor
@@ -36,18 +36,24 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
             places.append(where)
             targets.append(wanted)
     totals = [0.0] * len(texts)
-    with torch.inference_mode():
-        for numbers in budgeted([len(ids) for ids in inputs], tokens=8192):
-            batch = pack([inputs[n] for n in numbers]).to(predictor.device)
-            starts = {caller: int(batch.starts[packed]) for packed, caller in enumerate(batch.order)}
-            at = [starts[i] + place for i, n in enumerate(numbers) for place in places[n]]
-            answers = torch.tensor([t for n in numbers for t in targets[n]], device=predictor.device)
-            encoded = predictor.model.encoder(batch)
-            logits = predictor.model.ask("words", encoded, torch.tensor(at, device=predictor.device)).float()
-            chosen = logits.gather(1, answers[:, None])[:, 0] - logits.logsumexp(-1)
-            who = [owners[n] for n in numbers for _ in places[n]]
-            for owner, value in zip(who, chosen.tolist()):
-                totals[owner] += value
+    values: list[list[float]] = [[]] * len(inputs)
+
+    def compute(numbers: list[int]) -> None:
+        batch = pack([inputs[n] for n in numbers]).to(predictor.device)
+        starts = {caller: int(batch.starts[packed]) for packed, caller in enumerate(batch.order)}
+        at = [starts[i] + place for i, n in enumerate(numbers) for place in places[n]]
+        answers = torch.tensor([t for n in numbers for t in targets[n]], device=predictor.device)
+        encoded = predictor.model.encoder(batch)
+        logits = predictor.model.ask("words", encoded, torch.tensor(at, device=predictor.device)).float()
+        chosen = (logits.gather(1, answers[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
+        taken = 0
+        for n in numbers:
+            values[n] = chosen[taken : taken + len(places[n])]
+            taken += len(places[n])
+
+    share_out([len(ids) for ids in inputs], compute, predictor.device)
+    for owner, found in zip(owners, values):
+        totals[owner] += sum(found)
     return totals
 
 

@@ -29,7 +29,7 @@ class Group:
     start: int
     stop: int
     texts: int
-    length: int  # the longest of them
+    length: int  # the longest of them, rounded up where they differ
     lengths: Tensor | None = None  # (texts,) when they differ
     gather: Tensor | None = None  # (texts * length,) run token of each padded place
     scatter: Tensor | None = None  # (stop - start,) padded place of each run token

@@ -124,7 +124,7 @@ class Encoder(nn.Module):
     def forward(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
         """Encode a batch; keep every layer's output and the attention maps when asked."""
         config = self.config
-        longest = max((g.length for g in batch.groups), default=0)
+        longest = max(batch.lengths, default=0)
         if longest > config.max_tokens:
             raise UserError(
                 f"A text has {longest} tokens; this model sees at most {config.max_tokens}. "

@@ -41,10 +41,12 @@ def run(settings: Settings) -> dict[str, Any]:
         shutil.rmtree(out)
     out.mkdir(parents=True)
     (out / "demo.txt").write_text("Written by bertkit demo; the next demo replaces this folder.\n", "utf-8")
-    files = {role: samples.path(settings.lang, f"messages_{role}.csv") for role in ("train", "dev", "test")}
+    train_file, dev_file, test_file = (
+        samples.path(settings.lang, f"messages_{role}.csv") for role in ("train", "dev", "test")
+    )
     model = settings.lang if settings.lang in embedded() else _pretrained(settings, out)
     tuned = FinetuneSettings(
-        task="classify", **files, model=model, out=out / "model", lang=settings.lang, seed=settings.seed,
+        task="classify", train=train_file, dev=dev_file, test=test_file, model=model, out=out / "model", lang=settings.lang, seed=settings.seed,
         threads=settings.threads, precision=settings.precision, device=settings.device, epochs=8,
     )  # fmt: skip
     finetuning = Finetuning(tuned)
