@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -40,14 +41,21 @@ class Terminal:
 
     last_status = 0.0
 
+    def __init__(self) -> None:
+        self.speaks = os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
+
     def note(self, message: str) -> None:
         """One line, set apart from results."""
+        if not self.speaks:
+            return
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""
         print(f"{clear}· {message}", file=sys.stderr, flush=True)
 
     def status(self, message: str) -> None:
         """A line that replaces itself on a terminal; elsewhere one line in half a minute."""
         now = time.monotonic()
+        if not self.speaks:
+            return
         if sys.stderr.isatty():
             print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
         elif now - self.last_status > 30:
@@ -137,6 +145,8 @@ def _command(verb: str, module: ModuleType) -> Callable[..., None]:
             table = config.merged(table, layer)
         table = module.resolve(table) if hasattr(module, "resolve") else table
         result = module.run(config.build(settings, table, f"bertkit {verb}"))
+        if os.environ.get("RANK", "0") != "0":
+            return
         if as_json:
             print(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False))
         elif result is not None:

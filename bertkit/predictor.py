@@ -91,14 +91,18 @@ class Predictor:
             encoded.tokens = encoded.tokens if choice.only_last else choice.pick(encoded.layers)
             return _pooled(encoded, pool if whole else "none")
 
-        vectors = self.run(rows, use, layers=not choice.only_last)
+        # A tokenizer without special tokens makes nothing of an empty text: its vector is zero.
+        wide = choice.width(self.config.width)
+        nothing = np.zeros(wide if whole and pool != "none" else (int(pool != "none"), wide), np.float32)
+        answers = iter(self.run([row for row in rows if row.ids], use, layers=not choice.only_last))
+        vectors = [next(answers) if row.ids else nothing for row in rows]
         if not whole:
             vectors = _merge([len(one.rows) for one in found], rows, vectors, pool)
         if normalize:
             vectors = [v / np.maximum(np.linalg.norm(v, axis=-1, keepdims=True), 1e-12) for v in vectors]
         if pool == "none":
             return vectors
-        return np.stack(vectors) if vectors else np.zeros((0, choice.width(self.config.width)), np.float32)
+        return np.stack(vectors) if vectors else np.zeros((0, wide), np.float32)
 
     def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
         """Guesses for every mask of a text: a list a mask of {token, score, id, text}, best first."""

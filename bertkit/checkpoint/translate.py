@@ -93,6 +93,8 @@ def _plain_rotary(raw: dict[str, Any], where: str) -> dict[str, Any]:
     if isinstance(ropes, dict):
         for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
             rope = ropes.get(kind) or {}
+            if not isinstance(rope, dict):
+                raise UserError(f"{where}: rope_parameters.{kind} is {rope!r}; it must be an object.")
             if rope.get("rope_type", "default") != "default":
                 raise UserError(f"{where}: rope_type {rope['rope_type']!r} is not implemented, only 'default'.")
             if "rope_theta" in rope:

@@ -212,9 +212,11 @@ class Finetuning:
     def _evaluate(self, run: RunFolder, done: int) -> bool:
         """Score the dev rows; keep the weights if they are the best so far. Returns whether they are."""
         scores = self.task.score(*self.predictions("dev"))
-        value = next(iter(scores.values()))
+        value = self.task.headline(scores)
         better = value > self.best
-        if better:
+        if (
+            value >= self.best
+        ):  # of equals the later: it has learnt more that this score does not show (scale, certainty)
             self.best, self.best_step, self.best_weights = value, done, self._weights()
         if self.world.speaks:
             run.metrics.write({"step": done, "eval": True, **scores})

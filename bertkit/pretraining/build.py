@@ -87,6 +87,8 @@ def build(settings: PretrainSettings, world: World) -> Built:
     model.untrained = ()
     objective.set_precision(choose(settings.precision, world.device))
     objective.to(world.device)
+    if settings.shard:
+        world.shard(objective)
     if settings.compile:
         model.encoder.compile(dynamic=True)
     return Built(objective, store, train, held_out, folders, settings)

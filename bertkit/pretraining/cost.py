@@ -46,7 +46,7 @@ def measure(built: Built, world: World, seconds: float = 20.0) -> Cost:
         tokens.append(step.tokens)
         last = now
         stop = time.monotonic() > end and len(times) >= 4
-        if world.any(stop) if world.size > 1 else stop:
+        if world.anywhere(stop) if world.size > 1 else stop:
             break
     # The first steps fill caches and are slower than all that follow.
     return Cost(float(np.mean(times[2:])), float(np.mean(tokens[2:])), len(times), machine.peak_memory() / 2**30)

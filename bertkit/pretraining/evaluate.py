@@ -36,7 +36,8 @@ class Evaluation:
         order = torch.randperm(len(self.feed.packings[length]), generator=torch.Generator().manual_seed(s.seed))
         examples = [(length, int(n)) for n in order[:count]]
         # A rank that gets none judges one for nothing: all ranks must have the same terms to add up.
-        mine = examples[world.rank :: world.size]
+        # Ranks that share weights must compute in step, so each of them judges everything.
+        mine = examples if s.shard else examples[world.rank :: world.size]
         self.examples, self.weight = mine or examples[:1], float(bool(mine))
 
     def __call__(self) -> dict[str, float]:
@@ -52,7 +53,7 @@ class Evaluation:
                 sums[name] = sums.get(name, 0.0) + self.weight * value
             for name, number in objective.counts(batch).items():
                 sums[f"{name}:count"] = sums.get(f"{name}:count", 0.0) + self.weight * number
-        sums = self.world.sums(sums)
+        sums = sums if self.built.settings.shard else self.world.sums(sums)
         found: dict[str, float] = {}
         for name in [key for key in sums if ":" not in key]:
             count = max(1.0, sums[f"{name}:count"])
@@ -61,7 +62,7 @@ class Evaluation:
             found[f"{spelled}_accuracy"] = sums[f"{name}:right"] / count
             if spelled in ("mlm", "lm"):
                 found["perplexity"] = math.exp(min(50.0, found[f"{spelled}_loss"]))
-        if self.built.settings.minimal_pairs and self.world.speaks:
+        if self.built.settings.minimal_pairs and self.world.speaks and not self.built.settings.shard:
             found["minimal_pairs"] = self._minimal_pairs()
         objective.train()
         return found

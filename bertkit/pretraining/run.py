@@ -7,10 +7,13 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from bertkit import machine
 from bertkit.checkpoint import folder as model_folder
 from bertkit.data.feed import PretrainingFeed, phases
 from bertkit.errors import Stopped, UserError
+from bertkit.model.heads import Model
 from bertkit.pretraining.build import Built, build, make_feed
 from bertkit.pretraining.cost import measure
 from bertkit.pretraining.evaluate import Evaluation
@@ -21,6 +24,7 @@ from bertkit.train.metrics_log import read_metrics
 from bertkit.train.running import RunFolder, Signals
 from bertkit.train.saving import atomic_write, write_folder
 from bertkit.train.training import Step, Training
+from bertkit.train.world import whole
 
 REPLAN = (0.25, 0.5, 0.75, 0.9, 0.97)  # shares of a time budget at which the end is estimated anew
 
@@ -92,7 +96,7 @@ class _Run:
                 self._replan()
             if self._due(step.step + 1, self._eval_every()):
                 best = self._evaluate()
-            stop = self.world.any(bool(self.signals.asked)) if self.world.size > 1 else bool(self.signals.asked)
+            stop = self.world.anywhere(bool(self.signals.asked)) if self.world.size > 1 else bool(self.signals.asked)
             if stop or self._save_due(step.step + 1):
                 self._save(best)
             if stop:
@@ -119,7 +123,7 @@ class _Run:
 
     def _save_due(self, done: int) -> bool:
         by_clock = time.monotonic() - self.run.last_save > self.settings.save_minutes * 60
-        by_clock = self.world.any(by_clock) if self.world.size > 1 else by_clock
+        by_clock = self.world.anywhere(by_clock) if self.world.size > 1 else by_clock
         return by_clock or (bool(self.settings.save_every) and done % self.settings.save_every == 0)
 
     def _introduce(self) -> None:
@@ -219,6 +223,7 @@ class _Run:
             "folder": str(self.settings.out), "steps": self.training.done, "tokens": self.tokens,
             "seconds": round(seconds, 1), "tokens_per_second": round(self.tokens / max(seconds, 1e-9), 1), **evaluation,
         }  # fmt: skip
+        weights = self.training.tensors()
         if not self.world.speaks:
             return result
         for name, folder in self.built.folders.items():
@@ -228,21 +233,19 @@ class _Run:
             }
             folder.about |= {"preset": self.settings.preset, "result": result}
             target = self.settings.out / name
-            weights = self._averaged(folder)
-            write_folder(target, lambda path, w=weights: model_folder.write_folder(path, w))  # type: ignore[misc]
+            final = self._with(folder, weights.get("average", weights["weights"]))
+            write_folder(target, lambda path, f=final: model_folder.write_folder(path, f))  # type: ignore[misc]
         self._report(result)
         return result
 
-    def _averaged(self, folder: model_folder.Folder) -> model_folder.Folder:
-        """The folder with averaged weights, where the run keeps them."""
-        if not self.training.average:
-            return folder
-        from copy import deepcopy
-
-        model = deepcopy(folder.model)
+    def _with(self, folder: model_folder.Folder, weights: dict[str, Tensor]) -> model_folder.Folder:
+        """The folder with these weights of the run (averaged, or gathered from all ranks) in a model of its own."""
         prefix = "generator." if folder is self.built.folders.get("generator") else "model."
-        state = {k.removeprefix(prefix): v for k, v in self.training.average.items() if k.startswith(prefix)}
-        model.load_state_dict(state, strict=False)
+        state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        shared = {k: v for k, v in folder.model.state_dict().items() if k not in state}  # tied to the other model
+        summary = folder.model.summary is not None
+        model = Model(folder.model.config, dict.fromkeys(folder.model.heads, 0), summary=summary)
+        model.load_state_dict({**{k: whole(v) for k, v in shared.items()}, **state})
         return replace(folder, model=model)
 
     def _report(self, result: dict[str, Any]) -> None:

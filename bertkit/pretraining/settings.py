@@ -37,6 +37,7 @@ class PretrainSettings(Common):
     minimal_pairs: str = option("", "Files of minimal pairs to score at every evaluation.")
     tensorboard: bool = option(False, "Write TensorBoard events too.")
     compile: bool = option(False, "Compile the encoder with torch.compile (slow to start).")
+    shard: bool = option(False, "Under torchrun: spread the layers' weights over the processes (FSDP).")
     micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.")
     family: str = option("bert", "How the model is written: transformers' name of its family.", hidden=True)
     objective: str = option("masked", "What is learnt.", choices=OBJECTIVES, hidden=True)

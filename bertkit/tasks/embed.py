@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,12 +108,16 @@ class Embed(Task):
         metric, gold, said, extra = self.judged(examples, predictions)
         return metric(gold, said, **extra)
 
+    def headline(self, scores: Scores) -> float:
+        """The rank correlation, which does not exist while all pairs are equally alike; or the share found."""
+        return scores.get("spearman", scores.get("accuracy", -math.inf))
+
     def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """Spearman where there are scores, else the share of partners found among all second texts."""
         if self.options.get("scored") and all(row.label is not None for row in examples):
             return (
                 metrics.regression,
-                [float(row.label) for row in examples],
+                [row.label for row in examples],
                 [p["similarity"] for p in predictions],
                 {},
             )

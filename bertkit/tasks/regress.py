@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from bertkit.data.read_columns import has_pair
 from bertkit.data.read_rows import columns_of
 from bertkit.data.readers import read_rows
 from bertkit.data.rows import Windows, encode_rows
+from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.classify import _row
@@ -93,6 +95,10 @@ class Regress(Task):
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{value}, with tokens seen and cut."""
         return {"value": float(output[0]), "tokens": item.tokens, "cut": item.cut}
+
+    def headline(self, scores: Scores) -> float:
+        """The rank correlation, which does not exist while all texts get the same number."""
+        return scores.get("spearman", -math.inf)
 
     def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """Correlations and errors."""

@@ -118,6 +118,10 @@ class Task:
         metric, gold, said, extra = self.judged(examples, predictions)
         return metric(gold, said, **extra)
 
+    def headline(self, scores: Scores) -> float:
+        """The number by which weights are chosen, higher is better; minus infinity where it is undefined."""
+        return next(iter(scores.values()))
+
     def check(self, examples: Sequence[Any], where: str) -> None:
         """Refuse answers this task does not know before any work is done; `where` names their file."""
 

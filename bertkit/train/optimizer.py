@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from bertkit.train.world import is_sharded, like, whole
+
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
     """Trainable parameters by name, shared ones once."""
@@ -33,7 +35,8 @@ def make_optimizer(
         lr=1.0,
         betas=betas,
         eps=eps,
-        fused=True,
+        # The fused kernel does not take tensors that are spread over ranks.
+        fused=not any(is_sharded(p) for p in model.parameters()),
     )
 
 
@@ -48,7 +51,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     found: dict[str, Tensor] = {}
     for name, parameter in named(model).items():
         for key, value in optimizer.state.get(parameter, {}).items():
-            found[f"{key}:{name}"] = value
+            found[f"{key}:{name}"] = whole(value)
     return found
 
 
@@ -57,4 +60,5 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, t
     parameters = named(model)
     for full, value in tensors.items():
         key, _, name = full.partition(":")
-        optimizer.state[parameters[name]][key] = value.clone()
+        spread = value if key == "step" else like(value, parameters[name])
+        optimizer.state[parameters[name]][key] = spread.clone()

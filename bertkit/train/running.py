@@ -123,12 +123,12 @@ class RunFolder:
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
         """Save a generation with the caller's own values and tensors (rank 0; the others wait)."""
+        files = {**training.tensors(), **(tensors or {})}
         if self.world.speaks:
             values = {
                 "training": training.state(), "seconds": self.elapsed(), "metrics": self.metrics.position(),
                 "own": dict(own or {}),
             }  # fmt: skip
-            files = {**training.tensors(), **(tensors or {})}
             save_generation(self.checkpoints, training.done, files, values, about=about)
         self.world.wait()
         self.last_save = time.monotonic()

@@ -17,7 +17,7 @@ from bertkit.objectives.objective import Objective
 from bertkit.train.optimizer import load_optimizer_tensors, make_optimizer, named, optimizer_tensors, set_rate
 from bertkit.train.schedule import rate
 from bertkit.train.settings import LoopSettings
-from bertkit.train.world import World
+from bertkit.train.world import World, is_sharded, like, whole
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Training:
             self.objective, decay=s.decay, betas=(s.beta1, s.beta2), eps=s.eps, scale=self.scale
         )
         self.parameters = list(named(self.objective).values())
+        self.sharded = any(is_sharded(parameter) for parameter in self.parameters)
         self.average = (
             {k: p.detach().clone() for k, p in named(self.objective).items()} if s.ema else {}
         )  # fmt: skip
@@ -88,10 +89,16 @@ class Training:
         counts = self.world.sums(local)
         sums = dict.fromkeys((name for name in counts if name != "tokens"), 0.0)
         blamed = batches[:1]
-        for part, batch in enumerate(batches):
+        # Ranks that share weights must compute in step: one with fewer parts repeats its last, weighing nothing.
+        parts = self.world.most(len(batches)) if self.sharded else len(batches)
+        for part in range(parts):
+            batch = batches[min(part, len(batches) - 1)]
             for chance in self.objective.chances():
                 chance.seed(self.seed, self.done, self.world.rank, part)
             losses = self.objective(batch.to(self.world.device))
+            if part >= len(batches):
+                torch.stack([loss * 0 for loss in losses.values()]).sum().backward()
+                continue
             weighted = [loss * (self.objective.weights.get(k, 1.0) / max(1.0, counts[k])) for k, loss in losses.items()]
             torch.stack(weighted).sum().backward()
             values = {name: float(loss.detach()) for name, loss in losses.items()}
@@ -102,7 +109,7 @@ class Training:
         sums = self.world.sums(sums)
         means = {name: value / max(1.0, counts[name]) for name, value in sums.items()}
         total = sum(self.objective.weights.get(name, 1.0) * value for name, value in means.items())
-        length = float(torch.nn.utils.clip_grad_norm_(self.parameters, s.clip or math.inf, foreach=True))
+        length = self.world.clip(self.parameters, s.clip)
         if not math.isfinite(total) or not math.isfinite(length):
             self._refuse(total, length, lr, means, blamed)
         set_rate(self.optimizer, lr)
@@ -128,12 +135,13 @@ class Training:
             self.average[name].lerp_(parameter, 1 - self.settings.ema)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All that must be saved, by file."""
+        """All that must be saved, by file. Every rank must ask for it."""
         found = {
-            "weights": {name: p.detach() for name, p in named(self.objective).items()},
+            "weights": {name: whole(p.detach()) for name, p in named(self.objective).items()},
             "optimizer": optimizer_tensors(self.optimizer, self.objective),
         }
-        return found | ({"average": self.average} if self.average else {})
+        averaged = {name: whole(tensor) for name, tensor in self.average.items()}
+        return found | ({"average": averaged} if averaged else {})
 
     def state(self) -> dict[str, Any]:
         """What else must be saved."""
@@ -144,8 +152,9 @@ class Training:
         """Continue where `state` and the tensors were saved."""
         saved = tensors("weights")
         for name, parameter in named(self.objective).items():
-            parameter.copy_(saved[name])
+            parameter.copy_(like(saved[name], parameter))
         load_optimizer_tensors(self.optimizer, self.objective, tensors("optimizer"))
         if self.average:
-            self.average = {name: tensor.clone() for name, tensor in tensors("average").items()}
+            current = named(self.objective)
+            self.average = {name: like(t, current[name]).clone() for name, t in tensors("average").items()}
         self.done, self.steps = int(state["done"]), int(state["steps"])

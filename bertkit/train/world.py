@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+from bertkit.errors import UserError
 
 BUCKET = 1 << 23  # numbers added up in one message: 32 MB
 
@@ -44,6 +46,9 @@ class World:
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+            if is_sharded(parameter):
+                parameter.grad.mul_(self.size)  # FSDP has averaged it over the ranks; we want the sum
+                continue
             waiting.append(parameter.grad)
             size += parameter.numel()
             if size >= BUCKET:
@@ -61,7 +66,46 @@ class World:
             gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
             at += gradient.numel()
 
-    def any(self, flag: bool) -> bool:
+    def clip(self, parameters: list[nn.Parameter], longest: float) -> float:
+        """Shorten the whole gradient to `longest` (0: leave it). Returns how long it was."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not any(is_sharded(p) for p in parameters):
+            return float(nn.utils.clip_grad_norm_(parameters, longest or float("inf"), foreach=True))
+        everywhere = sum(float(g.square().sum()) for g in gradients if not is_sharded(g))
+        here = sum(float(g.to_local().square().sum()) for g in gradients if is_sharded(g))  # type: ignore[attr-defined, misc]
+        length = float((everywhere + self.sums({"here": here})["here"]) ** 0.5)
+        if longest and length > longest:
+            for gradient in gradients:
+                gradient.mul_(longest / (length + 1e-6))
+        return length
+
+    def most(self, number: int) -> int:
+        """The largest of all ranks' numbers."""
+        if self.size == 1:
+            return number
+        tensor = torch.tensor([number], device=self.device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return int(tensor)
+
+    def shard(self, model: nn.Module) -> None:
+        """Spread every layer's weights over the ranks (FSDP2); embeddings and heads stay whole everywhere."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        from bertkit.model.encoder import Encoder, Layer
+
+        if self.size == 1:
+            raise UserError("--shard spreads the weights over several processes: start it with torchrun.")
+        for module in model.modules():
+            if isinstance(module, Encoder) and module.config.unique_layers < module.config.depth:
+                raise UserError("--shard does not work with layers that are visited more than once (ALBERT).")
+        mesh = init_device_mesh(self.device.partition(":")[0], (self.size,))
+        for module in list(model.modules()):
+            if isinstance(module, Layer):
+                # Without this a layer by itself counts as the root and stays whole after an evaluation.
+                fully_shard(module, mesh=mesh, reshard_after_forward=True)
+
+    def anywhere(self, flag: bool) -> bool:
         """Whether any rank says yes."""
         return self.sums({"flag": float(flag)})["flag"] > 0
 
@@ -69,6 +113,25 @@ class World:
         """Until every rank is here."""
         if self.size > 1:
             dist.barrier()
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each rank holds only its part of this tensor."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor with all its parts; every rank must ask for it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def like(saved: Tensor, wanted: Tensor) -> Tensor:
+    """A whole tensor, spread as `wanted` is."""
+    if not is_sharded(wanted):
+        return saved
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(saved, wanted.device_mesh, wanted.placements)  # type: ignore[attr-defined]
 
 
 def join(device: str) -> World:

@@ -46,7 +46,8 @@ def run(settings: Settings) -> dict[str, Any]:
     )
     model = settings.lang if settings.lang in embedded() else _pretrained(settings, out)
     tuned = FinetuneSettings(
-        task="classify", train=train_file, dev=dev_file, test=test_file, model=model, out=out / "model", lang=settings.lang, seed=settings.seed,
+        task="classify", train=train_file, dev=dev_file, test=test_file, model=model, out=out / "model",
+        lang=settings.lang, seed=settings.seed,
         threads=settings.threads, precision=settings.precision, device=settings.device, epochs=8,
     )  # fmt: skip
     finetuning = Finetuning(tuned)

@@ -1,0 +1,226 @@
+"""scikit-learn estimators over texts: `BertClassifier`, `BertRegressor`, `BertEmbedder`.
+
+X is a list, array, series or single column of texts. Training happens in a temporary folder. A fitted estimator keeps
+its model's files as bytes, so that what joblib or pickle wrote needs no other file, on whatever machine it is read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.utils import Tags, check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from bertkit.checkpoint.locate import embedded, locate
+from bertkit.config import build
+from bertkit.data.examples import TextRow
+from bertkit.errors import Stopped
+from bertkit.predictor import Predictor
+
+KEPT = (".json", ".txt", ".safetensors", ".model", ".md")  # the files of a model, not those of its run
+OURS = {"metrics.jsonl", "timing.jsonl", "result.json"}
+CHOOSING = 8  # rows looked at once at the end where none are held out: too few to calibrate on
+
+
+def texts_of(X: Any) -> list[str]:
+    """X as a list of texts. Anything else is a ValueError (a TypeError for one text or a sparse matrix)."""
+    if isinstance(X, (str, bytes, dict)) or hasattr(X, "toarray") or not hasattr(X, "__len__"):
+        raise TypeError(f"X is of type {type(X).__name__}; give a list or an array-like of texts, dense, not sparse.")
+    table = np.asarray(X, dtype=object)
+    if table.ndim == 2 and table.shape[1] == 1:
+        table = table[:, 0]
+    if table.ndim != 1:
+        raise ValueError(f"X has shape {table.shape}; give a list of texts, or one column of them.")
+    if not len(table):
+        raise ValueError("X holds 0 sample(s), while a minimum of 1 is required: give at least one text.")
+    for place, one in enumerate(table):
+        if not isinstance(one, str):
+            raise ValueError(f"X, row {place}: {one!r} is of type {type(one).__name__}, and a text is needed.")
+    return [str(one) for one in table]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of a model folder."""
+    chosen = (path for path in sorted(folder.iterdir()) if path.suffix in KEPT and path.name not in OURS)
+    return {path.name: path.read_bytes() for path in chosen if path.is_file()}
+
+
+class _OverTexts(BaseEstimator):
+    """What all three share: texts in, a model that is opened when it is first needed, and pickling without it."""
+
+    model_files_: dict[str, bytes]
+    _open: Predictor | None = None
+
+    def __sklearn_tags__(self) -> Tags:
+        """Texts, not tables of numbers."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the opened model."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_open"}
+
+    def _texts(self, X: Any) -> list[str]:
+        return texts_of(X)
+
+    def _opened(self) -> Predictor:
+        if self._open is None:
+            precision, device = self.get_params()["precision"], self.get_params()["device"]
+            with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+                self.save(folder)
+                self._open = Predictor.load(folder, precision, device)
+        return self._open
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as a folder that `bertkit.load` and transformers open."""
+        check_is_fitted(self)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, content in self.model_files_.items():
+            (Path(folder) / name).write_bytes(content)
+
+
+class _FineTuned(_OverTexts):
+    """An estimator whose fit is a fine-tuning run. Parameters mean what they mean to `bertkit finetune`.
+
+    held_out: the share of rows that chooses the best moment and calibrates; 0 trains on all rows to the last step.
+    Notes (rows held out, tokens cut) go to the logger `bertkit`.
+    """
+
+    def __init__(
+        self, model: str = "en", *, epochs: float = 0.0, steps: int = 0, minutes: float = 0.0, lr: float = 0.0,
+        batch: int = 32, warmup: float = 0.1, decay: float = 0.01, dropout: float = 0.1, layer_decay: float = 1.0,
+        freeze: bool = False, class_weights: bool = False, max_tokens: int = 0, on_long: str = "window",
+        held_out: float = 0.1, patience: int = 0, seed: int = 0, threads: int = 0, precision: str = "auto",
+        device: str = "auto",
+    ) -> None:  # fmt: skip
+        self.model, self.epochs, self.steps, self.minutes, self.lr = model, epochs, steps, minutes, lr
+        self.batch, self.warmup, self.decay, self.dropout, self.layer_decay = batch, warmup, decay, dropout, layer_decay
+        self.freeze, self.class_weights, self.max_tokens, self.on_long = freeze, class_weights, max_tokens, on_long
+        self.held_out, self.patience, self.seed, self.threads = held_out, patience, seed, threads
+        self.precision, self.device = precision, device
+
+    def _checked(self, X: Any, y: Any) -> tuple[list[str], np.ndarray]:
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        texts, answers = self._texts(X), column_or_1d(y, warn=True)
+        check_consistent_length(texts, answers)
+        return texts, answers
+
+    def _fit(self, task: str, rows: list[TextRow], labels: tuple[str, ...] = ()) -> Self:
+        from bertkit.finetuning.data import Split, held_out
+        from bertkit.finetuning.run import Finetuning
+        from bertkit.finetuning.settings import FinetuneSettings
+
+        values = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.get_params(deep=False).items()}
+        values["model"] = str(values["model"])
+        share = float(values.pop("held_out"))
+        enough = len(rows) >= 4 and len(rows) * share >= 1
+        train, dev = held_out(rows, share, int(self.seed)) if enough else (rows, [])
+        if not dev:
+            dev = rows[:CHOOSING]
+            values |= {"evals": 1, "patience": 0}
+        with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+            more = {"task": task, "train": Path(), "out": Path(folder)}
+            settings = build(FinetuneSettings, values | more, type(self).__name__)
+            try:
+                self.result_ = Finetuning(settings, Split({"train": train, "dev": dev}), labels).go()
+            except Stopped as stopped:
+                raise KeyboardInterrupt from stopped
+            self.model_files_ = files_of(Path(folder))
+        self._open = None
+        return self
+
+    def _predictions(self, X: Any) -> list[dict[str, Any]]:
+        check_is_fitted(self)
+        return self._opened().predict(self._texts(X))
+
+
+class BertClassifier(ClassifierMixin, _FineTuned):
+    """A label a text. After fit: `classes_` (as in y), `result_` (scores and more)."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune on texts X and labels y of any kind scikit-learn takes."""
+        texts, answers = self._checked(X, y)
+        check_classification_targets(answers)
+        self.classes_, numbers = np.unique(answers, return_inverse=True)
+        names = tuple(str(one) for one in self.classes_)
+        if len(names) < 2:
+            raise ValueError(f"{type(self).__name__} needs two classes at least; y holds one class: {names}.")
+        if len(set(names)) < len(names):
+            raise ValueError(f"The classes {names} are not told apart by their names. Give them different names.")
+        rows = [TextRow(text, label=names[n], line=place) for place, (text, n) in enumerate(zip(texts, numbers))]
+        return self._fit("classify", rows, names)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities: (texts, classes), columns as in `classes_`."""
+        return np.array([list(said["scores"].values()) for said in self._predictions(X)], dtype=np.float64)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each text."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+
+class BertRegressor(RegressorMixin, _FineTuned):
+    """A number a text. After fit: `result_` (scores and more)."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune on texts X and numbers y."""
+        texts, answers = self._checked(X, y)
+        numbers = check_array(answers, ensure_2d=False, dtype=np.float64, input_name="y")
+        rows = [TextRow(text, label=float(n), line=place) for place, (text, n) in enumerate(zip(texts, numbers))]
+        return self._fit("regress", rows)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The number of each text: (texts,)."""
+        return np.array([said["value"] for said in self._predictions(X)], dtype=np.float64)
+
+
+class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts):
+    """Texts to vectors: the first step of a pipeline whose last is any estimator. Nothing is trained."""
+
+    def __init__(
+        self, model: str = "en", *, layers: str | list[int] = "last", pool: str = "mean", normalize: bool = False,
+        on_long: str = "window", precision: str = "auto", device: str = "auto",
+    ) -> None:  # fmt: skip
+        self.model, self.layers, self.pool, self.normalize = model, layers, pool, normalize
+        self.on_long, self.precision, self.device = on_long, precision, device
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Open the model, and keep its files (but for an embedded one, which every bertkit has)."""
+        texts = self._texts(X)
+        place = locate(self.model)
+        self.model_files_ = {} if str(self.model) in embedded() or not place.is_dir() else files_of(place)
+        self._open = None
+        self._n_features_out = self._vectors(texts[:1]).shape[1]
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """float32 (texts, width)."""
+        check_is_fitted(self)
+        return self._vectors(self._texts(X))
+
+    def _vectors(self, texts: list[str]) -> np.ndarray:
+        if self.pool == "none":
+            raise ValueError(
+                "pool is 'none', which gives a vector a token. An estimator needs one a text: mean, cls, max."
+            )
+        found = self._opened().embed(texts, self.layers, self.pool, self.on_long, self.normalize)
+        return np.asarray(found)
+
+    def _opened(self) -> Predictor:
+        if self._open is None and not self.model_files_:
+            self._open = Predictor.load(self.model, self.precision, self.device)
+        return super()._opened()
