@@ -139,7 +139,7 @@ class _FineTuned(_OverTexts):
             except Stopped as stopped:
                 raise KeyboardInterrupt from stopped
             self.model_files_ = files_of(Path(folder))
-        self._open = None
+            self._open = Predictor.load(folder, self.precision, self.device)
         return self
 
     def _predictions(self, X: Any) -> list[dict[str, Any]]:
@@ -197,6 +197,12 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
     ) -> None:  # fmt: skip
         self.model, self.layers, self.pool, self.normalize = model, layers, pool, normalize
         self.on_long, self.precision, self.device = on_long, precision, device
+
+    def __sklearn_tags__(self) -> Tags:
+        """Vectors are float32 whatever comes in."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Open the model, and keep its files (but for an embedded one, which every bertkit has)."""

@@ -1,0 +1,243 @@
+"""The command line: quick help, results on stdout, and a mistake told in one line with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from journeys.running import CommandLine
+from oracles import folders
+
+import bertkit
+from bertkit.verbs import VERBS
+
+FIXTURES = Path(__file__).parent / "fixtures" / "google" / "bert"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    folders.write(folder, "bert", "BertForMaskedLM")
+    return folder
+
+
+HELP = """
+import contextlib, io, json, sys
+from bertkit import cli
+from bertkit.verbs import VERBS
+shown = {}
+for words in ([], *([verb] for verb in VERBS)):
+    sys.argv = ["bertkit", *words, "--help"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            cli.main()
+        except SystemExit as leaving:
+            assert not leaving.code, (words, leaving.code)
+    heavy = [name for name in ("torch", "numpy", "tokenizers", "pydantic", "rich") if name in sys.modules]
+    shown[" ".join(words)] = [out.getvalue(), heavy]
+print(json.dumps(shown))
+"""
+
+
+def test_every_help_is_shown_without_importing_anything_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown.keys() == {"", *VERBS}
+    for verb, (text, heavy) in shown.items():
+        assert "torch" not in heavy and "tokenizers" not in heavy and "pydantic" not in heavy, (verb, heavy)
+        assert f"bertkit {verb}".strip() in text and "--help" in text
+        if verb:
+            assert all(option in text for option in ("--seed", "--threads", "--device", "--precision", "--config",
+                                                     "--set", "--json")), verb  # fmt: skip
+    assert all(verb in shown[""][0] and about[:40] in shown[""][0] for verb, about in VERBS.items())
+
+
+def test_the_installed_command_and_the_module_are_the_same() -> None:
+    script = Path(sys.executable).with_name("bertkit")
+    ways = [[sys.executable, "-m", "bertkit"]] + ([[str(script)]] if script.exists() else [])
+    for way in ways:
+        done = subprocess.run([*way, "--version"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout.strip()) == (0, bertkit.__version__), done.stderr
+    done = subprocess.run([*ways[-1], "fil"], capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def latin(folder: Path) -> Path:
+    (folder / "rows.csv").write_bytes("text\ncafé crème\n".encode("latin-1"))
+    return folder / "rows.csv"
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder / name
+
+
+def copied(model: Path, folder: Path, **config) -> Path:
+    shutil.copytree(model, folder / "copy")
+    if config:
+        folders.change(folder / "copy", **config)
+    return folder / "copy"
+
+
+def torn(model: Path, folder: Path) -> Path:
+    path = copied(model, folder) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    return path.parent
+
+
+def torn_google(folder: Path) -> Path:
+    shutil.copytree(FIXTURES, folder / "google")
+    data = next((folder / "google").glob("*.data-*"))
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    return folder / "google"
+
+
+MISTAKES = {  # name → (words, what must be told)
+    "missing file": (lambda m, d: ["embed", m, d / "none.csv"], r"none\.csv"),
+    "empty file": (lambda m, d: ["embed", m, written(d, "a.csv", "")], r"a\.csv"),
+    "wrong encoding": (lambda m, d: ["embed", m, latin(d)], r"rows\.csv.*--encoding"),
+    "unknown encoding": (lambda m, d: ["embed", m, latin(d), "--encoding", "klingon"], "klingon"),
+    "lone surrogate": (lambda m, d: ["embed", m, written(d, "a.jsonl", '{"text": "x\\ud800"}\n')], r"a\.jsonl, line 1"),
+    "NUL": (lambda m, d: ["embed", m, written(d, "a.txt", "fine\nx\0y\n")], r"a\.txt, line 2"),
+    "unknown column": (lambda m, d: ["embed", m, written(d, "a.csv", "alpha,beta\nx,1\n")], r"a\.csv.*alpha"),
+    "column asked for": (lambda m, d: ["embed", m, written(d, "a.csv", "text\nx\n"), "--text", "txet"], "txet.*text"),
+    "corrupt safetensors": (lambda m, d: ["fill", torn(m, d), "a [MASK]"], r"model\.safetensors: not a whole"),
+    "corrupt TF file": (lambda m, d: ["convert", torn_google(d), d / "out"], r"bert_model\.ckpt"),
+    "config with a wrong number": (
+        lambda m, d: ["fill", copied(m, d, hidden_size=-3), "a [MASK]"], r"config\.json: hidden_size is -3",
+    ),
+    "no such model": (lambda m, d: ["fill", d / "nowhere", "a [MASK]"], "There is no model"),
+    "no mask": (lambda m, d: ["fill", m, "the cat"], r"no \[MASK\]"),
+    "unknown verb": (lambda m, d: ["fil", m, "x"], "fil"),
+    "unknown option": (lambda m, d: ["fill", m, "a [MASK]", "--topp", "3"], "--topp"),
+    "missing argument": (lambda m, d: ["fill", m], "TEXT"),
+    "a word for a number": (lambda m, d: ["fill", m, "a [MASK]", "--top", "many"], "many"),
+    "too small a number": (lambda m, d: ["fill", m, "a [MASK]", "--top", "0"], "--top is 0"),
+    "bad --set": (lambda m, d: ["fill", m, "a [MASK]", "--set", "top"], "KEY=VALUE"),
+    "unknown --set key": (lambda m, d: ["fill", m, "a [MASK]", "--set", "tpo=3"], "'tpo'. Did you mean 'top'"),
+    "wrong --set type": (lambda m, d: ["fill", m, "a [MASK]", "--set", "top=high"], "top must be a whole number"),
+    "unknown --config key": (
+        lambda m, d: ["fill", m, "a [MASK]", "--config", written(d, "r.toml", "topp = 3")],
+        "'topp'. Did you mean 'top'",
+    ),
+    "no --config file": (lambda m, d: ["fill", m, "a [MASK]", "--config", d / "none.toml"], r"none\.toml"),
+    "broken --config file": (
+        lambda m, d: ["fill", m, "a [MASK]", "--config", written(d, "r.toml", "top ==")], r"r\.toml: not TOML",
+    ),
+    "bad layers": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--layers", "lsat"], "layers is 'lsat'"),
+    "bad pool": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "men"], "pool is 'men'.*'mean'"),
+    "bad device": (lambda m, d: ["fill", m, "a [MASK]", "--device", "tpu"], "device is 'tpu'"),
+    "bad precision": (lambda m, d: ["fill", m, "a [MASK]", "--precision", "fp8"], "precision is 'fp8'"),
+    "bad threads": (lambda m, d: ["fill", m, "a [MASK]", "--threads", "-2"], "threads is -2"),
+    "bad ending": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--out", d / "v.xls"], r"v\.xls"),
+    "token vectors to npy": (
+        lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "none", "--out", d / "v.npy"],
+        r"v\.npy.*parquet",
+    ),
+    "too long a text": (
+        lambda m, d: ["embed", m, written(d, "a.txt", "x " * 99), "--on-long", "error", "--out", d / "v.npy"], "tokens",
+    ),
+    "a full folder": (lambda m, d: ["convert", m, m], "exists and is not empty"),
+    "a vocabulary of nothing": (lambda m, d: ["tokenizer", written(d, "a.txt", ""), "--out", d / "t"], r"."),
+    "no text": (lambda m, d: ["tokenizer", d / "none.txt", "--out", d / "t"], r"none\.txt"),
+    "doctor of nothing": (lambda m, d: ["doctor", d / "none.csv"], r"none\.csv"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_with_exit_code_2(name: str, run, model: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a result would go by default
+    words, told = MISTAKES[name]
+    before = set(tmp_path.iterdir())
+    command = words(model, tmp_path)
+    given = set(tmp_path.iterdir()) - before
+    said = run(*command)
+    assert said.code == 2, said
+    assert "Traceback" not in said.err and said.out == ""
+    assert re.search(told, said.mistake), said.mistake
+    # Nothing half-written is left behind.
+    assert {path.name for path in tmp_path.iterdir()} <= {path.name for path in given}
+
+
+def test_a_mistake_in_a_real_process_is_one_line_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bertkit", "tokenizer", str(tmp_path / "none.txt")],
+        capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("bertkit: ") and done.stderr.count("\n") == 1
+
+
+def test_our_own_fault_is_exit_code_1_with_a_traceback(run: CommandLine, monkeypatch, model: Path) -> None:
+    from bertkit.verbs import fill
+
+    monkeypatch.setattr(fill, "run", lambda settings: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # Python itself prints the traceback and leaves with 1
+        run("fill", model, "a [MASK]")
+
+
+def test_an_interrupt_leaves_with_130(run: CommandLine, monkeypatch, model: Path) -> None:
+    from bertkit.errors import Stopped
+    from bertkit.verbs import fill
+
+    def interrupted(reason: BaseException):
+        def stop(settings):
+            raise reason
+
+        return stop
+
+    for reason, code in ((KeyboardInterrupt(), 130), (Stopped(15, "saved and stopped"), 143)):
+        monkeypatch.setattr(fill, "run", interrupted(reason))
+        said = run("fill", model, "a [MASK]")
+        assert said.code == code and "Traceback" not in said.err and said.mistake
+
+
+def test_json_is_one_document_and_notes_stay_out_of_it(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    said = run("fill", model, "the [MASK] of [MASK]", "--top", 3, "--json")
+    assert said.code == 0 and [len(mask) for mask in said.json["masks"]] == [3, 3]
+    rows = written(tmp_path, "a.txt", "the cat\n北京\n")
+    said = run("embed", model, rows, "--out", tmp_path / "v.npy", "--json", "--precision", "fp32")
+    assert said.json["rows"] == 2 and said.json["precision"] == "fp32"
+    assert "fp32 on cpu" in said.err and "fp32 on cpu" not in said.out
+
+
+def test_settings_come_from_file_then_options_then_set(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    config = written(tmp_path, "r.toml", "top = 2\nprecision = 'fp32'\n")
+    base = ["fill", model, "the [MASK]", "--config", config, "--json"]
+    assert len(run(*base).json["masks"][0]) == 2
+    assert len(run(*base, "--top", 3).json["masks"][0]) == 3
+    assert len(run(*base, "--top", 3, "--set", "top=4").json["masks"][0]) == 4
+    assert run(*base).json["precision"] == "fp32"
+
+
+def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None:
+    from bertkit.verbs import doctor
+
+    monkeypatch.setattr(doctor, "matmul_speed", lambda kind: 1.0)  # half a second each that this test can do without
+    found = run("doctor", "--json").json["machine"]
+    assert found["threads"] >= 1 and found["memory_gb"] > 0 and found["versions"]["bertkit"] == bertkit.__version__
+    text = run("doctor").out
+    assert "threads" in text and "bf16" in text and "GFLOP/s" in text
+
+
+def test_the_reference_is_what_the_settings_say() -> None:
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, str(root / "docs/make_cli.py"), "--print"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    there = (root / "docs/cli.md").read_text("utf-8")
+    assert there == done.stdout, "docs/cli.md is out of date: run python docs/make_cli.py"
