@@ -76,7 +76,7 @@ def machine(threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
     """The machine and its measured matrix speed, how busy it is, and the versions of the contestants' libraries."""
     import torch
 
-    from bertkit.verbs.doctor import look
+    from bertkit.machine import look
 
     torch.set_num_threads(threads)
     busy = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

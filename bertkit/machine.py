@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bertkit.errors import UserError
 
@@ -88,3 +89,70 @@ def peak_memory() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def look(threads: int) -> dict[str, Any]:
+    """The machine as bertkit sees it, with its matrix speed measured for a moment."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    import torch
+
+    from bertkit import __version__
+    from bertkit.model.prepare import has_fast_bf16
+
+    versions = {"bertkit": __version__, "python": platform.python_version()}
+    for name in ("torch", "numpy", "tokenizers", "safetensors", "scikit-learn", "pyarrow", "numba"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "threads": threads,
+        "memory_gb": round(_memory() / 2**30, 1),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "fast_bf16": has_fast_bf16(),
+        "amx": bool(torch.cpu._is_amx_tile_supported()),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "precision": "bf16" if has_fast_bf16() else "fp32",
+        "matmul_gflops": {
+            name: matmul_speed(kind) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+        },
+        "versions": versions,
+    }
+
+
+def matmul_speed(dtype: Any, seconds: float = 0.5) -> float:
+    """Billions of floating-point operations a second in a linear layer of BERT-base's shape: the best of many."""
+    import time
+
+    import torch
+
+    tokens, inner, outer = 2048, 768, 3072
+    x, w = torch.randn(tokens, inner, dtype=dtype), torch.randn(outer, inner, dtype=dtype)
+    best = float("inf")
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        torch.nn.functional.linear(x, w)
+        best = min(best, time.perf_counter() - start)
+    return round(2 * tokens * inner * outer / best / 1e9, 1)
+
+
+def _processor() -> str:
+    import platform
+
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text("utf-8", "replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> int:
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0

@@ -226,9 +226,9 @@ def test_settings_come_from_file_then_options_then_set(run: CommandLine, model: 
 
 
 def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None:
-    from bertkit.verbs import doctor
+    from bertkit import machine
 
-    monkeypatch.setattr(doctor, "matmul_speed", lambda kind: 1.0)  # half a second each that this test can do without
+    monkeypatch.setattr(machine, "matmul_speed", lambda kind: 1.0)  # half a second each that this test can do without
     found = run("doctor", "--json").json["machine"]
     assert found["threads"] >= 1 and found["memory_gb"] > 0 and found["versions"]["bertkit"] == bertkit.__version__
     text = run("doctor").out

@@ -41,10 +41,13 @@ class Packing(Protocol):
         """The example of this number."""
 
 
-def sentence_chunks(store: Store, documents: np.ndarray, room: int, least: int = 1) -> np.ndarray:
+def sentence_chunks(
+    store: Store, documents: np.ndarray, room: int, least: int = 1, *, over: bool = False
+) -> np.ndarray:
     """Greedy runs of sentences with at most `room` tokens: (chunks, 2) of sentence numbers, in text order.
 
-    A run has at least `least` sentences where its document has them, even if they do not fit.
+    A run has at least `least` sentences where its document has them, even if they do not fit. `over`: a run goes on
+    until it has at least `room` tokens, as in BERT's code, and is to be cut.
     """
     starts = np.asarray(store.sentence_starts)
     position = np.asarray(store.document_starts)[documents].copy()
@@ -53,7 +56,7 @@ def sentence_chunks(store: Store, documents: np.ndarray, room: int, least: int =
     # All documents advance together, one chunk a round.
     while (alive := position < end).any():
         position, end = position[alive], end[alive]
-        reach = np.searchsorted(starts, starts[position] + room, side="right") - 1
+        reach = np.searchsorted(starts, starts[position] + room, side="left" if over else "right") - (not over)
         stop = np.minimum(np.maximum(reach, position + least), end)
         found.append(np.stack([position, stop], axis=1))
         position = stop
@@ -132,7 +135,7 @@ class _Pairs(_Chunks):
         super().__init__(store, documents, length, short_prob)
         self.documents = documents
         self.document_starts = np.asarray(store.document_starts)
-        chunks = sentence_chunks(store, documents, self.room, least=2)
+        chunks = sentence_chunks(store, documents, self.room, least=2, over=True)
         self.chunks = chunks[chunks[:, 1] - chunks[:, 0] >= 2]
         if not len(self.chunks):
             raise UserError(
@@ -194,19 +197,24 @@ class NextSentence(_Pairs):
         a, b = self._tokens(first, middle), self._tokens(middle, last)
         label = int(chance.random() < 0.5)
         if label:
-            b = self._elsewhere(first, max(1, target - (a[1] - a[0])), chance)
+            # As long as the real continuation, and cut like it: a pair's length must not give the answer away.
+            cut = b[1] - a[0] >= target
+            b = self._elsewhere(first, b[1] - b[0], cut, chance)
         return self._wrap(self._fitted(a, b, target, chance), label)
 
-    def _elsewhere(self, sentence: int, target: int, chance: Generator) -> tuple[int, int]:
-        """Sentences from a random place of another document, about `target` tokens of them."""
+    def _elsewhere(self, sentence: int, size: int, cut: bool, chance: Generator) -> tuple[int, int]:
+        """Whole sentences from a random place of another document: the nearest to `size` tokens, or (`cut`) enough."""
         own = int(np.searchsorted(self.document_starts, sentence, side="right")) - 1
         place = int(np.searchsorted(self.documents, own))
         pick = int(chance.integers(0, len(self.documents) - 1))
         document = int(self.documents[pick + (pick >= place)])
         first, end = int(self.document_starts[document]), int(self.document_starts[document + 1])
         start = int(chance.integers(first, end))
-        fits = int(np.searchsorted(self.starts[start : end + 1], self.starts[start] + target, side="left"))
-        return self._tokens(start, min(end, start + max(1, fits)))
+        lengths = np.asarray(self.starts[start : end + 1]) - self.starts[start]
+        enough = min(int(np.searchsorted(lengths, size, side="left")), len(lengths) - 1)
+        if not cut and enough > 1 and size - lengths[enough - 1] < lengths[enough] - size:
+            enough -= 1
+        return self._tokens(start, start + max(1, enough))
 
 
 class SentenceOrder(_Pairs):

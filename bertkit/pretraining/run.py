@@ -251,11 +251,10 @@ class _Run:
     def _report(self, result: dict[str, Any]) -> None:
         from bertkit.config import to_plain
         from bertkit.report.pretraining import pretraining_report
-        from bertkit.verbs.doctor import look
 
         timing = {row["step"]: row for row in read_metrics(self.run.path / "timing.jsonl")}
         rows = [row | timing.get(row["step"], {}) for row in read_metrics(self.run.path / "metrics.jsonl")]
-        run = to_plain(self.settings) | {"about": result | {"machine": look(self.threads)}}
+        run = to_plain(self.settings) | {"about": result | {"machine": machine.look(self.threads)}}
         atomic_write(self.run.path / "report.html", pretraining_report(run, rows, lang="en"))
 
 

@@ -25,8 +25,8 @@ def refuse_bad_text(text: object, where: str) -> None:
 
 
 def refuse_bad_rows(texts: Sequence[str], what: str = "Row") -> None:
-    """Like `refuse_bad_text` for each of many texts; the message counts rows from 0."""
-    for row, text in enumerate(texts):
+    """Like `refuse_bad_text` for each of many texts; the message counts rows from 1."""
+    for row, text in enumerate(texts, 1):
         refuse_bad_text(text, f"{what} {row}")
 
 

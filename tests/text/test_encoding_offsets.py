@@ -121,14 +121,14 @@ def test_bad_characters_are_refused_with_their_place(tokenizer, bad, said):
     with pytest.raises(UserError, match=said):
         tokenizer.encode("fine", bad)
     for many in (tokenizer.encode_batch, tokenizer.ids_batch, tokenizer.pieces_batch):
-        with pytest.raises(UserError, match=f"Row 1 .*{said}"):
+        with pytest.raises(UserError, match=f"Row 2 .*{said}"):
             many(["fine", bad])
-    with pytest.raises(UserError, match=f"Word 1 .*{said}"):
+    with pytest.raises(UserError, match=f"Word 2 .*{said}"):
         tokenizer.encode_words(["fine", bad])
 
 
 def test_what_is_no_text_is_refused_with_its_row(tokenizer):
-    with pytest.raises(UserError, match="Row 2 is float nan"):
+    with pytest.raises(UserError, match="Row 3 is float nan"):
         tokenizer.ids_batch(["a", "b", float("nan")])
     with pytest.raises(UserError, match="2 texts but 1 second"):
         tokenizer.encode_batch(["a", "b"], ["c"])
