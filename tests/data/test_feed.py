@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_ranks_share_a_step_without_loss_or_repetition(ranks, store):
     together = [feed(store, rank=rank, ranks=ranks) for rank in range(ranks)]
     for step in (0, 7, 39):
         parts = [rows(one.step(step)) for one in together]
-        assert sorted(sum(parts, [])) == rows(alone.step(step))
+        assert sorted(chain(*parts)) == rows(alone.step(step))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
@@ -129,7 +129,8 @@ def test_targets_are_the_pieces_that_were_there(store):
 
 @settings(deadline=None)
 @given(
-    st.integers(1, 5000), st.lists(st.tuples(st.floats(0.1, 3), st.sampled_from([32, 64, 512])), min_size=1, max_size=4),
+    st.integers(1, 5000),
+    st.lists(st.tuples(st.floats(0.1, 3), st.sampled_from([32, 64, 512])), min_size=1, max_size=4),
     st.integers(512, 20000), st.sampled_from([0, 0.1, 0.5]),
 )  # fmt: skip
 def test_stretches_cover_every_step_once(steps, lengths, batch_tokens, ramp):
@@ -177,7 +178,7 @@ def test_working_ahead_changes_nothing_and_fails_like_the_work_itself(store):
     failing.close()
 
 
-def test_a_tokenizer_without_a_mask_gives_texts_as_they_are(tmp_path):
-    made = feed(synthetic.make_store(tmp_path, 10, "bpe"), packing="full-sentences", masking=MaskSettings(rate=0.0))
+def test_a_share_of_nothing_gives_texts_as_they_are(store):
+    made = feed(store, masking=MaskSettings(rate=0.0))
     (example, ids, places) = made.masked(32, 0, 0, 0.0)
     assert not len(places) and (ids == example.ids).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,7 +42,7 @@ def chance(seed: int) -> np.random.Generator:
 def runs(example: Example) -> list[range]:
     """Each word's places."""
     begins = [*np.flatnonzero(example.word_starts | example.special).tolist(), len(example.ids)]
-    return [range(a, b) for a, b in zip(begins, begins[1:]) if not example.special[a]]
+    return [range(a, b) for a, b in pairwise(begins) if not example.special[a]]
 
 
 texts = st.lists(st.integers(1, 5), min_size=1, max_size=60).map(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,10 @@ def text_of(example: Example) -> list[list[int]]:
     return [example.ids[real & (example.segments == side)].tolist() for side in range(example.segments.max() + 1)]
 
 
+def joined(parts: list[list[int]]) -> list[int]:
+    return list(chain(*parts))
+
+
 class Plain:
     """The documented rules read aloud with lists, for the same random draws in the same order."""
 
@@ -59,13 +64,15 @@ class Plain:
         for n in documents:
             first, last = store.document_starts[n], store.document_starts[n + 1]
             starts = store.sentence_starts[first : last + 1]
-            self.texts.append([store.ids[a:b].tolist() for a, b in zip(starts, starts[1:])])
+            self.texts.append([store.ids[a:b].tolist() for a, b in pairwise(starts)])
         self.room, self.short_prob = length - (2 if least == 1 else 3), short_prob
         self.chunks = []
         for place, sentences in enumerate(self.texts):
             now: list[list[int]] = []
             for sentence in sentences:
-                if len(now) >= least and sum(map(len, now)) + len(sentence) > self.room:
+                # A pair is gathered until it is full, and cut later; a whole row must fit.
+                size = sum(map(len, now)) + (len(sentence) if least == 1 else 1)
+                if len(now) >= least and size > self.room:
                     self.chunks.append((place, now))
                     now = []
                 now = [*now, sentence]
@@ -73,7 +80,7 @@ class Plain:
         self.chunks = [(place, chunk) for place, chunk in self.chunks if len(chunk) >= least]
 
     def whole(self) -> list[list[int]]:
-        rows = [sum(chunk, []) for _, chunk in self.chunks]
+        rows = [joined(chunk) for _, chunk in self.chunks]
         return [row[at : at + self.room] for row in rows for at in range(0, len(row), self.room)]
 
     @staticmethod
@@ -93,7 +100,7 @@ class Plain:
             target = int(chance.integers(2, self.room + 1))
         chunk = self.gathered(chunk, target, 2)
         middle = int(chance.integers(1, len(chunk)))
-        a, b = sum(chunk[:middle], []), sum(chunk[middle:], [])
+        a, b = joined(chunk[:middle]), joined(chunk[middle:])
         if kind == "sentence-order":
             a, b = self.fitted(a, b, target, chance)
             swap = chance.random() < 0.5
@@ -103,7 +110,11 @@ class Plain:
             others = [text for n, text in enumerate(self.texts) if n != place]
             other = others[int(chance.integers(0, len(others)))]
             start = int(chance.integers(0, len(other)))
-            b = sum(self.gathered(other[start:], max(1, target - len(a)), 1), [])
+            whole = len(a) + len(b) < target
+            taken = self.gathered(other[start:], len(b), 1)
+            missed = [abs(len(joined(part)) - len(b)) for part in (taken, taken[:-1])]
+            # A pair that is not to be cut gets the number of sentences that comes nearest to the true one's length.
+            b = joined(taken[:-1] if whole and len(taken) > 1 and missed[1] < missed[0] else taken)
         return (*self.fitted(a, b, target, chance), label)
 
     @staticmethod
@@ -157,7 +168,7 @@ def test_full_sentences_are_what_plain_python_cuts_and_hold_every_token_once(len
     for n in some(store):
         first, last = store.sentence_starts[store.document_starts[n : n + 2]]
         whole += store.ids[first:last].tolist()
-    assert sum(rows, []) == whole
+    assert joined(rows) == whole
 
 
 @pytest.mark.parametrize("kind", sorted(PACKINGS))
@@ -195,6 +206,19 @@ def test_a_false_next_text_comes_from_another_document_and_a_true_one_from_the_s
     assert seen[0, False] == 0 and seen[1, True] == 0
     assert min(seen[0, True], seen[1, False]) > 500
     assert len(picked) == len(some(store)), "every document is drawn from"
+
+
+def test_the_length_of_a_pair_does_not_give_its_label_away(tmp_path):
+    chance_ = np.random.default_rng(0)
+    alike = make(tmp_path, [chance_.integers(3, 12, 12).tolist() for _ in range(60)])
+    packing = PACKINGS["next-sentence"](alike, np.arange(60), 40)
+    sizes: dict[int, list[int]] = {0: [], 1: []}
+    for n in range(3000):
+        example = packing.example(n % len(packing), chance(n))
+        sizes[example.label].append(len(example.ids))
+    shares = [np.mean(np.array(size) == 40) for size in sizes.values()]
+    assert abs(shares[0] - shares[1]) < 0.12
+    assert abs(np.mean(sizes[0]) - np.mean(sizes[1])) < 1.5
 
 
 def test_swapped_sentences_are_the_true_ones_turned_round(store):

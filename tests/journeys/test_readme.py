@@ -1,0 +1,52 @@
+"""The README's commands do what it says, in its own order."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertkit import samples
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text("utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.slow
+def test_every_command_of_the_visit_works(tmp_path: Path) -> None:
+    shutil.copy(samples.path("en", "messages_train.csv"), tmp_path / "mine.csv")
+    shutil.copy(samples.path("en", "passages.txt"), tmp_path / "text.txt")
+    commands = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    visit = [command for command in commands if command.startswith("bertkit")]
+    assert len(visit) >= 8
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for command in visit:
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+    (python,) = blocks("python")
+    done = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "spam" / "report.html").is_file() and (tmp_path / "vectors.npy").is_file()
+
+
+def test_every_file_the_readme_points_to_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README.read_text("utf-8"))
+    missing = [link for link in links if "://" not in link and not (README.parent / link).exists()]
+    assert not missing
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    targets = re.findall(r"^make (\w+)", "\n".join(blocks("sh")), flags=re.MULTILINE)
+    makefile = (README.parent / "Makefile").read_text("utf-8")
+    assert targets and all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets)
