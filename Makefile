@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench docs clean
 
 # torch first and by its exact version: a looser request would bring the CUDA build and its gigabytes.
 define install
@@ -39,6 +39,9 @@ check: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	@for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script --quick --json ;; esac; done
+
+docs: $(VENV)/installed-dev
+	$(BIN)/python docs/make_cli.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -3,9 +3,9 @@
     python benchmarks/finetune.py [--quick|--smoke] [--json] [--threads 2] [--rounds N] [--only NAME,NAME]
 
 BERT-base's and BERT-mini's shape, texts of two length mixes, two labels, batches of 32. Texts are encoded beforehand
-for everyone; a turn is one pass over them with AdamW, without evaluation or saving. Each contestant has a process of its
-own and makes one step before it is measured; then they take turns. Trainer pads each batch to its longest text, which
-is what it does by itself; `trainer-max-length` pads all texts to the longest of the mix, as many scripts have it.
+for everyone; a turn is one pass over them with AdamW, without evaluation or saving. Each contestant has a process of
+its own and makes one step before it is measured; then they take turns. Trainer pads each batch to its longest text,
+which is what it does by itself; `trainer-max-length` pads all texts to the longest of the mix, as many scripts do.
 """
 
 from __future__ import annotations
@@ -117,14 +117,16 @@ def trainer(
     encoded = tokenizer(list(texts), truncation=True, padding=padding, max_length=MIXES[mix][1])
     rows = [{"label": n % 2} | {key: values[n] for key, values in encoded.items()} for n in range(len(texts))]
 
+    settings = TrainingArguments(
+        output_dir=str(folder / "trainer"), per_device_train_batch_size=BATCH, num_train_epochs=1, learning_rate=2e-5,
+        save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
+        dataloader_pin_memory=False, **more,
+    )  # fmt: skip
+    made = Trainer(model, settings, train_dataset=rows, processing_class=tokenizer)
+
     def epoch(steps: int = -1) -> None:
-        with tempfile.TemporaryDirectory() as out:
-            settings = TrainingArguments(
-                output_dir=out, per_device_train_batch_size=BATCH, num_train_epochs=1, max_steps=steps,
-                learning_rate=2e-5, save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True,
-                use_cpu=True, dataloader_pin_memory=False, **more,
-            )  # fmt: skip
-            Trainer(model, settings, train_dataset=rows, processing_class=tokenizer).train()
+        made.args.max_steps = steps
+        made.train()
 
     return {"epoch": epoch, "step": partial(epoch, 1)}
 

@@ -91,6 +91,15 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def has_fast_bf16() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
+    import torch
+
+    return torch.backends.mkldnn.is_available() and bool(
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )
+
+
 def look(threads: int) -> dict[str, Any]:
     """The machine as bertkit sees it, with its matrix speed measured for a moment."""
     import platform
@@ -99,7 +108,6 @@ def look(threads: int) -> dict[str, Any]:
     import torch
 
     from bertkit import __version__
-    from bertkit.model.prepare import has_fast_bf16
 
     versions = {"bertkit": __version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "tokenizers", "safetensors", "scikit-learn", "pyarrow", "numba"):

@@ -90,18 +90,25 @@ class PretrainingFeed:
                 f"A step has {fewest} examples for {ranks} processes. Raise batch_tokens (--batch-tokens), "
                 "or start fewer processes."
             )
-        self.packings: dict[int, Packing] = {
-            phase.length: PACKINGS[packing](store, documents, phase.length, short_prob) for phase in plan
-        }
+        self._make = lambda length: PACKINGS[packing](store, documents, length, short_prob)
+        self._packings: dict[int, Packing] = {}
+        for phase in plan:
+            self.packing(phase.length)  # now rather than in the middle of a run: what cannot be packed is told at once
         tokenizer = store.tokenizer
         ordinary = np.setdiff1d(np.arange(tokenizer.size), list(tokenizer.special_ids))
         self.pieces = Pieces(tokenizer.mask_id if tokenizer.mask_id is not None else -1, ordinary)
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
+    def packing(self, length: int) -> Packing:
+        """The examples of this length."""
+        if length not in self._packings:
+            self._packings[length] = self._make(length)
+        return self._packings[length]
+
     def numbers(self, step: int) -> list[tuple[int, int]]:
         """(example, epoch) of every example of this step, over all ranks."""
         phase, before = self.phase(step)
-        size = len(self.packings[phase.length])
+        size = len(self.packing(phase.length))
         counter = before + (step - phase.first) * phase.rows + np.arange(phase.rows)
         return [(int(self._order(phase.length, int(c // size))[c % size]), int(c // size)) for c in counter]
 
@@ -117,7 +124,7 @@ class PretrainingFeed:
     def epoch(self, step: int) -> float:
         """How many passes over the text have been made before this step, at this step's length."""
         phase, before = self.phase(step)
-        return (before + (step - phase.first) * phase.rows) / len(self.packings[phase.length])
+        return (before + (step - phase.first) * phase.rows) / len(self.packing(phase.length))
 
     def _order(self, length: int, epoch: int) -> np.ndarray:
         """The order of all examples in this pass."""
@@ -125,7 +132,7 @@ class PretrainingFeed:
             if len(self._orders) > 2:
                 self._orders.pop(next(iter(self._orders)))
             chance = np.random.default_rng((self.seed, 1, length, epoch))
-            self._orders[length, epoch] = chance.permutation(len(self.packings[length]))
+            self._orders[length, epoch] = chance.permutation(len(self.packing(length)))
         return self._orders[length, epoch]
 
     def step(self, step: int) -> list[Batch]:
@@ -141,7 +148,7 @@ class PretrainingFeed:
         """One example with (ids after hiding, hidden places)."""
         pass_ = epoch % self.masking.copies if self.masking.copies else epoch
         chance = np.random.Generator(np.random.SFC64((self.seed, 2, length, number, pass_)))
-        example = self.packings[length].example(number, chance)
+        example = self.packing(length).example(number, chance)
         if self.pieces.mask < 0:
             return example, example.ids, np.zeros(0, np.int64)
         return example, *hide(example, self.masking, rate, self.pieces, chance)

@@ -201,6 +201,7 @@ class Finetuning:
         if self.best_weights:
             self.model.load_state_dict(self.best_weights, strict=False)
         self.model.untrained = ()
+        self.task.settle(self.model)
 
     @staticmethod
     def _early(bad: int) -> str:
@@ -212,7 +213,7 @@ class Finetuning:
     def _evaluate(self, run: RunFolder, done: int) -> bool:
         """Score the dev rows; keep the weights if they are the best so far. Returns whether they are."""
         scores = self.task.score(*self.predictions("dev"))
-        value = self.task.headline(scores)
+        value = next(iter(scores.values()))
         better = value > self.best
         if (
             value >= self.best

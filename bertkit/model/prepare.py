@@ -6,19 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import UserError
+from bertkit.machine import has_fast_bf16
 from bertkit.model.encoder import FeedForward
 from bertkit.model.heads import Model, Transform
 from bertkit.model.layers import ACTIVATION, Linear
 
 PRECISIONS = ("auto", "fp32", "bf16")
 _FUSED = {ACTIVATION["gelu"]: ("gelu", "none"), ACTIVATION["gelu_tanh"]: ("gelu", "tanh")}
-
-
-def has_fast_bf16() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
-    return torch.backends.mkldnn.is_available() and bool(
-        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    )
 
 
 def choose(precision: str, device: torch.device | str = "cpu") -> torch.dtype:

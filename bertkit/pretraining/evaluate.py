@@ -32,8 +32,8 @@ class Evaluation:
             built.store, built.held_out, packing=s.packing, masking=masking, plan=[Phase(0, 1, length, 1)],
             seed=s.seed + 1, short_prob=0.0, micro_tokens=s.micro_tokens,
         )  # fmt: skip
-        count = min(len(self.feed.packings[length]), max(1, s.eval_tokens // length))
-        order = torch.randperm(len(self.feed.packings[length]), generator=torch.Generator().manual_seed(s.seed))
+        count = min(len(self.feed.packing(length)), max(1, s.eval_tokens // length))
+        order = torch.randperm(len(self.feed.packing(length)), generator=torch.Generator().manual_seed(s.seed))
         examples = [(length, int(n)) for n in order[:count]]
         # A rank that gets none judges one for nothing: all ranks must have the same terms to add up.
         # Ranks that share weights must compute in step, so each of them judges everything.

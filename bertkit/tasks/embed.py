@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +106,6 @@ class Embed(Task):
         """Rank correlation with the scores; without them, how often a text's own partner is the nearest."""
         metric, gold, said, extra = self.judged(examples, predictions)
         return metric(gold, said, **extra)
-
-    def headline(self, scores: Scores) -> float:
-        """The rank correlation, which does not exist while all pairs are equally alike; or the share found."""
-        return scores.get("spearman", scores.get("accuracy", -math.inf))
 
     def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """Spearman where there are scores, else the share of partners found among all second texts."""

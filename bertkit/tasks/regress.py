@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from bertkit.data.read_columns import has_pair
 from bertkit.data.read_rows import columns_of
 from bertkit.data.readers import read_rows
 from bertkit.data.rows import Windows, encode_rows
-from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.classify import _row
@@ -31,7 +29,7 @@ from bertkit.text.tokenizer import Tokenizer
 class Regress(Task):
     """options: paired, mean and spread of the training numbers.
 
-    The head learns standardised numbers, which any learning rate suits; `decode` brings them back.
+    The head learns standardised numbers, which any learning rate suits; `settle` brings it to the user's scale.
     """
 
     name: ClassVar[str] = "regress"
@@ -64,6 +62,15 @@ class Regress(Task):
         values = np.array([row.label for row in examples], dtype=np.float64)
         self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
 
+    def settle(self, model: Model) -> None:
+        """Let the head's last map give the user's scale itself, so that transformers reads the same numbers."""
+        out = model.head("text").out
+        assert out is not None
+        with torch.no_grad():
+            out.weight.mul_(self.options["spread"])
+            out.bias.mul_(self.options["spread"]).add_(self.options["mean"])
+        self.options |= {"mean": 0.0, "spread": 1.0}
+
     def outputs(self) -> int:
         """One."""
         return 1
@@ -95,10 +102,6 @@ class Regress(Task):
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{value}, with tokens seen and cut."""
         return {"value": float(output[0]), "tokens": item.tokens, "cut": item.cut}
-
-    def headline(self, scores: Scores) -> float:
-        """The rank correlation, which does not exist while all texts get the same number."""
-        return scores.get("spearman", -math.inf)
 
     def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """Correlations and errors."""

@@ -75,6 +75,9 @@ class Task:
     def learn(self, examples: Sequence[Any]) -> None:
         """Take what must be known of all examples: label names, the scale of numbers."""
 
+    def settle(self, model: Model) -> None:
+        """After training: bring into the weights what other tools would not know of."""
+
     def outputs(self) -> int:
         """Numbers the head gives a text or token."""
         return max(1, len(self.labels))
@@ -87,7 +90,7 @@ class Task:
         """Items as one packed batch; in training with their answers in `extra`."""
         rows = [row for item in items for row in item.rows]
         segments = [row.segments or [0] * len(row.ids) for row in rows]
-        batch = pack([row.ids for row in rows], segments, multiple=ROUND if training else 1)
+        batch = pack([row.ids for row in rows], segments, multiple=ROUND)
         batch.extra["owner"] = torch.tensor([n for n, item in enumerate(items) for _ in item.rows])
         if training:
             batch.extra |= self.targets(items)
@@ -117,10 +120,6 @@ class Task:
         """How good predictions are; the first key is the headline."""
         metric, gold, said, extra = self.judged(examples, predictions)
         return metric(gold, said, **extra)
-
-    def headline(self, scores: Scores) -> float:
-        """The number by which weights are chosen, higher is better; minus infinity where it is undefined."""
-        return next(iter(scores.values()))
 
     def check(self, examples: Sequence[Any], where: str) -> None:
         """Refuse answers this task does not know before any work is done; `where` names their file."""

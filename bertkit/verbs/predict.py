@@ -50,6 +50,7 @@ def run(settings: Settings) -> dict[str, Any] | None:
                 cut_rows += answer["cut"] > 0
                 cut += answer["cut"]
                 tokens += answer.get("seen", answer.get("tokens", 0))
+            chunk.clear()  # before the next is read: two at once would be the peak
     if cut:
         note(f"{cut_rows} of {rows} rows were cut: {cut} of {cut + tokens} tokens were not seen.")
     seconds = time.perf_counter() - start

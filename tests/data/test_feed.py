@@ -77,7 +77,7 @@ def test_micro_batches_hold_the_step_whatever_their_size(store):
 @pytest.mark.parametrize("packing", ["next-sentence", "full-sentences"])
 def test_every_pass_visits_each_example_once_in_another_order(packing, store):
     made = feed(store, packing=packing, batch=160, steps=200)
-    size = len(made.packings[32])
+    size = len(made.packing(32))
     seen = [pair for step in range(200) for pair in made.numbers(step)]
     passes = [[n for n, epoch in seen if epoch == number] for number in range(len(seen) // size)]
     assert len(passes) >= 3
@@ -155,7 +155,7 @@ def test_a_longer_length_comes_with_its_share_of_the_steps(store):
 
 def test_a_return_to_a_length_goes_on_where_it_left_off(store):
     made = feed(store, steps=30, lengths=((1, 32), (1, 48), (1, 32)), batch=160)
-    size = len(made.packings[32])
+    size = len(made.packing(32))
     seen = [pair for step in [*range(10), *range(20, 30)] for pair in made.numbers(step)]
     assert len(set(seen)) == len(seen) == 100
     first = [n for n, epoch in seen if epoch == 0]

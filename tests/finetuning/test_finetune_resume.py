@@ -1,0 +1,103 @@
+"""A fine-tuning run that was stopped by a signal and resumed is the run that was not, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from finetuning import toy
+
+from bertkit.config import build
+from bertkit.errors import Stopped, UserError
+from bertkit.finetuning import run as module
+from bertkit.finetuning.settings import FinetuneSettings
+
+STEPS = 6
+SMALL = toy.SMALL | {"steps": STEPS, "batch": 8, "evals": 3, "dropout": 0.1, "micro_tokens": 80}
+
+
+def fingerprint(out: Path) -> dict[str, str]:
+    """What a resumed run must reproduce."""
+    files = ("model.safetensors", "metrics.jsonl", "config.json")
+    found = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in files}
+    result = json.loads((out / "result.json").read_text("utf-8"))
+    kept = {key: result["run"][key] for key in ("steps", "best_step", "stopped")}
+    return found | {"result": json.dumps([result["metrics"], result["intervals"], result.get("calibration"), kept])}
+
+
+def stopping_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a real signal while it is at this step."""
+
+    def told(message: str) -> None:
+        if message.startswith(f"step {step}/"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(module, "status", told)
+
+
+def go(case: str, runs, out: str, **changes) -> Path:
+    task, _, _, own = toy.CASES[case]
+    values = toy.files(runs.folder, case, train=40) | {"model": str(runs.model), "out": runs.folder / out}
+    settings = build(FinetuneSettings, {"task": task} | own | SMALL | values | changes)
+    module.finetune(settings)
+    return settings.out
+
+
+@pytest.mark.parametrize("case", ["classify", "tag", "answer", "choose", "embed", "regress"])
+def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(case, runs, monkeypatch):
+    whole = fingerprint(go(case, runs, f"whole-{case}"))
+    for step in range(1, STEPS + 1) if case == "classify" else (2, 3):
+        out = f"stopped-{case}-{step}"
+        with monkeypatch.context() as patch:
+            stopping_after(step, patch)
+            with pytest.raises(Stopped, match="--resume") as stopped:
+                go(case, runs, out)
+        assert stopped.value.signal == signal.SIGTERM
+        assert fingerprint(go(case, runs, out, resume=True)) == whole, f"stopped after step {step}"
+
+
+def test_a_run_stopped_just_as_it_would_end_early_still_ends_there(runs, monkeypatch):
+    changes = {"steps": 20, "evals": 20, "patience": 2, "lr": 1e-6}
+    whole = fingerprint(go("classify", runs, "whole-early", **changes))
+    steps = json.loads((runs.folder / "whole-early/result.json").read_text("utf-8"))["run"]["steps"]
+    assert steps < 20
+    with monkeypatch.context() as patch:
+        stopping_after(steps, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "stopped-early", **changes)
+    assert fingerprint(go("classify", runs, "stopped-early", resume=True, **changes)) == whole
+
+
+def test_a_frozen_run_resumes_too(runs, monkeypatch):
+    whole = fingerprint(go("classify", runs, "whole-frozen", freeze=True))
+    with monkeypatch.context() as patch:
+        stopping_after(4, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "stopped-frozen", freeze=True)
+    assert fingerprint(go("classify", runs, "stopped-frozen", freeze=True, resume=True)) == whole
+
+
+def test_a_run_on_a_time_budget_resumes_at_its_fourth_step(runs, monkeypatch):
+    """Its speed is measured at the fifth step, of which only one was made in this sitting."""
+    changes = {"steps": 0, "minutes": 0.03}
+    with monkeypatch.context() as patch:
+        stopping_after(4, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "budget", **changes)
+    go("classify", runs, "budget", resume=True, **changes)
+    assert json.loads((runs.folder / "budget/result.json").read_text("utf-8"))["run"]["steps"] > 4
+
+
+def test_a_stopped_run_is_not_overwritten_and_not_continued_with_other_labels(runs, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "kept")
+    with pytest.raises(UserError, match="--resume"):
+        go("classify", runs, "kept")
+    with pytest.raises(UserError, match="another labels"):
+        go("classify", runs, "kept", resume=True, labels="spam,ham")

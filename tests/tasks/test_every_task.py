@@ -1,0 +1,193 @@
+"""What holds for every task: it learns, it answers in the contract's words, and nothing is silently lost."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from finetuning import toy
+
+import bertkit
+from bertkit.checkpoint.folder import read_folder
+from bertkit.errors import UserError
+from bertkit.tasks import TASKS, make
+
+KEYS = {
+    "classify": {"label", "score", "scores", "tokens", "cut"},
+    "multi-label": {"labels", "scores", "tokens", "cut"},
+    "pair": {"label", "score", "scores", "tokens", "cut"},
+    "regress": {"value", "tokens", "cut"},
+    "regress-pair": {"value", "tokens", "cut"},
+    "tag": {"tokens", "tags", "entities", "seen", "cut"},
+    "answer": {"answer", "start", "end", "score", "tokens", "cut"},
+    "answer-or-none": {"answer", "start", "end", "score", "tokens", "cut"},
+    "choose": {"choice", "scores", "tokens", "cut"},
+    "embed": {"similarity", "vectors", "tokens", "cut"},
+    "embed-scored": {"similarity", "vectors", "tokens", "cut"},
+}
+# The headline, and what must be beaten by far: the commonest label, the mean, or chance.
+BASELINES = {
+    "classify": ("accuracy", 0.5), "multi-label": ("micro_f1", 0.67), "pair": ("accuracy", 0.5),
+    "regress": ("spearman", 0.0), "regress-pair": ("spearman", 0.0), "tag": ("f1", 0.0), "answer": ("f1", 0.1),
+    "answer-or-none": ("f1", 0.34), "choose": ("accuracy", 0.34), "embed": ("accuracy", 0.09),
+    "embed-scored": ("spearman", 0.0),
+}  # fmt: skip
+
+
+def inputs(case: str, number: int = 20) -> list:
+    """What a user hands to predict: the dev rows without their answers."""
+    _, rows, more, _ = toy.CASES[case]
+    hidden = {"label", "tags", "answers"}
+    return [{k: v for k, v in row.items() if k not in hidden} for row in rows(number, 1, **more)]
+
+
+def test_every_task_has_a_case_here():
+    assert {task for task, *_ in toy.CASES.values()} == set(TASKS)
+    assert set(KEYS) == set(BASELINES) == set(toy.CASES)
+
+
+@pytest.mark.parametrize("case", toy.CASES)
+def test_a_tiny_model_learns_the_task_and_beats_its_baseline(case, runs):
+    result = runs(case).result
+    headline, baseline = BASELINES[case]
+    assert result["headline"] == headline == next(iter(result["metrics"]))
+    assert result["metrics"][headline] > baseline + 0.3
+    low, high = result["intervals"][headline]
+    assert low <= result["metrics"][headline] <= high
+
+
+@pytest.mark.parametrize("case", toy.CASES)
+def test_predictions_have_exactly_the_promised_keys(case, runs):
+    rows = inputs(case)
+    found = runs(case).predict(rows)
+    assert len(found) == len(rows)
+    for said in found:
+        assert set(said) == KEYS[case]
+        assert said["cut"] == 0 and said.get("seen", said["tokens"])
+
+
+@pytest.mark.parametrize("case", toy.CASES)
+def test_predictions_do_not_depend_on_order_or_company(case, runs):
+    rows = inputs(case, 12)
+    together = runs(case).predict(rows)
+    backwards = runs(case).predict(rows[::-1])[::-1]
+    alone = [said for row in rows for said in runs(case).predict([row])]
+    for others in (backwards, alone):
+        for one, two in zip(together, others, strict=True):
+            assert {k: v for k, v in one.items() if isinstance(v, (str, int))} == {
+                k: v for k, v in two.items() if isinstance(v, (str, int))
+            }
+            for key in ("score", "value", "similarity"):
+                if key in one:
+                    assert one[key] == pytest.approx(two[key], abs=1e-4)
+
+
+@pytest.mark.parametrize("case", toy.CASES)
+def test_a_finished_run_opens_again_as_the_same_object(case, runs):
+    run = runs(case)
+    again = bertkit.load(run.result["out"], precision="fp32")
+    rows = inputs(case, 6)
+    for one, two in zip(run.predict(rows), again.predict(rows), strict=True):
+        one.pop("vectors", None), two.pop("vectors", None)
+        assert one == two
+    dev = runs.folder / f"{case}-dev.jsonl"
+    assert again.evaluate(dev) == pytest.approx(dict(run.result["metrics"]), abs=1e-6)
+
+
+@pytest.mark.parametrize("case", ["classify", "pair", "multi-label", "tag"])
+def test_label_names_are_the_users_strings_in_every_file(case, runs):
+    out = runs(case).result["out"]
+    wanted = {
+        "pair": ["different", "same"], "classify": ["ham", "spam"], "multi-label": ["ham", "spam"],
+        "tag": ["B-LOC", "B-PER", "I-LOC", "O"],
+    }[case]  # fmt: skip
+    config = hf.AutoConfig.from_pretrained(out)
+    assert [config.id2label[n] for n in range(config.num_labels)] == wanted
+    assert config.label2id == {name: n for n, name in enumerate(wanted)}
+    assert json.loads((runs.folder / f"run-{case}" / "bertkit.json").read_text("utf-8"))["labels"] == wanted
+    written = (runs.folder / f"run-{case}" / "config.json").read_text("utf-8")
+    assert "LABEL_0" not in written
+
+
+CLASSES = {
+    "classify": hf.AutoModelForSequenceClassification, "multi-label": hf.AutoModelForSequenceClassification,
+    "pair": hf.AutoModelForSequenceClassification, "regress": hf.AutoModelForSequenceClassification,
+    "regress-pair": hf.AutoModelForSequenceClassification, "tag": hf.AutoModelForTokenClassification,
+    "answer": hf.AutoModelForQuestionAnswering, "choose": hf.AutoModelForMultipleChoice, "embed": hf.AutoModel,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CLASSES)
+@torch.no_grad()
+def test_the_folder_opens_in_transformers_and_gives_the_same_numbers(case, runs):
+    out = runs(case).result["out"]
+    theirs = CLASSES[case].from_pretrained(out).eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(out)
+    ours = read_folder(runs.folder / f"run-{case}").model.eval()
+    run = runs(case)
+    items = run.task.encode(run.task.wrap(inputs(case, 3)), run.tokenizer, run.windows())
+    for item in items:
+        batch = run.task.collate([item], training=False)
+        encoded = ours.encoder(batch)
+        for n, row in enumerate(item.rows):
+            ids, segments = torch.tensor([row.ids]), torch.tensor([row.segments or [0] * len(row.ids)])
+            shape = (ids[None], segments[None]) if case == "choose" else (ids, segments)
+            answer = theirs(input_ids=shape[0], token_type_ids=shape[1])
+            if case == "tag":
+                mine, wanted = batch.split(ours.ask("token", encoded))[n], answer.logits[0]
+            elif case == "answer":
+                mine = batch.split(ours.ask("span", encoded))[n]
+                wanted = torch.stack([answer.start_logits[0], answer.end_logits[0]], -1)
+            elif case == "embed":
+                mine, wanted = batch.split(encoded.tokens)[n], answer.last_hidden_state[0]
+            else:
+                mine, wanted = batch.restore(ours.ask(run.task.head, encoded))[n], answer.logits[0]
+            torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=1e-4)
+    text = "the old house in paris"
+    assert tokenizer(text)["input_ids"] == run.tokenizer.encode(text).ids
+
+
+@pytest.mark.parametrize("case", toy.CASES)
+def test_an_empty_text_is_answered_like_any_other(case, runs):
+    (row,) = inputs(case, 1)
+    empty = {k: "" if isinstance(v, str) else v for k, v in row.items()}
+    if case == "tag":
+        empty = ""
+    (said,) = runs(case).predict([empty])
+    assert set(said) == KEYS[case] and said["cut"] == 0
+    if case.startswith("answer"):
+        assert (said["answer"], said["start"], said["end"]) == ("", -1, -1)
+    numbers = [v for v in said.values() if isinstance(v, float)]
+    assert np.isfinite(numbers).all()
+
+
+WRONG = {
+    "classify": [[3], [{"txt": "no text"}], [{"text": None}]],
+    "pair": [["one text"], [{"text": "no second"}]],
+    "regress": [[("a", "b")]],
+    "regress-pair": [["one text"]],
+    "tag": [[["a", 3]], [{"words": ["a"]}]],
+    "answer": [["only a question"], [{"question": "no context"}]],
+    "choose": [["no choices"], [{"text": "a", "choices": "b"}]],
+    "embed": [["one text"]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_input_of_the_wrong_kind_is_named_and_refused(case, runs):
+    for wrong in WRONG[case]:
+        with pytest.raises(UserError, match="Input 1 is"):
+            runs(case).predict(wrong)
+
+
+def test_an_unknown_task_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="'classify'"):
+        make("clasify")
+
+
+def test_a_model_without_a_task_says_that_it_must_be_fine_tuned(runs):
+    with pytest.raises(UserError, match="finetune"):
+        bertkit.load(str(runs.model)).predict(["text"])
