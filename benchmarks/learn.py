@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-import _harness  # noqa: E402
+import _harness
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "corpus" / "en_wikipedia.txt.xz"
 
