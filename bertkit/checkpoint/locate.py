@@ -30,7 +30,8 @@ def locate(name: str | Path) -> Path:
     there = embedded() or ["none yet"]
     raise UserError(
         f"There is no model '{name}': not a folder here, not an embedded model ({', '.join(there)}), "
-        f"and not a hub name (org/name). {suggest(str(name), there) if embedded() else ''}".rstrip()
+        "and not a hub name. Give a folder that bertkit or transformers wrote, or a name such as "
+        f"google-bert/bert-base-uncased. {suggest(str(name), there) if embedded() else ''}".rstrip()
     )
 
 
