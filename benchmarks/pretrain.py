@@ -118,7 +118,7 @@ def main() -> None:
         rows: list[Row] = []
         with tempfile.TemporaryDirectory() as temporary:
             folders: dict[int, Path] = {}
-            for case in FORMS[asked.form]:
+            for case in (case for case in FORMS[asked.form] if case.name.startswith(asked.case)):
                 if case.vocabulary not in folders:
                     folders[case.vocabulary] = folder = Path(temporary) / str(case.vocabulary)
                     folder.mkdir()
