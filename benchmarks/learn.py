@@ -74,7 +74,8 @@ def learn(folder: Path, minutes: float, args: argparse.Namespace) -> list[dict]:
         config.preset("bert-tiny"),
         {
             "preset": "bert-tiny", "data": folder / "store", "out": folder / "run", "minutes": minutes,
-            "lengths": [[0.6, 64], [0.4, 128]], "held_out": 0.02, "eval_tokens": 65536, "threads": args.threads,
+            "lengths": [[0.6, 64], [0.4, 128]],
+            "eval_length": 128, "held_out": 0.02, "eval_tokens": 65536, "threads": args.threads,
             "batch_tokens": 4096, "model": {"dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0},
             "masking": {"copies": 0}, "loop": {"lr": 2e-3, "warmup": 0.05},
         },

@@ -26,7 +26,7 @@ class Evaluation:
     def __init__(self, built: Built, world: World) -> None:
         self.built, self.world = built, world
         s = built.settings
-        length = s.length_plan[0][1]
+        length = s.eval_length or s.length_plan[0][1]
         masking = replace(s.masking, rate=0.15, rate_end=0.0, copies=1)
         self.feed = PretrainingFeed(
             built.store, built.held_out, packing=s.packing, masking=masking, plan=[Phase(0, 1, length, 1)],

@@ -30,6 +30,7 @@ class PretrainSettings(Common):
     plan: bool = option(False, "Measure for 20 seconds, say what the run will cost, and stop.")
     eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
     eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.")
+    eval_length: int = option(0, "Length of the held-out examples; 0: the first of lengths.", hidden=True)
     held_out: float = option(0.01, "Share of the documents kept for evaluation.")
     save_minutes: float = option(10.0, "Save at least this often.")
     save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.")
