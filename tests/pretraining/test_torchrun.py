@@ -64,3 +64,17 @@ def test_two_processes_resume_to_the_last_bit(whole, make, tmp_path):
     for name in ("model.safetensors", "metrics.jsonl"):
         ours, theirs = (hashlib.sha256((f / name).read_bytes()).hexdigest() for f in (whole, tmp_path / "run"))
         assert ours == theirs, name
+
+
+def losses(run: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(run / "metrics.jsonl") if "loss" in row]
+
+
+def test_sharded_weights_give_the_same_losses_and_resume_unsharded(whole, make, tmp_path):
+    run = tmp_path / "run"
+    torchrun(make("bert-tiny", run, **RUN), tmp_path, "--shard")
+    assert len(losses(whole)) == 4
+    assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
+    shutil.rmtree(list_generations(run / "checkpoints")[-1])
+    pretrain(make("bert-tiny", run, **RUN, resume=True))
+    assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
