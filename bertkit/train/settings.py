@@ -12,6 +12,11 @@ from bertkit.train.schedule import SHAPES
 class LoopSettings:
     """How weights are changed."""
 
+    optimizer: str = option(
+        "adamw",
+        "What changes the weights; muon: the layers' matrices by Muon, the rest by AdamW.",
+        choices=("adamw", "muon"),
+    )
     lr: float = option(1e-3, "Peak learning rate.")
     warmup: float = option(0.1, "Share of the steps in which the rate rises.")
     schedule: str = option("linear", "How the rate falls.", choices=tuple(SHAPES))

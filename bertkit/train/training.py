@@ -14,7 +14,7 @@ from bertkit.data.batch import Batch
 from bertkit.data.feed import Ahead, Feed
 from bertkit.errors import UserError
 from bertkit.objectives.objective import Objective
-from bertkit.train.optimizer import load_optimizer_tensors, make_optimizer, named, optimizer_tensors, set_rate
+from bertkit.train.optimizer import load_optimizer_tensors, make_optimizers, named, optimizer_tensors, set_rate
 from bertkit.train.schedule import rate
 from bertkit.train.settings import LoopSettings
 from bertkit.train.world import World, is_sharded, like, whole
@@ -51,8 +51,8 @@ class Training:
 
     def __post_init__(self) -> None:
         s = self.settings
-        self.optimizer = make_optimizer(
-            self.objective, decay=s.decay, betas=(s.beta1, s.beta2), eps=s.eps, scale=self.scale
+        self.optimizers = make_optimizers(
+            self.objective, kind=s.optimizer, decay=s.decay, betas=(s.beta1, s.beta2), eps=s.eps, scale=self.scale
         )
         self.parameters = list(named(self.objective).values())
         self.sharded = any(is_sharded(parameter) for parameter in self.parameters)
@@ -112,9 +112,10 @@ class Training:
         length = self.world.clip(self.parameters, s.clip)
         if not math.isfinite(total) or not math.isfinite(length):
             self._refuse(total, length, lr, means, blamed)
-        set_rate(self.optimizer, lr)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        set_rate(self.optimizers, lr)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         self._follow()
         return Step(self.done, total, means, lr, length, int(counts["tokens"]))
 
@@ -138,7 +139,7 @@ class Training:
         """All that must be saved, by file. Every rank must ask for it."""
         found = {
             "weights": {name: whole(p.detach()) for name, p in named(self.objective).items()},
-            "optimizer": optimizer_tensors(self.optimizer, self.objective),
+            "optimizer": optimizer_tensors(self.optimizers, self.objective),
         }
         averaged = {name: whole(tensor) for name, tensor in self.average.items()}
         return found | ({"average": averaged} if averaged else {})
@@ -153,7 +154,7 @@ class Training:
         saved = tensors("weights")
         for name, parameter in named(self.objective).items():
             parameter.copy_(like(saved[name], parameter))
-        load_optimizer_tensors(self.optimizer, self.objective, tensors("optimizer"))
+        load_optimizer_tensors(self.optimizers, self.objective, tensors("optimizer"))
         if self.average:
             current = named(self.objective)
             self.average = {name: like(t, current[name]).clone() for name, t in tensors("average").items()}

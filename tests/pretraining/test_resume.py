@@ -53,6 +53,19 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(preset, make, tmp_pa
         assert fingerprint(out) == whole, f"stopped after step {step}"
 
 
+def test_muon_and_its_memory_resume_too(make, tmp_path, monkeypatch):
+    def settings(out: str, **more):
+        return make("modern-tiny", tmp_path / out, loop={"optimizer": "muon"}, **more)
+
+    pretrain(settings("whole"))
+    stop_after(3, monkeypatch)
+    with pytest.raises(Stopped):
+        pretrain(settings("stopped"))
+    monkeypatch.undo()
+    pretrain(settings("stopped", resume=True))
+    assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
+
+
 def test_a_second_run_in_the_same_folder_needs_resume(make, tmp_path):
     pretrain(make("bert-tiny", tmp_path / "run", steps=2))
     with pytest.raises(UserError, match="--resume"):

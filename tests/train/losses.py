@@ -46,7 +46,7 @@ def gradients(run: Training) -> list[dict[str, Tensor]]:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         seen.append({names[id(p)]: p.grad.clone() for p in parameters if p.grad is not None})
 
-    run.optimizer.register_step_pre_hook(look)
+    run.optimizers[0].register_step_pre_hook(look)
     return seen
 
 

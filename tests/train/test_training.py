@@ -13,7 +13,7 @@ from losses import STEPS, Distance, Numbers, gradients, training
 
 from bertkit.model.config import Config
 from bertkit.model.heads import Model
-from bertkit.train.optimizer import make_optimizer, named
+from bertkit.train.optimizer import make_optimizers, named, set_rate
 from bertkit.train.schedule import rate
 from bertkit.train.settings import LoopSettings
 from bertkit.train.training import NotFinite, Training
@@ -87,12 +87,34 @@ def test_adamw_is_the_one_written_down():
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_norms_and_biases_never_decay_and_all_else_does(norm):
     model = Model(Config(vocabulary=50, width=16, depth=2, heads=2, inner=24, norm=norm), {"words": 0, "text": 3})
-    optimizer = make_optimizer(model, decay=0.1, betas=(0.9, 0.99), eps=1e-6)
+    (optimizer,) = make_optimizers(model, decay=0.1, betas=(0.9, 0.99), eps=1e-6)
     decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
         is_free = name.endswith("bias") or "norm" in name
         assert decays[id(parameter)] == (0.0 if is_free else 0.1), name
     assert len(decays) == len(list(model.parameters()))
+
+
+def test_muon_takes_the_matrices_of_the_layers_and_adamw_all_else():
+    model = Model(Config(vocabulary=50, width=16, depth=2, heads=2, inner=24), {"words": 0})
+    adamw, muon = make_optimizers(model, kind="muon", decay=0.1, betas=(0.9, 0.99), eps=1e-6)
+    owned = [{id(p) for group in o.param_groups for p in group["params"]} for o in (adamw, muon)]
+    assert not owned[0] & owned[1]
+    for name, parameter in model.named_parameters():
+        assert (id(parameter) in owned[1]) == (".layers." in name and parameter.dim() == 2), name
+
+
+def test_a_step_of_muon_turns_all_directions_alike():
+    model = Model(Config(vocabulary=50, width=16, depth=1, heads=2, inner=24))
+    _, muon = make_optimizers(model, kind="muon", decay=0.0, betas=(0.9, 0.99), eps=1e-6)
+    matrix = model.encoder.layers[0].feed_forward.narrow.weight  # (16, 24)
+    before = matrix.detach().clone()
+    matrix.grad = torch.randn(16, 24, generator=torch.Generator().manual_seed(0))
+    set_rate([muon], 0.01)
+    muon.step()
+    stretched = torch.linalg.svdvals(matrix.detach() - before) / (0.01 * 0.2 * 24**0.5)
+    assert stretched.min() > 0.3 and stretched.max() < 1.5  # Newton–Schulz is rough on purpose
+    assert torch.linalg.svdvals(matrix.grad).max() / torch.linalg.svdvals(matrix.grad).min() > 5
 
 
 def test_a_parameters_share_of_the_rate_is_its_own():
@@ -175,7 +197,7 @@ def test_the_end_of_a_run_can_be_moved_while_it_runs():
 def test_models_with_and_without_biases_have_both_kinds_of_parameters():
     for bias in (True, False):
         config = Config(vocabulary=50, width=16, depth=1, heads=2, inner=24, bias=bias, norm_bias=bias)
-        groups = make_optimizer(Model(config), decay=0.1, betas=(0.9, 0.99), eps=1e-6).param_groups
+        groups = make_optimizers(Model(config), decay=0.1, betas=(0.9, 0.99), eps=1e-6)[0].param_groups
         assert {group["weight_decay"] for group in groups} == {0.0, 0.1}
 
 
