@@ -11,10 +11,14 @@ __version__ = "0.1.0"
 
 
 def load(name: str, precision: str = "auto", device: str = "auto") -> Predictor:
-    """Open a model: an embedded name (`en`, `zh`), a folder, or a hub name `org/name`."""
-    from bertkit.predictor import Predictor
+    """Open a model: an embedded name (`en`, `zh`), a folder, or a hub name `org/name`.
 
-    return Predictor.load(name, precision, device)
+    A folder that `compare` or `learn` wrote opens too, with the methods its kind has.
+    """
+    from bertkit.comparing.opening import open_model
+
+    opened: Predictor = open_model(name, precision, device)
+    return opened
 
 
 def finetune(task: str, **settings: Any) -> Predictor:

@@ -24,17 +24,20 @@ FLOORS = [
     ["objectives.objective"],  # the loop knows the shape of an objective, never one of them
     ["train"],
     ["checkpoint"],
-    ["tasks", "ancestors", "compress"],
+    ["tasks", "compress"],
     ["objectives"],
     ["scoring"],
     ["predictor"],
+    ["layer_probe"],
     ["pretraining", "finetuning"],
+    ["ancestors"],  # built on the same runs as BERT
+    ["comparing"],
     ["verbs", "sklearn"],
     ["cli", "server"],
     ["__init__", "__main__"],
 ]
 # Pages are made by those who finish a run; nothing below them knows of pages.
-ONLY_FOR = {"report": {"report", "verbs", "pretraining", "finetuning", "server", "compress"}}
+ONLY_FOR = {"report": {"report", "verbs", "pretraining", "finetuning", "comparing", "server", "compress"}}
 # Known and to be mended: a run's report borrows the machine's description from a verb.
 TOLERATED = {("pretraining/run.py", "bertkit.verbs.doctor")}
 

@@ -13,17 +13,18 @@ from torch import Tensor
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.rows import Windows
 from bertkit.errors import Stopped, UserError
 from bertkit.finetuning import data as rows_of_run
 from bertkit.finetuning.feed import SupervisedFeed
 from bertkit.finetuning.finish import finish, report
 from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.model.crf import Crf
 from bertkit.model.heads import Model
 from bertkit.model.init import initialise
 from bertkit.model.prepare import choose
 from bertkit.objectives.supervised import Supervised
-from bertkit.tasks import make
 from bertkit.tasks.outputs import outputs_of
 from bertkit.tasks.task import Task
 from bertkit.telling import note, status
@@ -35,6 +36,7 @@ from bertkit.train.training import Training
 
 LEAST_STEPS = 300  # tiny sets need more passes: fewer steps are the main cause of failed fine-tuning
 MOST_PASSES = 20
+CRF_RATE = 1e-2  # a CRF's scores start from nothing and are compared with logits: at an encoder's rate they stay there
 
 
 class Finetuning:
@@ -48,16 +50,13 @@ class Finetuning:
         self.threads = machine.set_up(s.threads)
         self.world = worlds.join(machine.device_for(s.device))
         torch.manual_seed(s.seed)
-        options: dict[str, Any] = {"multi_label": True} if s.multi_label else {}
-        given = labels or tuple(name.strip() for name in s.labels.split(",") if name.strip())
-        self.task: Task = make(s.task, labels=given, options=options)
-        if s.merge:
-            self.task.merge = s.merge
+        self.task: Task = rows_of_run.task_of(s, labels)
         self.split = split or rows_of_run.read_split(s, self.task)
         self.task.learn(self.split.examples["train"])
         for role in ("dev", "test"):
             self.task.check(self.split.examples.get(role, ()), str(getattr(s, role) or s.train))
-        self._weigh()
+        if s.class_weights:
+            self.task.options["class_weights"] = rows_of_run.class_weights(self.task, self.split.examples["train"])
         self.folder = self._open()
         self.model: Model = self.folder.model
         self._shape_model()
@@ -80,7 +79,17 @@ class Finetuning:
         if not self.task.labels:
             folder.labels = ("value",) if s.task == "regress" else ()
         folder.raw_config.pop("id2label", None)
+        folder.model.crf = Crf(len(self.task.labels)) if s.crf else None
+        folder.pooling = self._pooling(folder.pooling) if s.task == "embed" else None
         return folder
+
+    def _pooling(self, given: Pooling | None) -> Pooling:
+        """How vectors are made: as the starting folder makes them where that can be done, else by the mean."""
+        if given and given.refused:
+            note(f"{self.settings.model} makes its vectors with {given.refused}; here they are learnt without.")
+        pooling = given if given and not given.refused else Pooling()
+        self.task.options["pool"] = pooling.mode
+        return pooling
 
     def _shape_model(self) -> None:
         """Re-initialise top layers, freeze the encoder: as asked."""
@@ -92,13 +101,6 @@ class Finetuning:
             encoder.requires_grad_(False)
         encoder.dtype = choose(s.precision, self.world.device)
         self.model.to(self.world.device)
-
-    def _weigh(self) -> None:
-        if not self.settings.class_weights:
-            return
-        counts = rows_of_run.label_counts(self.split.examples["train"])
-        mean = sum(counts.values()) / max(1, len(counts))
-        self.task.options["class_weights"] = {name: mean / count for name, count in counts.items() if count}
 
     def _tell_cut(self) -> None:
         for role, items in self.items.items():
@@ -119,6 +121,8 @@ class Finetuning:
         """A parameter's share of the learning rate under layer-wise decay."""
         decay, depth = self.settings.layer_decay, self.model.config.unique_layers
         parts = name.split(".")
+        if "crf" in parts:
+            return CRF_RATE / self._rate()
         if decay == 1.0 or "encoder" not in parts:
             return 1.0
         number = int(parts[parts.index("layers") + 1]) if "layers" in parts else -1
@@ -178,8 +182,9 @@ class Finetuning:
                 status(f"step {step.step + 1:,}/{training.steps:,}  loss {step.loss:.3f}  about {left:.0f} s to go")
             done = step.step + 1
             out_of_time = bool(s.minutes) and run.elapsed() > s.minutes * 60
-            if s.minutes and done == 5 and not s.steps and not s.epochs:
-                training.set_steps(max(10, int(s.minutes * 60 * 0.85 / float(np.mean(seconds[1:] or seconds)))))
+            if s.minutes and done == 5 and not s.steps:
+                fits = max(10, int(s.minutes * 60 * 0.85 / float(np.mean(seconds[1:] or seconds))))
+                training.set_steps(min(fits, training.steps) if s.epochs else fits)
                 every = max(1, training.steps // evals)
             if done % every == 0 or done == training.steps or out_of_time:
                 bad = 0 if self._evaluate(run, done) else bad + 1
@@ -258,6 +263,8 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any]:
     try:
         if settings.search:
             settings = searched(settings)
+        if settings.seeds > 1 and settings.folds > 1:
+            raise UserError("--seeds and --folds each train many times. Ask for one of them.")
         if settings.seeds > 1:
             return seeded(settings)
         if settings.folds > 1:

@@ -12,7 +12,10 @@ VERBS = {  # the order of `bertkit --help`
     "finetune": "Fine-tune a model on labelled rows.",
     "evaluate": "Score a model on labelled rows, with intervals.",
     "predict": "Answer the rows of a file.",
+    "compare": "The ladder from the most frequent label to BERT on your rows: is it worth it?",
     "fill": "Guess the masked words of a text.",
     "embed": "Turn texts into vectors.",
+    "seq2seq": "Train the Transformer on pairs of texts.",
+    "rewrite": "Turn texts into others with a trained Transformer.",
     "convert": "Bring a checkpoint into a folder that bertkit and transformers open.",
 }

@@ -23,12 +23,11 @@ def run(settings: Settings) -> dict[str, Any]:
     import shutil
 
     from bertkit import machine, samples
-    from bertkit.ancestors.bag_of_words import RIVALS
     from bertkit.checkpoint.locate import embedded
+    from bertkit.comparing.ladder import Given, ladder
     from bertkit.errors import UserError
     from bertkit.finetuning.run import Finetuning
     from bertkit.finetuning.settings import FinetuneSettings
-    from bertkit.metrics import classification
     from bertkit.predictor import Predictor
     from bertkit.telling import note
 
@@ -52,14 +51,11 @@ def run(settings: Settings) -> dict[str, Any]:
     )  # fmt: skip
     finetuning = Finetuning(tuned)
     result = finetuning.go()
-    train, test = (finetuning.split.examples[role] for role in ("train", "test"))
-    gold = [row.label for row in test]
+    train, dev, test = (finetuning.split.examples[role] for role in ("train", "dev", "test"))
     result["baselines"] = {}
-    for rival in RIVALS:
-        said = (
-            rival().fit([row.text for row in train], [row.label for row in train]).predict([row.text for row in test])
-        )
-        result["baselines"][rival.name] = dict(classification(gold, said, list(finetuning.task.labels)))
+    for rung in ladder("classify", ("majority", "tfidf"), Given()):
+        rival = rung.make(Given()).fit(finetuning.task, train, dev, seed=settings.seed, minutes=0.0)
+        result["baselines"][rival.name] = dict(finetuning.task.score(test, rival.predict(test)))
     predictor = Predictor.load(out / "model", settings.precision, settings.device)
     fresh = samples.path(settings.lang, "fresh.txt").read_text("utf-8").splitlines()
     result["predictions"] = [{"text": text, **_short(p)} for text, p in zip(fresh, predictor.predict(fresh))]

@@ -26,14 +26,14 @@ class Settings(Common):
 def run(settings: Settings) -> dict[str, Any]:
     """Score a model on a labelled file."""
     from bertkit import machine, metrics
+    from bertkit.comparing.opening import open_model
     from bertkit.errors import UserError, suggest
-    from bertkit.predictor import Predictor
     from bertkit.tasks.task import Reading
 
     machine.set_up(settings.threads)
     if settings.task not in ("", "minimal-pairs"):
         raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, ['minimal-pairs'])}")
-    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    predictor = open_model(settings.model, settings.precision, settings.device)
     if settings.task == "minimal-pairs":
         from bertkit.tasks.minimal_pairs import judge
 

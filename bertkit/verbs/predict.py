@@ -32,12 +32,13 @@ def run(settings: Settings) -> dict[str, Any] | None:
     from contextlib import nullcontext
 
     from bertkit import machine
+    from bertkit.comparing.opening import open_model
     from bertkit.data.writers import open_writer
-    from bertkit.predictor import AT_ONCE, Predictor
+    from bertkit.predictor import AT_ONCE
     from bertkit.telling import note, track
 
     machine.set_up(settings.threads)
-    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    predictor = open_model(settings.model, settings.precision, settings.device)
     start = time.perf_counter()
     rows = cut_rows = cut = tokens = 0
     source = iter(track(examples(settings, predictor), f"predicting {settings.file}"))

@@ -1,0 +1,76 @@
+"""Logistic regression on given features, kept as two plain arrays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+IMPOSSIBLE = -50.0  # the logit of a label that no training row had
+
+
+class LinearModel:
+    """weights: (labels, features). bias: (labels,)."""
+
+    def fit(
+        self, features: Any, labels: NDArray[Any], count: int, *, strengths: Sequence[float] = (1.0,), seed: int = 0
+    ) -> Self:
+        """Learn; of several inverse strengths of regularisation the best in threefold cross-validation is taken."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+        model: Any = LogisticRegression(max_iter=1000, C=strengths[0], random_state=seed)
+        if len(strengths) > 1 and min(Counter(labels.tolist()).values()) >= 3:
+            folds = StratifiedKFold(3, shuffle=True, random_state=seed)
+            search = GridSearchCV(model, {"C": list(strengths)}, cv=folds)
+            model = search.fit(features, labels).best_estimator_
+        else:
+            model.fit(features, labels)
+        weights, bias = model.coef_, model.intercept_
+        if len(weights) == 1:  # two labels: scikit-learn keeps the second one's logit alone
+            weights, bias = np.vstack([np.zeros_like(weights), weights]), np.concatenate([[0.0], bias])
+        return self._take(model.classes_, weights, bias, count)
+
+    @classmethod
+    def of(cls, classes: NDArray[Any], weights: Floats, bias: Floats, count: int) -> Self:
+        """From weights made elsewhere, a row for each of these classes."""
+        return cls()._take(classes, weights, bias, count)
+
+    def _take(self, classes: NDArray[Any], weights: Floats, bias: Floats, count: int) -> Self:
+        self.weights = np.zeros((count, weights.shape[1]))
+        self.bias = np.full(count, IMPOSSIBLE)
+        self.weights[classes], self.bias[classes] = weights, bias
+        return self
+
+    def probabilities(self, features: Any) -> Floats:
+        """(rows, labels)"""
+        logits = np.asarray(features @ self.weights.T) + self.bias
+        raised = np.exp(logits - logits.max(1, keepdims=True))
+        return raised / raised.sum(1, keepdims=True)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers learnt."""
+        return self.weights.size + self.bias.size
+
+    def save(self, folder: Path) -> None:
+        """As safetensors, in half the precision it was learnt in."""
+        from safetensors.numpy import save_file
+
+        arrays = {"weights": self.weights.astype(np.float32), "bias": self.bias.astype(np.float32)}
+        save_file(arrays, folder / "linear.safetensors")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """What was saved."""
+        from safetensors.numpy import load_file
+
+        model = cls()
+        arrays = load_file(folder / "linear.safetensors")
+        model.weights, model.bias = arrays["weights"].astype(np.float64), arrays["bias"].astype(np.float64)
+        return model

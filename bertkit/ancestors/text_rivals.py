@@ -1,0 +1,133 @@
+"""Text classifiers made of ancestors: one n-gram model a label, and means of word vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.ancestors.linear import LinearModel
+from bertkit.ancestors.vector_corpus import words_of
+from bertkit.ancestors.vectors import WordVectors
+
+Floats = NDArray[np.float64]
+
+
+class NgramClassifier:
+    """Which label's own n-gram model finds the text least surprising, weighed by how frequent the label is."""
+
+    name = "n-gram a label"
+
+    def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, **__: Any) -> Self:
+        """One model a label."""
+        from bertkit.ancestors.ngram import NgramModel, NgramSettings
+
+        rows = np.asarray(labels)
+        # A word counts as seen from its first time: each label's text is small.
+        settings = NgramSettings(order=3, min_count=1, cased=False)
+        self.seen = np.bincount(rows, minlength=count)
+        self.models = {
+            int(label): NgramModel(settings).fit([text for text, own in zip(texts, labels) if own == label])
+            for label in np.flatnonzero(self.seen)
+        }
+        return self
+
+    def probabilities(self, texts: Sequence[str]) -> Floats:
+        """Bayes' rule. (texts, labels)"""
+        logs = np.full((len(texts), len(self.seen)), -np.inf)
+        for label, model in self.models.items():
+            logs[:, label] = np.array(model.score(texts)) + np.log(self.seen[label] / self.seen.sum())
+        raised = np.exp(logs - logs.max(1, keepdims=True))
+        return raised / raised.sum(1, keepdims=True)
+
+    @property
+    def parameters(self) -> int:
+        """n-grams kept."""
+        return sum(sum(model.ngrams) for model in self.models.values())
+
+    def save(self, folder: Path) -> None:
+        """A folder a label."""
+        (folder / "seen.json").write_text(json.dumps(self.seen.tolist()), "utf-8")
+        for label, model in self.models.items():
+            model.save(folder / f"label-{label}")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """What was saved."""
+        from bertkit.ancestors.ngram import NgramModel
+
+        model = cls()
+        model.seen = np.array(json.loads((folder / "seen.json").read_text("utf-8")))
+        model.models = {int(n): NgramModel.load(folder / f"label-{n}") for n in np.flatnonzero(model.seen)}
+        return model
+
+
+@dataclass
+class MeanOfVectors:
+    """The mean of a text's word vectors under logistic regression.
+
+    source: vectors made elsewhere; without it they are learnt from the training texts. how: word2vec or glove.
+    """
+
+    how: str = "word2vec"
+    source: WordVectors | None = None
+
+    @property
+    def name(self) -> str:
+        """Which vectors."""
+        return {"word2vec": "word2vec mean + logistic regression", "glove": "GloVe mean + logistic regression"}[
+            self.how
+        ]
+
+    def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
+        """Vectors first where there are none, then weights."""
+        wide = sum(ord(c) > 0x2E7F for text in texts for c in text) > sum(map(len, texts)) / 4
+        self.units = "jieba" if wide else "words"
+        self.vectors = self.source or self._learnt([words_of(text, self.units) for text in texts], seed)
+        self.linear = LinearModel().fit(
+            self._features(texts), np.asarray(labels), count, strengths=(0.1, 1.0, 10.0, 100.0), seed=seed
+        )
+        return self
+
+    def _learnt(self, sentences: list[list[str]], seed: int) -> WordVectors:
+        from bertkit.ancestors import glove, word2vec
+
+        words = sum(map(len, sentences))
+        passes = int(np.clip(2_000_000 // max(1, words), 5, 50))  # a small text is read more often
+        # Co-occurrence counts need no more passes than this; window and width are each program's own.
+        if self.how == "glove":
+            return glove.train(sentences, glove.GloveSettings(min_count=2, epochs=25, seed=seed))
+        return word2vec.train(sentences, word2vec.Word2VecSettings(min_count=2, epochs=passes, seed=seed))
+
+    def _features(self, texts: Sequence[str]) -> Floats:
+        means = np.stack([self.vectors.mean_of(text, self.units) for text in texts]).astype(np.float64)
+        return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
+
+    def probabilities(self, texts: Sequence[str]) -> Floats:
+        """(texts, labels)"""
+        return self.linear.probabilities(self._features(texts))
+
+    @property
+    def parameters(self) -> int:
+        """Vectors and weights."""
+        return self.vectors.matrix.size + self.linear.parameters
+
+    def save(self, folder: Path) -> None:
+        """Vectors in word2vec's own format, weights beside them."""
+        self.vectors.save(folder / "vectors.bin")
+        self.linear.save(folder)
+        (folder / "vectors.json").write_text(json.dumps({"how": self.how, "units": self.units}), "utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """What was saved."""
+        described = json.loads((folder / "vectors.json").read_text("utf-8"))
+        model = cls(described["how"])
+        model.units = described["units"]
+        model.vectors, model.linear = WordVectors.load(folder / "vectors.bin"), LinearModel.load(folder)
+        return model

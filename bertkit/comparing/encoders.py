@@ -1,0 +1,119 @@
+"""BERT among the contenders: its frozen vectors under logistic regression, and the whole of it fine-tuned."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.ancestors.linear import LinearModel
+from bertkit.checkpoint.folder import write_folder as write_model
+from bertkit.finetuning.data import Split
+from bertkit.finetuning.run import LEAST_STEPS, MOST_PASSES, Finetuning
+from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.predictor import Predictor
+from bertkit.tasks.task import Prediction, Task
+from bertkit.train.saving import write_folder
+
+Text = str | tuple[str, str]
+
+
+class FrozenVectors:
+    """The mean vector of a text by an encoder that stays as it is, under logistic regression.
+
+    Of a pair: both vectors, their product, and the size of their difference.
+    """
+
+    def __init__(self, encoder: Predictor) -> None:
+        self.encoder = encoder
+
+    def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
+        """Weights on standardised vectors."""
+        vectors = self._vectors(texts)
+        self.shift, self.spread = vectors.mean(0), vectors.std(0) + 1e-6
+        self.linear = LinearModel().fit(
+            self._scaled(vectors), np.asarray(labels), count, strengths=(0.001, 0.01, 0.1, 1.0), seed=seed
+        )
+        return self
+
+    def _scaled(self, vectors: NDArray[Any]) -> NDArray[np.float64]:
+        return ((vectors - self.shift) / self.spread).astype(np.float64)
+
+    def _vectors(self, texts: Sequence[Text]) -> NDArray[Any]:
+        if not any(isinstance(text, tuple) for text in texts):
+            return np.asarray(self.encoder.embed([str(text) for text in texts]))
+        a, b = (np.asarray(self.encoder.embed([pair[side] for pair in texts])) for side in (0, 1))
+        return np.hstack([a, b, a * b, abs(a - b)])
+
+    def probabilities(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        """(texts, labels)"""
+        return self.linear.probabilities(self._scaled(self._vectors(texts)))
+
+    @property
+    def parameters(self) -> int:
+        """Of the encoder and the weights."""
+        return sum(p.numel() for p in self.encoder.model.encoder.parameters()) + self.linear.parameters
+
+    def save(self, folder: Path) -> None:
+        """The encoder too: the folder stands by itself."""
+        write_model(folder / "encoder", self.encoder.folder)
+        self.linear.save(folder)
+        scale = {"shift": self.shift.tolist(), "spread": self.spread.tolist()}
+        (folder / "scale.json").write_text(json.dumps(scale), "utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, precision: str = "auto") -> Self:
+        """What was saved."""
+        model = cls(Predictor.load(folder / "encoder", precision))
+        model.linear = LinearModel.load(folder)
+        scale = json.loads((folder / "scale.json").read_text("utf-8"))
+        model.shift, model.spread = np.array(scale["shift"]), np.array(scale["spread"])
+        return model
+
+
+class FineTuned:
+    """A whole encoder (BERT, one of its relatives, or GPT) trained on the task; its folder is any model's folder."""
+
+    def __init__(self, name: str, start: str, *, threads: int = 0, precision: str = "auto") -> None:
+        """start: the model to begin with."""
+        self.name, self.start, self.threads, self.precision = name, start, threads, precision
+
+    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
+        """Passes as `finetune` chooses them, fewer if the time is short."""
+        self._place = tempfile.TemporaryDirectory(prefix="bertkit-compare-")
+        batch = 32
+        passes = min(MOST_PASSES, max(3.0, LEAST_STEPS * batch / len(train)))
+        settings = FinetuneSettings(
+            task=task.name, train=Path("the rows compared"), model=self.start, out=Path(self._place.name) / "run",
+            epochs=passes, minutes=minutes, batch=batch, seed=seed, threads=self.threads, precision=self.precision,
+        )  # fmt: skip
+        split = Split({"train": list(train), "dev": list(dev)})
+        Finetuning(settings, split, task.labels).go()
+        self.predictor = Predictor.load(settings.out, self.precision)
+        return self
+
+    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
+        """By the packed path that `predict` uses."""
+        return self.predictor.predict_examples(examples)
+
+    @property
+    def parameters(self) -> int:
+        """Of encoder and head."""
+        return sum(p.numel() for p in self.predictor.model.parameters())
+
+    def save(self, folder: Path) -> None:
+        """The finished folder without its checkpoints."""
+        source = Path(self._place.name) / "run"
+
+        def copy(target: Path) -> None:
+            for path in source.iterdir():
+                if path.is_file() and path.name != ".lock":
+                    shutil.copyfile(path, target / path.name)
+
+        write_folder(folder, copy)

@@ -1,0 +1,185 @@
+"""The rungs of the ladder, cheapest first: what each contender is called, what it can do, and how it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.comparing.contender import Contender, Tags, Texts
+from bertkit.errors import UserError, suggest
+
+TEXT = ("classify", "pair")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user brings: models that were learnt beforehand. An empty one is made from the rows, or left out."""
+
+    models: tuple[str, ...] = ()
+    vectors: str = ""
+    lm: str = ""
+    elmo: str = ""
+    gpt: str = ""
+    threads: int = 0
+    precision: str = "auto"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """make: a fresh contender from what is given. lacks: why it cannot be made from that, or nothing."""
+
+    key: str
+    tasks: tuple[str, ...]
+    make: Callable[[Given], Contender]
+    lacks: Callable[[Given], str] = field(default=lambda given: "")
+
+
+def _texts(key: str, where: str, kind: str, *, native_pairs: bool = False) -> Rung:
+    """A classifier that needs nothing but the rows."""
+
+    def make(given: Given) -> Contender:
+        model = _class(where, kind)()
+        return Texts(key, model.name, model, native_pairs)
+
+    return Rung(key, TEXT, make)
+
+
+def _class(where: str, kind: str) -> Any:
+    from importlib import import_module
+
+    return getattr(import_module(f"bertkit.{where}"), kind)
+
+
+def _tagger(key: str, where: str, kind: str) -> Rung:
+    def make(given: Given) -> Contender:
+        model = _class(where, kind)()
+        return Tags(key, model.name, model)
+
+    return Rung(key, ("tag",), make)
+
+
+def _vectors(how: str) -> Rung:
+    def make(given: Given) -> Contender:
+        from bertkit.ancestors.text_rivals import MeanOfVectors
+        from bertkit.ancestors.vectors import WordVectors
+
+        model = MeanOfVectors(how, WordVectors.load(given.vectors) if given.vectors and how == "word2vec" else None)
+        return Texts(how, model.name, model)
+
+    return Rung(how, TEXT, make)
+
+
+def _bilstm_texts(given: Given) -> Contender:
+    model = _class("ancestors.bilstm", "BiLstmClassifier")()
+    return Texts("bilstm", "BiLSTM", model)
+
+
+def _bilstm_tags(given: Given) -> Contender:
+    model = _class("ancestors.bilstm", "BiLstmTagger")()
+    return Tags("bilstm-tags", "BiLSTM", model)
+
+
+def _elmo(kind: str) -> Callable[[Given], Contender]:
+    def make(given: Given) -> Contender:
+        elmo = _class("ancestors.elmo", "Elmo").load(Path(given.elmo))
+        model = _class("ancestors.bilstm", kind)(features=elmo)
+        if kind == "BiLstmTagger":
+            return Tags("elmo-tags", "ELMo + BiLSTM", model)
+        return Texts("elmo", "ELMo + BiLSTM", model)
+
+    return make
+
+
+def _sequence(start: str, name: str) -> Callable[[Given], Contender]:
+    def make(given: Given) -> Contender:
+        lm = _class("ancestors.left_to_right", "LeftToRight").load(Path(given.lm))
+        return Texts(f"lstm-{start}", name, _class("ancestors.sequence_learning", "SequenceLearning")(lm, start=start))
+
+    return make
+
+
+def _ulmfit(given: Given) -> Contender:
+    lm = _class("ancestors.left_to_right", "LeftToRight").load(Path(given.lm))
+    return Texts("ulmfit", "ULMFiT", _class("ancestors.ulmfit", "Ulmfit")(lm))
+
+
+def _frozen(given: Given) -> Contender:
+    from bertkit.comparing.encoders import FrozenVectors
+    from bertkit.predictor import Predictor
+
+    encoder = Predictor.load(given.models[0], given.precision)
+    name = f"BERT vectors + logistic regression ({_short(given.models[0])})"
+    return Texts("features", name, FrozenVectors(encoder), native_pairs=True)
+
+
+def _frozen_tags(given: Given) -> Contender:
+    from bertkit.predictor import Predictor
+
+    encoder = Predictor.load(given.models[0], given.precision)
+    features = _class("ancestors.six_features", "WordFeatures")(encoder, "concat-last-4")
+    model = _class("ancestors.bilstm", "BiLstmTagger")(features=features)
+    return Tags("features-tags", f"BERT features + BiLSTM ({_short(given.models[0])})", model)
+
+
+def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], Contender]:
+    def make(given: Given) -> Contender:
+        from bertkit.comparing.encoders import FineTuned
+
+        model = start(given)
+        return FineTuned(f"{name} ({_short(model)})", model, threads=given.threads, precision=given.precision)
+
+    return make
+
+
+def _short(model: str) -> str:
+    return Path(model).name if "/" in model else model
+
+
+def _needs(what: str, option: str, how: str) -> Callable[[Given], str]:
+    return lambda given: "" if getattr(given, what) else f"it needs {option}: {how}"
+
+
+_NEEDS_LM = _needs("lm", "--lm FOLDER", "a language model of running text (bertkit learn lstm)")
+_NEEDS_ELMO = _needs("elmo", "--elmo FOLDER", "a bidirectional language model of running text (bertkit learn elmo)")
+_NEEDS_GPT = _needs("gpt", "--gpt MODEL", "a causal model (bertkit pretrain --preset gpt-mini)")
+_NEEDS_MODEL = _needs("models", "--models MODEL", "an encoder's folder, embedded or hub name")
+
+RUNGS = (
+    _texts("majority", "ancestors.bag_of_words", "Majority"),
+    _texts("bayes", "ancestors.bag_of_words", "NaiveBayes", native_pairs=True),
+    _texts("tfidf", "ancestors.bag_of_words", "TfIdf", native_pairs=True),
+    _tagger("frequent-tag", "ancestors.tag_rivals", "FrequentTag"),
+    _tagger("hmm", "ancestors.tag_rivals", "Hmm"),
+    _texts("ngram", "ancestors.text_rivals", "NgramClassifier"),
+    _texts("averaged", "ancestors.averaged", "Averaged"),
+    _vectors("word2vec"),
+    _vectors("glove"),
+    Rung("features", TEXT, _frozen, _NEEDS_MODEL),
+    Rung("bilstm", TEXT, _bilstm_texts),
+    Rung("bilstm-tags", ("tag",), _bilstm_tags),
+    Rung("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),
+    Rung("elmo", TEXT, _elmo("BiLstmClassifier"), _NEEDS_ELMO),
+    Rung("elmo-tags", ("tag",), _elmo("BiLstmTagger"), _NEEDS_ELMO),
+    Rung("lstm-lm", TEXT, _sequence("lm", "LSTM started from a language model"), _NEEDS_LM),
+    Rung("lstm-autoencoder", TEXT, _sequence("autoencoder", "LSTM started from an autoencoder"), _NEEDS_LM),
+    Rung("ulmfit", TEXT, _ulmfit, _NEEDS_LM),
+    Rung("gpt", TEXT, _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
+)
+
+
+def ladder(task: str, wanted: tuple[str, ...], given: Given) -> list[Rung]:
+    """The rungs of a task, cheapest first, a fine-tuned BERT for every model given last; only the `wanted`, if any."""
+    berts = [
+        Rung(f"bert:{model}", (*TEXT, "tag"), _fine_tuned("BERT fine-tuned", lambda given, m=model: m))  # type: ignore[misc]
+        for model in given.models
+    ]
+    rungs = [rung for rung in (*RUNGS, *berts) if task in rung.tasks]
+    if not rungs:
+        raise UserError(f"compare knows the tasks classify, pair and tag, not '{task}'.")
+    known = {rung.key.split("-tags")[0]: rung for rung in rungs} | {"bert": rungs[-1]}
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"There is no contender '{name}' for {task}. {suggest(name, list(known))}")
+    return [rung for rung in rungs if not wanted or rung.key.split("-tags")[0].split(":")[0] in wanted]

@@ -1,0 +1,229 @@
+"""A comparison from rows to verdict: the same splits for all, the cheapest first, as many as fit the time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertkit import machine, metrics
+from bertkit.comparing.contender import Contender
+from bertkit.comparing.ladder import Given, Rung, ladder
+from bertkit.comparing.outlook import outlook
+from bertkit.comparing.settings import CompareSettings
+from bertkit.config import to_plain
+from bertkit.errors import UserError
+from bertkit.finetuning.data import held_out
+from bertkit.report.comparing import comparison_report
+from bertkit.report.verdict import verdict
+from bertkit.tasks import make
+from bertkit.tasks.task import Prediction, Reading, Task
+from bertkit.telling import note
+from bertkit.train.saving import atomic_write
+
+SHARES = (0.25, 0.5)  # of the training rows, for the learning curve
+LEAST_SECONDS = 20.0  # a contender is not begun with less
+
+
+@dataclass
+class Rows:
+    """train learns, choose picks the best pass, judge scores."""
+
+    train: list[Any]
+    choose: list[Any]
+    judge: list[Any]
+    facts: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """One contender's results: predictions of its first seed, a score a seed, and what it cost."""
+
+    rung: Rung
+    name: str
+    predictions: list[Prediction]
+    scores: list[float]
+    row: dict[str, Any] = field(default_factory=dict)
+
+
+def compare(settings: CompareSettings) -> dict[str, Any]:
+    """Run it. Returns what the report shows."""
+    machine.set_up(settings.threads)
+    return _Comparison(settings).go()
+
+
+class _Comparison:
+    def __init__(self, settings: CompareSettings) -> None:
+        self.settings = s = settings
+        self.task: Task = make(s.task)
+        self.rows = _read(s, self.task)
+        self.task.learn(self.rows.train + self.rows.choose)
+        self.task.check(self.rows.judge, str(s.test or s.dev or s.train))
+        self.given = Given(
+            models=tuple(name.strip() for name in s.models.split(",") if name.strip()),
+            vectors=str(s.vectors or ""), lm=str(s.lm or ""), elmo=str(s.elmo or ""), gpt=s.gpt,
+            threads=s.threads, precision=s.precision,
+        )  # fmt: skip
+        wanted = tuple(name.strip() for name in s.contenders.split(",") if name.strip())
+        self.rungs = ladder(s.task, wanted, self.given)
+        self.start = time.monotonic()
+        self.skipped: list[dict[str, str]] = []
+        self.outcomes: list[Outcome] = []
+
+    def _left(self) -> float:
+        """Seconds of the budget that remain for the contenders themselves; the curve has its own third."""
+        if not self.settings.minutes:
+            return float("inf")
+        whole = self.settings.minutes * 60
+        return whole * (0.7 if self.settings.curve else 1.0) - (time.monotonic() - self.start)
+
+    def go(self) -> dict[str, Any]:
+        """Every rung, then the curve, then the words."""
+        for place, rung in enumerate(self.rungs):
+            if reason := rung.lacks(self.given):
+                self.skipped.append({"name": rung.key, "reason": reason})
+                continue
+            left = self._left()
+            if left < LEAST_SECONDS and self.outcomes:
+                self.skipped.append({"name": rung.key, "reason": f"no time was left of {self.settings.minutes:g} min"})
+                continue
+            waiting = sum(not other.lacks(self.given) for other in self.rungs[place:])
+            share = 0.0 if left == float("inf") else left / waiting / max(1, self.settings.seeds) / 60
+            self._run(rung, share)
+        if not self.outcomes:
+            raise UserError(
+                "No contender could be run: " + "; ".join(f"{s['name']}: {s['reason']}" for s in self.skipped)
+            )
+        self._judge()
+        curve = self._curve() if self.settings.curve else {}
+        return self._finish(curve)
+
+    def _run(self, rung: Rung, minutes: float) -> None:
+        """Train with every seed, time it, keep the first."""
+        scores: list[float] = []
+        first: Contender | None = None
+        said: list[Prediction] = []
+        seconds = taken = 0.0
+        for seed in range(max(1, self.settings.seeds)):
+            begun = time.perf_counter()
+            contender = rung.make(self.given)
+            contender.fit(self.task, self.rows.train, self.rows.choose, seed=self.settings.seed + seed, minutes=minutes)
+            seconds += time.perf_counter() - begun
+            begun = time.perf_counter()
+            predictions = contender.predict(self.rows.judge)
+            if first is None:
+                first, said, taken = contender, predictions, time.perf_counter() - begun
+            scores.append(self._score(predictions))
+        assert first is not None
+        place = self.settings.out / "models" / rung.key.replace(":", "-").replace("/", "-")
+        first.save(place)
+        size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) / 1e6
+        row = {
+            "name": first.name, "score": float(np.mean(scores)), "train_seconds": seconds / len(scores),
+            "ms_per_text": 1000 * taken / len(self.rows.judge), "megabytes": size, "parameters": first.parameters,
+            "seeds": len(scores), "folder": str(place),
+        }  # fmt: skip
+        if len(scores) > 1:
+            row["note"] = f"± {np.std(scores):.4f} over {len(scores)} seeds"
+        note(f"{first.name}: {row['score']:.4f} in {row['train_seconds']:.1f} s, {row['ms_per_text']:.2f} ms a text.")
+        self.outcomes.append(Outcome(rung, first.name, said, scores, row))
+
+    def _score(self, predictions: Sequence[Prediction]) -> float:
+        return float(next(iter(self.task.score(self.rows.judge, predictions).values())))
+
+    def _judge(self) -> None:
+        """Intervals, and the significance of every contender's distance to the best."""
+        best = max(self.outcomes, key=lambda one: one.row["score"])
+        metric, gold, top, more = self.task.judged(self.rows.judge, best.predictions)
+        self.headline = next(iter(metric(gold, top, **more)))
+        for one in self.outcomes:
+            _, _, said, extra = self.task.judged(self.rows.judge, one.predictions)
+            found = metrics.bootstrap(metric, gold, said, seed=self.settings.seed, **extra)[self.headline]
+            one.row["interval"] = [float(edge) for edge in found]
+            if one is not best:
+                pair = {**extra, "scores": (more["scores"], extra["scores"])} if "scores" in extra else extra
+                gap = metrics.paired_difference(
+                    gold, top, said, metric, name=self.headline, seed=self.settings.seed, **pair
+                )
+                one.row["p_value"] = gap.p_value
+        self.best = best
+
+    def _curve(self) -> dict[str, list[tuple[int, float]]]:
+        """Scores of the cheap and of the best from fewer rows, as far as the time goes."""
+        end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
+        cheapest = sorted(self.outcomes, key=lambda one: one.row["train_seconds"])
+        shown = [self.best, *(one for one in cheapest if one is not self.best and one.rung.key != "majority")][:4]
+        chance = np.random.default_rng((self.settings.seed, 7))
+        order = chance.permutation(len(self.rows.train))
+        curve: dict[str, list[tuple[int, float]]] = {}
+        for one in shown:
+            points = []
+            for share in SHARES:
+                part = [self.rows.train[n] for n in sorted(order[: max(2, round(share * len(order)))])]
+                needed = one.row["train_seconds"] * (0.3 + share)
+                if time.monotonic() + needed > end or not _has_labels(self.task, part):
+                    break
+                contender = one.rung.make(self.given)
+                contender.fit(
+                    self.task, part, self.rows.choose, seed=self.settings.seed,
+                    minutes=(end - time.monotonic()) / 60 if self.settings.minutes else 0.0,
+                )  # fmt: skip
+                points.append((len(part), self._score(contender.predict(self.rows.judge))))
+            if len(points) == len(SHARES):
+                curve[one.name] = [*points, (len(self.rows.train), one.row["score"])]
+        return curve
+
+    def _finish(self, curve: dict[str, list[tuple[int, float]]]) -> dict[str, Any]:
+        s = self.settings
+        contenders = sorted((one.row for one in self.outcomes), key=lambda row: -row["score"])
+        result: dict[str, Any] = {
+            "task": s.task, "headline": self.headline, "rows": len(self.rows.judge), "contenders": contenders,
+            "verdict": verdict(contenders, lang=s.lang), "skipped": self.skipped, "data": self.rows.facts,
+            "minutes": round((time.monotonic() - self.start) / 60, 2), "environment": machine.look(s.threads),
+            "settings": to_plain(s), "out": str(s.out), "report": str(s.out / "report.html"),
+        }  # fmt: skip
+        if curve:
+            result |= {"curve": curve, "outlook": outlook(curve, self.best.name, lang=s.lang)}
+        s.out.mkdir(parents=True, exist_ok=True)
+        atomic_write(s.out / "compare.json", json.dumps(result, ensure_ascii=False, indent=1, default=str))
+        atomic_write(s.out / "report.html", comparison_report(result, lang=s.lang))
+        return result
+
+
+def _read(s: CompareSettings, task: Task) -> Rows:
+    """Three parts that share no row: given as files, else held out of the training rows, and told."""
+    reading = Reading(s.text, s.text_b, s.label, s.encoding)
+    train = task.read(s.train, reading)
+    whole = len(train)
+    if s.rows and len(train) > s.rows:
+        chosen = np.random.default_rng((s.seed, 6)).permutation(len(train))[: s.rows]
+        train = [train[n] for n in sorted(chosen)]
+        note(f"{len(train)} of {whole} training rows are used (--rows).")
+    judge_file = s.test or s.dev
+    if judge_file is not None:
+        judge = task.read(judge_file, reading)
+    else:
+        train, judge = held_out(train, 0.2, s.seed)
+        note(f"No --dev file: {len(judge)} rows are held out of {s.train} to score on.")
+    if s.test and s.dev:
+        choose = task.read(s.dev, reading)
+    else:
+        train, choose = held_out(train, 0.1, s.seed + 1)
+        note(f"{len(choose)} training rows are held out to choose the best pass by; none of them is scored.")
+    facts = {
+        "train": {"file": s.train.name, "rows": len(train)},
+        "choose": {"rows": len(choose)},
+        "score": {"file": judge_file.name if judge_file else s.train.name, "rows": len(judge)},
+    }
+    return Rows(train, choose, judge, facts)
+
+
+def _has_labels(task: Task, rows: Sequence[Any]) -> bool:
+    """Whether some rows hold at least two labels."""
+    from bertkit.finetuning.data import names_of
+
+    return len({name for row in rows for name in names_of(row)}) > 1

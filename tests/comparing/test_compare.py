@@ -1,0 +1,163 @@
+"""`compare`, whole: the same splits for all, honest costs, and a verdict that follows from the numbers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+from finetuning.toy import make_model, messages, sentences
+
+import bertkit
+from bertkit.comparing.ladder import RUNGS, Given, ladder
+from bertkit.comparing.opening import NATIVE_PAIRS, SAVED, open_model
+from bertkit.comparing.outlook import outlook
+from bertkit.comparing.run import compare
+from bertkit.comparing.settings import CompareSettings
+from bertkit.errors import UserError
+from bertkit.verbs import evaluate, predict
+
+CHEAP = "majority,bayes,tfidf,ngram,averaged,word2vec,glove"
+
+
+def table(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    place = tmp_path_factory.mktemp("compare")
+    model = make_model(place / "bert")
+    train, dev = table(place / "train.csv", messages(200)), table(place / "dev.csv", messages(60, seed=1))
+    return compare(
+        CompareSettings(
+            task="classify", train=train, dev=dev, out=place / "out", models=str(model), threads=1, minutes=1.2,
+            contenders=f"{CHEAP},features,bert", precision="fp32",
+        )
+    )  # fmt: skip
+
+
+def test_every_contender_is_scored_on_the_same_rows_with_its_costs(result):
+    keys = {"name", "score", "interval", "train_seconds", "ms_per_text", "megabytes", "parameters", "folder"}
+    assert len(result["contenders"]) == 9 and not result["skipped"]
+    for row in result["contenders"]:
+        assert keys <= set(row), row
+        low, high = row["interval"]
+        assert low <= row["score"] <= high and row["train_seconds"] >= 0 and row["ms_per_text"] > 0
+    scores = [row["score"] for row in result["contenders"]]
+    assert scores == sorted(scores, reverse=True)
+    assert [("p_value" in row) for row in result["contenders"]].count(False) == 1  # the best has no rival
+    assert result["data"]["train"]["rows"] + result["data"]["choose"]["rows"] == 200
+
+
+def test_what_one_word_decides_is_learnt_by_counting_words(result):
+    by_name = {row["name"]: row for row in result["contenders"]}
+    assert by_name["majority"]["score"] < 0.7 < 0.85 < by_name["TF-IDF + logistic regression"]["score"]
+    assert by_name["majority"]["p_value"] < 0.05
+    assert "BERT" not in result["verdict"] or "within" in result["verdict"] or "worth" in result["verdict"]
+
+
+def test_a_saved_contender_answers_as_it_did(result):
+    for row in result["contenders"]:
+        opened = bertkit.load(row["folder"], precision="fp32")
+        scores = opened.evaluate(Path(result["settings"]["dev"]))
+        assert scores["accuracy"] == pytest.approx(row["score"], abs=1e-9), row["name"]
+        said = opened.predict(["you are the winner of a prize"])[0]
+        assert set(said) >= {"label", "score", "scores", "tokens", "cut"} and said["cut"] == 0
+
+
+def test_predict_and_evaluate_take_a_saved_contender(result, tmp_path, capsys):
+    folder = next(row["folder"] for row in result["contenders"] if "TF-IDF + log" in row["name"])
+    rows = table(tmp_path / "rows.csv", [{"text": "a prize for you"}, {"text": "dinner with friends"}])
+    predict.run(predict.Settings(model=folder, file=str(rows)))
+    said = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["spam", "ham"]
+    scored = evaluate.run(evaluate.Settings(model=folder, file=Path(result["settings"]["dev"])))
+    assert scored["metrics"]["accuracy"] > 0.85 and scored["intervals"]["accuracy"]
+    with pytest.raises(UserError, match="cannot embed"):
+        open_model(folder).embed(["x"])
+
+
+def test_the_report_is_one_page_that_names_every_contender(result):
+    page = Path(result["report"]).read_text("utf-8")
+    assert all(row["name"].replace("+", "+") in page for row in result["contenders"])
+    assert not re.search(r"(src|href)=[\"']https?:", page)
+    kept = json.loads((Path(result["out"]) / "compare.json").read_text("utf-8"))
+    assert kept["contenders"][0]["name"] == result["contenders"][0]["name"]
+
+
+def test_the_learning_curve_ends_at_all_rows_and_says_what_more_would_bring(result):
+    assert result["curve"]
+    for points in result["curve"].values():
+        rows = [n for n, _ in points]
+        assert rows == sorted(rows) and rows[-1] == result["data"]["train"]["rows"]
+    assert "rows" in result["outlook"]
+
+
+def test_tags_climb_from_frequent_tags_to_the_hidden_markov_model(tmp_path):
+    lines = ["\n".join(f"{w} {t}" for w, t in zip(row["tokens"], row["tags"])) for row in sentences(80)]
+    (tmp_path / "train.conll").write_text("\n\n".join(lines) + "\n", "utf-8")
+    found = compare(
+        CompareSettings(
+            task="tag", train=tmp_path / "train.conll", out=tmp_path / "out", models="", minutes=0.5,
+            contenders="frequent-tag,hmm", threads=1,
+        )
+    )  # fmt: skip
+    assert {row["name"] for row in found["contenders"]} == {"most frequent tag", "HMM, trigram"}
+    opened = open_model(found["contenders"][0]["folder"])
+    (said,) = opened.predict([["anna", "lives", "in", "paris"]])
+    assert len(said["tags"]) == 4
+    (said,) = opened.predict("anna lives in paris.")
+    assert said["tokens"][-1] == "." and len(said["tags"]) == 5
+
+
+def test_without_time_the_dear_ones_are_left_out_and_named(tmp_path):
+    train = table(tmp_path / "train.csv", messages(60))
+    found = compare(
+        CompareSettings(
+            task="classify", train=train, out=tmp_path / "out", models="", minutes=0.001, contenders=CHEAP, threads=1
+        )
+    )
+    assert [row["name"] for row in found["contenders"]] == ["majority"]
+    assert {one["name"] for one in found["skipped"]} >= {"tfidf", "ngram"}
+    assert all("time" in one["reason"] for one in found["skipped"])
+
+
+def test_what_needs_a_model_says_which(tmp_path):
+    train = table(tmp_path / "train.csv", messages(60))
+    found = compare(
+        CompareSettings(
+            task="classify", train=train, out=tmp_path / "out", models="", contenders="majority,ulmfit,elmo,gpt,features",
+            threads=1,
+        )
+    )  # fmt: skip
+    reasons = {one["name"]: one["reason"] for one in found["skipped"]}
+    assert "--lm" in reasons["ulmfit"] and "--elmo" in reasons["elmo"] and "--gpt" in reasons["gpt"]
+
+
+def test_an_unknown_contender_is_named_with_a_suggestion():
+    with pytest.raises(UserError, match="tfidf"):
+        ladder("classify", ("tfdif",), Given())
+    with pytest.raises(UserError, match="classify, pair and tag"):
+        ladder("answer", (), Given())
+
+
+def test_every_rung_can_be_opened_again():
+    own = {rung.key for rung in RUNGS} - {"gpt"}  # a fine-tuned model's folder is any model's folder
+    assert own == set(SAVED)
+    assert NATIVE_PAIRS <= own
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_outlook_is_modest(lang):
+    said = outlook({"x": [(25, 0.5), (50, 0.7), (100, 0.8)]}, "x", lang=lang)
+    assert "0.850" in said and "200" in said  # gains halve: 0.2, 0.1, so 0.05
+    flat = outlook({"x": [(25, 0.8), (50, 0.82), (100, 0.81)]}, "x", lang=lang)
+    assert "0.810" in flat and "200" not in flat
+    assert outlook({}, "x", lang=lang) == ""

@@ -1,0 +1,115 @@
+"""Cheap rivals: they learn what they can learn, answer as scikit-learn does, and open again as they were saved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import MultinomialNB
+from sklearn.pipeline import make_pipeline
+
+from bertkit.ancestors.averaged import Averaged
+from bertkit.ancestors.bag_of_words import Majority, NaiveBayes, TfIdf
+from bertkit.ancestors.linear import LinearModel
+from bertkit.ancestors.tag_rivals import FrequentTag, Hmm
+from bertkit.ancestors.text_rivals import MeanOfVectors, NgramClassifier
+
+GOOD, BAD = ["fine", "lovely", "bright", "warm"], ["dull", "cold", "grey", "sour"]
+REST = ["the", "soup", "was", "rather", "today", "and", "so", "very"]
+
+
+def reviews(rows: int, seed: int) -> tuple[list[str], list[int]]:
+    chance = np.random.default_rng(seed)
+    texts, labels = [], []
+    for _ in range(rows):
+        label = int(chance.random() < 0.5)
+        words = [*chance.choice(REST, 5), *chance.choice(GOOD if label else BAD, 2)]
+        texts.append(" ".join(chance.permutation(words)))
+        labels.append(label)
+    return texts, labels
+
+
+@pytest.mark.parametrize(
+    "make", [TfIdf, NaiveBayes, NgramClassifier, Averaged, MeanOfVectors, lambda: MeanOfVectors("glove")]
+)
+def test_every_rival_learns_words_that_decide_and_opens_as_it_was_saved(make, tmp_path):
+    texts, labels = reviews(120, 0)
+    dev, right = reviews(60, 1)
+    model = make().fit(texts, labels, 2, dev, right, seed=0, minutes=0.0)
+    found = model.probabilities(dev)
+    assert found.shape == (60, 2) and np.allclose(found.sum(1), 1)
+    assert (found.argmax(1) == np.array(right)).mean() > 0.9
+    assert model.parameters > 0
+    model.save(tmp_path)
+    again = type(model).load(tmp_path)
+    assert np.abs(again.probabilities(dev) - found).max() < 1e-5
+
+
+def test_the_majority_is_the_share_of_each_label():
+    model = Majority().fit(["a"] * 4, [2, 2, 2, 0], 3)
+    assert model.probabilities(["x", "y"]).tolist() == [[0.25, 0.0, 0.75]] * 2
+
+
+@pytest.mark.parametrize(("ours", "judge"), [(TfIdf, "logistic"), (NaiveBayes, "bayes")])
+def test_counted_words_agree_with_scikit_learn(ours, judge):
+    texts, labels = reviews(80, 2)
+    fresh, _ = reviews(30, 3)
+    judges = {"logistic": LogisticRegression(max_iter=1000, C=1.0), "bayes": MultinomialNB(alpha=0.1)}
+    pipeline = make_pipeline(TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)), judges[judge])
+    model = ours()
+    if judge == "logistic":
+        model.strengths = (1.0,)
+    wanted = pipeline.fit(texts, labels).predict_proba(fresh)
+    assert np.allclose(model.fit(texts, labels, 2).probabilities(fresh), wanted, atol=1e-6)
+
+
+def test_a_label_without_training_rows_is_never_said():
+    chance = np.random.default_rng(0)
+    features = chance.normal(size=(40, 3))
+    labels = (features[:, 0] > 0).astype(int) * 2  # labels 0 and 2 of three
+    model = LinearModel().fit(features, labels, 3)
+    found = model.probabilities(features)
+    assert found.shape == (40, 3) and found[:, 1].max() < 1e-9
+    assert (found.argmax(1) == labels).mean() > 0.9
+
+
+def test_pairs_are_told_apart_by_what_they_share():
+    chance = np.random.default_rng(5)
+    words = [f"word{n}" for n in range(40)]
+    pairs, labels = [], []
+    for n in range(300):
+        first = list(chance.choice(words, 6, replace=False))
+        second = list(chance.permutation(first)) if n % 2 else list(chance.choice(words, 6, replace=False))
+        pairs.append((" ".join(first), " ".join(second)))
+        labels.append(n % 2)
+    model = TfIdf().fit(pairs[:200], labels[:200], 2)
+    assert (model.probabilities(pairs[200:]).argmax(1) == np.array(labels[200:])).mean() > 0.9
+
+
+def test_chinese_is_counted_by_characters():
+    texts = ["这道菜很好吃", "味道真好", "太难吃了", "难吃得很"] * 5
+    model = TfIdf().fit(texts, [1, 1, 0, 0] * 5, 2)
+    assert model.probabilities(["好吃极了", "真难吃"]).argmax(1).tolist() == [1, 0]
+
+
+def test_the_fastText_like_model_tells_word_order_from_word_pairs():
+    texts = ["not bad at all", "bad not at all"] * 30
+    labels = [1, 0] * 30
+    model = Averaged().fit(texts, labels, 2, texts, labels, seed=0)
+    assert model.probabilities(texts[:2]).argmax(1).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("make", [FrequentTag, Hmm])
+def test_taggers_with_numbers_for_tags_open_as_they_were_saved(make, tmp_path):
+    sentences = [["the", "dog", "barks"], ["a", "cat", "sleeps"], ["the", "cat", "barks"]] * 4
+    tags = [[0, 1, 2]] * 12
+    model = make().fit(sentences, tags, 3, sentences, tags)
+    assert model.tag([["a", "dog", "sleeps"], []]) == [[0, 1, 2], []]
+    model.save(tmp_path)
+    assert make.load(tmp_path).tag(sentences) == model.tag(sentences)
+
+
+def test_an_unseen_word_gets_the_tag_of_rare_words():
+    model = FrequentTag().fit([["x", "x", "x", "odd", "rare"]], [[0, 0, 0, 1, 1]], 2)
+    assert model.tag([["never", "x"]]) == [[1, 0]]
