@@ -411,6 +411,7 @@ GPT2 = Family(
         "embedding_norm": False,
         "causal": True,
         "summary": "last",
+        "summary_activation": "none",
         "word_head": "plain",
     },
     defaults={
@@ -440,10 +441,16 @@ GPT2 = Family(
         "encoder.embeddings.positions": "{base}wpe",
         "encoder.final_norm": "{base}ln_f",
         "heads.words.decoder": "lm_head.weight",
+        "heads.text.out": "score",
+        "heads.token.out": "classifier",
+        "heads.span.out": "qa_outputs",
     },
     architectures={
         frozenset(): Architecture("GPT2Model"),
         frozenset({"words"}): Architecture("GPT2LMHeadModel"),
+        frozenset({"text"}): Architecture("GPT2ForSequenceClassification"),
+        frozenset({"token"}): Architecture("GPT2ForTokenClassification"),
+        frozenset({"span"}): Architecture("GPT2ForQuestionAnswering"),
     },
     transposed=("attention.qkv", "attention.out", "feed_forward.wide", "feed_forward.narrow"),
 )

@@ -92,10 +92,10 @@ def _elmo(kind: str) -> Callable[[Given], Contender]:
     return make
 
 
-def _sequence(start: str, name: str) -> Callable[[Given], Contender]:
+def _sequence(key: str, start: str, name: str) -> Callable[[Given], Contender]:
     def make(given: Given) -> Contender:
         lm = _class("ancestors.left_to_right", "LeftToRight").load(Path(given.lm))
-        return Texts(f"lstm-{start}", name, _class("ancestors.sequence_learning", "SequenceLearning")(lm, start=start))
+        return Texts(key, name, _class("ancestors.sequence_learning", "SequenceLearning")(lm, start=start))
 
     return make
 
@@ -162,8 +162,8 @@ RUNGS = (
     Rung("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),
     Rung("elmo", TEXT, _elmo("BiLstmClassifier"), _NEEDS_ELMO),
     Rung("elmo-tags", ("tag",), _elmo("BiLstmTagger"), _NEEDS_ELMO),
-    Rung("lstm-lm", TEXT, _sequence("lm", "LSTM started from a language model"), _NEEDS_LM),
-    Rung("lstm-autoencoder", TEXT, _sequence("autoencoder", "LSTM started from an autoencoder"), _NEEDS_LM),
+    Rung("lstm-lm", TEXT, _sequence("lstm-lm", "language-model", "LSTM started from a language model"), _NEEDS_LM),
+    Rung("lstm-autoencoder", TEXT, _sequence("lstm-autoencoder", "autoencoder", "LSTM started from an autoencoder"), _NEEDS_LM),
     Rung("ulmfit", TEXT, _ulmfit, _NEEDS_LM),
     Rung("gpt", TEXT, _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
 )

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from bertkit.ancestors.vectors import WordVectors
 from bertkit.comparing.contender import Tags, Texts
 from bertkit.errors import DamagedFile, UserError
 from bertkit.predictor import Predictor
@@ -29,7 +30,38 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
 NATIVE_PAIRS = {"bayes", "tfidf", "features"}
 ENCODED = {"features", "features-tags"}  # those with an encoder inside, which has a precision
 # a language model's or vectors' folder → the class whose `load` opens it
-ANCESTORS: dict[str, tuple[str, str]] = {}
+ANCESTORS: dict[str, tuple[str, str]] = {
+    "ngram": ("ancestors.ngram", "NgramModel"),
+    "piece-ngram": ("ancestors.piece_ngram", "PieceNgram"),
+    "nnlm": ("ancestors.left_to_right", "LeftToRight"),
+    "rnnlm": ("ancestors.left_to_right", "LeftToRight"),
+    "elmo": ("ancestors.elmo", "Elmo"),
+    "seq2seq": ("ancestors.seq2seq_learning", "Seq2Seq"),
+    "word2vec": ("comparing.opening", "VectorsFolder"),
+    "glove": ("comparing.opening", "VectorsFolder"),
+}
+
+
+class VectorsFolder:
+    """A folder of word vectors."""
+
+    @staticmethod
+    def load(folder: Path) -> WordVectors:
+        """Its one file."""
+        return WordVectors.load(folder / "vectors.bin")
+
+
+def open_vectors(name: str | Path) -> WordVectors:
+    """Word vectors by folder or file."""
+    path = Path(name)
+    if path.is_dir():
+        found = open_model(path)
+        if not isinstance(found, WordVectors):
+            raise UserError(f"{path} holds no word vectors. Make some with `bertkit learn word2vec TEXT… --out DIR`.")
+        return found
+    if not path.is_file():
+        raise UserError(f"There is no {path}. Give a folder of `bertkit learn word2vec`, or a file of word vectors.")
+    return WordVectors.load(path)
 
 
 class Answering:

@@ -21,7 +21,7 @@ from bertkit.finetuning.feed import SupervisedFeed
 from bertkit.finetuning.finish import finish, report
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.model.crf import Crf
-from bertkit.model.heads import Model
+from bertkit.model.heads import Head, Model
 from bertkit.model.init import initialise
 from bertkit.model.prepare import choose
 from bertkit.objectives.supervised import Supervised
@@ -76,6 +76,12 @@ class Finetuning:
         heads = {self.task.head: self.task.outputs()} if self.task.head else {}
         numbers = {"dropout": s.dropout, "attention_dropout": s.dropout, "head_dropout": s.dropout}
         folder = read_folder(locate(s.model), heads=heads, labels=self.task.labels, numbers=numbers)
+        if s.language:
+            config = folder.model.config
+            if not config.causal or config.word_head != "plain" or not config.tied:
+                raise UserError(f"--language {s.language:g} needs a GPT model; {s.model} is none. Leave it out.")
+            # It has no weights of its own: the word vectors guess. It is taken away before the model is written.
+            folder.model.heads["words"] = Head("words", config, 0, folder.model.encoder.chance)
         if not self.task.labels:
             folder.labels = ("value",) if s.task == "regress" else ()
         folder.raw_config.pop("id2label", None)
@@ -146,7 +152,7 @@ class Finetuning:
             lr=self._rate(), warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
         )
         training = Training(
-            Supervised(self.model, self.task), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world,
+            Supervised(self.model, self.task, s.language), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world,
             scale=self._layer_share,
         )  # fmt: skip
         about = {"model": repr(self.model.config), "labels": list(self.task.labels)}
@@ -206,6 +212,8 @@ class Finetuning:
         if self.best_weights:
             self.model.load_state_dict(self.best_weights, strict=False)
         self.model.untrained = ()
+        if s.language:
+            del self.model.heads["words"]
         self.task.settle(self.model)
 
     @staticmethod

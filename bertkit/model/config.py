@@ -81,7 +81,7 @@ class Config:
             ("summary", ("first", "last", "mean")),
             ("word_head", ("full", "plain")),
             ("activation", ACTIVATIONS),
-            ("summary_activation", ACTIVATIONS),
+            ("summary_activation", (*ACTIVATIONS, "none")),
         )
         for name, known in tables:
             if getattr(self, name) not in known:

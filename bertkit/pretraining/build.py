@@ -140,7 +140,7 @@ def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
     """Training examples for this many steps."""
     s = built.settings
     return PretrainingFeed(
-        built.store, built.train_documents, packing=s.packing, masking=s.masking,
+        built.store, built.train_documents, packing=s.packing, masking=s.hiding,
         plan=phases(steps, s.length_plan, s.batch_tokens, s.ramp), seed=s.seed, short_prob=s.short_prob,
         micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size,
     )  # fmt: skip

@@ -21,13 +21,14 @@ NAMES = {"words": "mlm", "next": "lm", "next_sentence": "next_sentence", "order"
 
 
 class Evaluation:
-    """A fixed set of held-out examples, 15 % of them hidden."""
+    """A fixed set of held-out examples, 15 % of their tokens hidden (none where the next piece is guessed)."""
 
     def __init__(self, built: Built, world: World) -> None:
         self.built, self.world = built, world
         s = built.settings
         length = s.eval_length or s.length_plan[0][1]
-        masking = replace(s.masking, rate=0.15, rate_end=0.0, copies=1)
+        self.rate = 0.15 if s.hiding.rate else 0.0
+        masking = replace(s.hiding, rate=self.rate, rate_end=0.0, copies=1)
         self.feed = PretrainingFeed(
             built.store, built.held_out, packing=s.packing, masking=masking, plan=[Phase(0, 1, length, 1)],
             seed=s.seed + 1, short_prob=0.0, micro_tokens=s.micro_tokens,
@@ -43,7 +44,7 @@ class Evaluation:
     def __call__(self) -> dict[str, float]:
         """Losses, perplexity and accuracies over the set."""
         objective = self.built.objective.eval()
-        rows = [self.feed.masked(length, number, 0, 0.15) for length, number in self.examples]
+        rows = [self.feed.masked(length, number, 0, self.rate) for length, number in self.examples]
         sums: dict[str, float] = {}
         for part, picked in enumerate(budgeted([len(row[0].ids) for row in rows], 8192)):
             batch = collate([rows[i] for i in picked]).to(self.world.device)

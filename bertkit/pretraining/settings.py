@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertkit.config import Common, option
@@ -56,3 +56,8 @@ class PretrainSettings(Common):
     def length_plan(self) -> tuple[tuple[float, int], ...]:
         """Shares and lengths."""
         return tuple((float(share), int(length)) for share, length in self.lengths)
+
+    @property
+    def hiding(self) -> MaskSettings:
+        """What the run really hides: nothing where each next piece is guessed, whatever the masking says."""
+        return replace(self.masking, rate=0.0, rate_end=0.0) if self.objective == "next-token" else self.masking

@@ -17,5 +17,8 @@ VERBS = {  # the order of `bertkit --help`
     "embed": "Turn texts into vectors.",
     "seq2seq": "Train the Transformer on pairs of texts.",
     "rewrite": "Turn texts into others with a trained Transformer.",
+    "learn": "Teach one of BERT's ancestors: n-gram, word2vec, GloVe, LSTM, ELMo …",
+    "neighbours": "The words nearest to a word, or the fourth of an analogy.",
+    "suggest": "How a left-to-right model would go on.",
     "convert": "Bring a checkpoint into a folder that bertkit and transformers open.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ class Settings(Common):
 
     model: str = option(help="A model's folder, embedded or hub name.", argument=True)
     file: Path = option(help="Labelled rows; for minimal pairs a file or a folder of them.", argument=True)
-    task: str = option("", "minimal-pairs scores a language model; otherwise the model's own task.")
+    task: str = option(
+        "", "minimal-pairs or perplexity of a language model, analogies or similarity of word vectors; "
+        "otherwise the model's own task.",
+    )  # fmt: skip
     most: int = option(0, "With minimal pairs: at most this many of each file; 0: all.")
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
@@ -31,13 +35,15 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.tasks.task import Reading
 
     machine.set_up(settings.threads)
-    if settings.task not in ("", "minimal-pairs"):
-        raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, ['minimal-pairs'])}")
+    if settings.task and settings.task not in OTHERS:
+        raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
     predictor = open_model(settings.model, settings.precision, settings.device)
-    if settings.task == "minimal-pairs":
-        from bertkit.tasks.minimal_pairs import judge
-
-        return judge(predictor, settings.file, settings.most)
+    if settings.task:
+        return OTHERS[settings.task](predictor, settings)
+    if not hasattr(predictor, "task"):
+        raise UserError(
+            f"{settings.model} answers no task of its own. Say what to score it by: --task {'|'.join(OTHERS)}."
+        )
     task = predictor.task
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
     examples = task.read(settings.file, reading)
@@ -52,6 +58,51 @@ def run(settings: Settings) -> dict[str, Any]:
         "rows_cut": sum(p["cut"] > 0 for p in predictions), "tokens_cut": sum(p["cut"] for p in predictions),
         "absent": dict(getattr(scores, "absent", {})),
     }  # fmt: skip
+
+
+def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
+    from bertkit.tasks.minimal_pairs import judge
+
+    return judge(model, settings.file, settings.most)
+
+
+def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
+    """Of the documents of a text file."""
+    from bertkit.ancestors import gpt
+    from bertkit.data.read_documents import read_documents
+    from bertkit.predictor import Predictor
+
+    texts = list(read_documents(settings.file, encoding=settings.encoding))
+    texts = texts[: settings.most] if settings.most else texts
+    found = gpt.perplexity(model, texts) if isinstance(model, Predictor) else model.perplexity(texts)
+    return {"metrics": found, "intervals": {}, "rows": len(texts), "rows_cut": 0}
+
+
+def _analogies(model: Any, settings: Settings) -> dict[str, Any]:
+    from bertkit.ancestors.vector_tests import analogies
+
+    found = analogies(model, settings.file)
+    total = found.pop("total")
+    shares = {name: one.accuracy for name, one in found.items()}
+    metrics = {"accuracy": total.accuracy, "answered": total.answered, "asked": total.asked}
+    return {"metrics": metrics, "intervals": {}, "groups": shares, "rows": total.asked, "rows_cut": 0}
+
+
+def _similarity(model: Any, settings: Settings) -> dict[str, Any]:
+    from bertkit.ancestors.vector_tests import similarities
+
+    found = similarities(model, settings.file)
+    return {
+        "metrics": {"spearman": found.spearman, "known": found.known},
+        "intervals": {},
+        "rows": found.pairs,
+        "rows_cut": 0,
+    }
+
+
+OTHERS: dict[str, Callable[[Any, Settings], dict[str, Any]]] = {
+    "minimal-pairs": _minimal_pairs, "perplexity": _perplexity, "analogies": _analogies, "similarity": _similarity,
+}  # fmt: skip
 
 
 def lines(result: dict[str, Any]) -> list[str]:

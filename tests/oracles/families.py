@@ -19,7 +19,7 @@ CONFIGS = {
         **SMALL, max_position_embeddings=64, local_attention=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
         cls_token_id=1, sep_token_id=2,
     ),
-    "gpt2": hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=3, n_head=4, n_positions=40, n_inner=48),
+    "gpt2": hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=3, n_head=4, n_positions=40, n_inner=48, pad_token_id=0),
 }  # fmt: skip
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bertkit.data.store import Store
-from bertkit.pretraining.build import build
+from bertkit.pretraining.build import build, make_feed
+from bertkit.pretraining.evaluate import Evaluation
 from bertkit.pretraining.run import pretrain
 from bertkit.train.metrics_log import read_metrics
 from bertkit.train.world import World
@@ -68,3 +69,13 @@ def test_averaged_weights_are_the_ones_written_and_judged_apart(make, tmp_path):
     name = "model.encoder.embeddings.words.weight"
     assert np.array_equal(written, newest.tensors("average")[name].numpy())
     assert not np.array_equal(written, newest.tensors("weights")[name].numpy())
+
+
+def test_a_gpt_run_sees_its_text_as_it_is(make, tmp_path):
+    built = build(make("gpt-mini", tmp_path / "gpt", masking={"rate": 0.15}), World())
+    for batch in make_feed(built, 10, World()).step(0):
+        assert not len(batch.extra["places"])
+        assert not (batch.ids == built.store.tokenizer.mask_id).any()
+    judged = Evaluation(built, World())
+    rows = [judged.feed.masked(length, number, 0, judged.rate) for length, number in judged.examples]
+    assert all((example.ids == ids).all() and not len(hidden) for example, ids, hidden in rows)

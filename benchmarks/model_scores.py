@@ -1,0 +1,97 @@
+"""What a pretrained model is worth: fine-tuned dev scores, the median over seeds, beside the same shape untrained.
+
+    python benchmarks/model_scores.py --model en [--tasks SST-2,MRPC] [--seeds 5] [--random] [--most N] [--json]
+
+Needs the real data sets beside the project. Each task is fine-tuned as `bertkit finetune` does by itself; the numbers
+that differ are in PASSES. `--random` starts from random weights of the same shape instead. `--most` caps the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _harness import machine, only_the_document, options, publish, tell
+from _real_tasks import DATA, REAL, rows_of, score_of
+
+# Passes over the training rows: large sets need few, small ones what `finetune` takes by itself (0).
+PASSES = {"SST-2": 2.0, "News NER": 1.0, "CoNLL-2003": 4.0, "EWT UPOS": 4.0, "CoLA": 5.0, "MRPC": 5.0, "STS-B": 5.0}
+
+
+def own_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--model", default="en")
+    parser.add_argument("--tasks", default="SST-2,MRPC,STS-B,CoLA,RTE")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--most", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=0.0)
+    parser.add_argument("--random", action="store_true")
+    mine, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    return mine
+
+
+def untrained(model: str, folder: Path, seed: int) -> str:
+    """The model's shape and tokenizer with fresh weights."""
+    import torch
+
+    from bertkit.checkpoint.folder import read_folder, write_folder
+    from bertkit.checkpoint.locate import locate
+    from bertkit.model.init import initialise
+
+    torch.manual_seed(seed)
+    found = read_folder(locate(model))
+    initialise(found.model, found.model.config)
+    write_folder(folder, found)
+    return str(folder)
+
+
+def score(name: str, model: str, rows: dict[str, list[Any]], seed: int, lr: float, threads: int) -> float:
+    """One fine-tuning; the best pass on the dev rows counts, as GLUE dev scores are given."""
+    from bertkit.finetuning.data import Split
+    from bertkit.finetuning.run import Finetuning
+    from bertkit.finetuning.settings import FinetuneSettings
+
+    with tempfile.TemporaryDirectory() as out:
+        settings = FinetuneSettings(
+            task=REAL[name].task, train=Path(name), model=model, out=Path(out) / "run", seed=seed, threads=threads,
+            epochs=PASSES.get(name, 0.0), lr=lr,
+        )  # fmt: skip
+        run = Finetuning(settings, Split(rows))
+        run.go()
+        examples, said = run.predictions("dev")
+        return score_of(name, examples, said, run.task.labels)
+
+
+def main() -> None:
+    mine = own_options()
+    chosen = options(__doc__ or "", forms=())
+    if not DATA.is_dir():
+        raise SystemExit("The real data sets are not beside this project (../shared/data).")
+    rows = []
+    with only_the_document() as out, tempfile.TemporaryDirectory() as place:
+        for name in (part.strip() for part in mine.tasks.split(",")):
+            data = {"train": rows_of(name, "train", mine.most), "dev": rows_of(name, "dev")}
+            begun, found = time.perf_counter(), []
+            for seed in range(mine.seeds):
+                model = untrained(mine.model, Path(place) / f"{seed}", seed) if mine.random else mine.model
+                found.append(score(name, model, data, seed, mine.lr, chosen.threads))
+                tell(f"{name} seed {seed}: {found[-1]:.4f}")
+            rows.append(
+                {
+                    "case": name, "contestant": "random weights" if mine.random else mine.model,
+                    "value": round(statistics.median(found), 4), "unit": REAL[name].score or "headline",
+                    "range": [round(min(found), 4), round(max(found), 4)], "ratio": None, "scores": found,
+                    "rows": len(data["train"]), "seconds": round(time.perf_counter() - begun, 1),
+                }
+            )  # fmt: skip
+        publish("model_scores", {"machine": machine(chosen.threads), "rows": rows}, as_json=chosen.json, out=out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""GPT fine-tuned: a causal model reads start, text, delimiter, text, extract; its last piece answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from finetuning.toy import SMALL, make_model, messages, pairs, write
+
+from bertkit.checkpoint.folder import Folder, read_folder, write_folder
+from bertkit.errors import UserError
+from bertkit.finetuning.run import Finetuning
+from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.model.config import Config
+from bertkit.model.heads import Model
+from bertkit.objectives.supervised import Supervised
+from bertkit.predictor import Predictor
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    place = tmp_path_factory.mktemp("gpt")
+    tokenizer = read_folder(make_model(place / "bert")).tokenizer
+    torch.manual_seed(0)
+    shape = Config(
+        vocabulary=tokenizer.size, width=32, depth=2, heads=2, inner=64, init_std=0.1, causal=True, summary="last",
+        segments=0, norm="pre", embedding_norm=False, word_head="plain", activation="gelu_tanh", summary_activation="none",
+    )  # fmt: skip
+    write_folder(place / "gpt", Folder(Model(shape, {"words": 0}, summary=False), tokenizer, "gpt2"))
+    return place / "gpt"
+
+
+@pytest.mark.parametrize(("task", "rows"), [("classify", messages), ("pair", pairs)])
+def test_a_causal_model_learns_texts_and_pairs(task, rows, gpt, tmp_path):
+    train, dev = write(tmp_path / "train.csv", rows(200)), write(tmp_path / "dev.csv", rows(60, seed=1))
+    settings = FinetuneSettings(
+        task=task, train=train, dev=dev, model=str(gpt), out=tmp_path / "out", language=0.5,
+        **SMALL | {"steps": 150 if task == "classify" else 20},
+    )  # fmt: skip
+    run = Finetuning(settings)
+    result = run.go()
+    if task == "classify":
+        assert result["metrics"]["accuracy"] > 0.85
+    example = run.items["train"][0].rows[0]
+    names = [run.folder.tokenizer.id_to_token(i) for i in example.ids]
+    assert (names[0], names[-1], names.count("[SEP]")) == ("[CLS]", "[SEP]", 2 if task == "pair" else 1)
+    assert len(Predictor.load(tmp_path / "out").predict([run.items["dev"][0].example])) == 1
+
+
+def test_the_language_loss_is_added_with_its_weight(gpt, tmp_path):
+    train = write(tmp_path / "train.csv", messages(40))
+    settings = FinetuneSettings(
+        task="classify", train=train, model=str(gpt), out=tmp_path / "out", language=0.5, **SMALL
+    )  # fmt: skip
+    run = Finetuning(settings)
+    batch = run.task.collate(run.items["train"][:4], training=True)
+    both, alone = Supervised(run.model, run.task, 0.5), Supervised(run.model, run.task)
+    run.model.eval()
+    losses, plain = both(batch), alone(batch)
+    assert set(losses) == {"loss", "next"} and set(plain) == {"loss"}
+    assert torch.equal(losses["loss"], plain["loss"]) and both.weights["next"] == 0.5
+    assert both.counts(batch)["next"] == sum(len(row.ids) - 1 for item in run.items["train"][:4] for row in item.rows)
+
+
+def test_a_model_that_looks_both_ways_has_no_next_piece(tmp_path):
+    train = write(tmp_path / "train.csv", messages(40))
+    with pytest.raises(UserError, match="GPT"):
+        Finetuning(
+            FinetuneSettings(
+                task="classify", train=train, model=str(make_model(tmp_path / "bert")), out=tmp_path / "o", language=0.5
+            )
+        )
