@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,7 +97,7 @@ class Averaged:
 
     def _ids(self, text: str) -> list[int]:
         words = _words(text)
-        pairs = (zlib.crc32(f"{a} {b}".encode()) % self.numbers.buckets for a, b in zip(words, words[1:]))
+        pairs = (zlib.crc32(f"{a} {b}".encode()) % self.numbers.buckets for a, b in pairwise(words))
         known = (self.words.get(word) for word in words)
         return [i for i in known if i is not None] + [len(self.words) + pair for pair in pairs]
 

@@ -18,6 +18,7 @@ from bertkit.tasks.tag import Words
 from bertkit.tasks.task import Item, Prediction, Task
 from bertkit.train.saving import atomic_write, write_folder
 
+INSIDE = "model"  # the model's own folder in a contender's
 SMALLEST = 1e-12  # of a probability, before its logarithm
 
 
@@ -60,7 +61,8 @@ class _Contender:
         }  # fmt: skip
 
         def write(path: Path) -> None:
-            self.model.save(path)
+            (path / INSIDE).mkdir()
+            self.model.save(path / INSIDE)
             atomic_write(path / "bertkit.json", json.dumps(about, ensure_ascii=False, indent=1))
 
         write_folder(folder, write)

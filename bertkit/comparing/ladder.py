@@ -83,9 +83,9 @@ def _bilstm_tags(given: Given) -> Contender:
 
 def _elmo(kind: str) -> Callable[[Given], Contender]:
     def make(given: Given) -> Contender:
-        elmo = _class("ancestors.elmo", "Elmo").load(Path(given.elmo))
-        model = _class("ancestors.bilstm", kind)(features=elmo)
-        if kind == "BiLstmTagger":
+        source = _class("comparing.on_features", "ElmoSource").load(Path(given.elmo))
+        model = _class("comparing.on_features", kind)(source)
+        if kind == "ElmoTagger":
             return Tags("elmo-tags", "ELMo + BiLSTM", model)
         return Texts("elmo", "ELMo + BiLSTM", model)
 
@@ -115,11 +115,8 @@ def _frozen(given: Given) -> Contender:
 
 
 def _frozen_tags(given: Given) -> Contender:
-    from bertkit.predictor import Predictor
-
-    encoder = Predictor.load(given.models[0], given.precision)
-    features = _class("ancestors.six_features", "WordFeatures")(encoder, "concat-last-4")
-    model = _class("ancestors.bilstm", "BiLstmTagger")(features=features)
+    source = _class("comparing.on_features", "BertSource").load(given.models[0], given.precision)
+    model = _class("comparing.on_features", "BertFeaturesTagger")(source)
     return Tags("features-tags", f"BERT features + BiLSTM ({_short(given.models[0])})", model)
 
 
@@ -160,10 +157,15 @@ RUNGS = (
     Rung("bilstm", TEXT, _bilstm_texts),
     Rung("bilstm-tags", ("tag",), _bilstm_tags),
     Rung("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),
-    Rung("elmo", TEXT, _elmo("BiLstmClassifier"), _NEEDS_ELMO),
-    Rung("elmo-tags", ("tag",), _elmo("BiLstmTagger"), _NEEDS_ELMO),
+    Rung("elmo", TEXT, _elmo("ElmoClassifier"), _NEEDS_ELMO),
+    Rung("elmo-tags", ("tag",), _elmo("ElmoTagger"), _NEEDS_ELMO),
     Rung("lstm-lm", TEXT, _sequence("lstm-lm", "language-model", "LSTM started from a language model"), _NEEDS_LM),
-    Rung("lstm-autoencoder", TEXT, _sequence("lstm-autoencoder", "autoencoder", "LSTM started from an autoencoder"), _NEEDS_LM),
+    Rung(
+        "lstm-autoencoder",
+        TEXT,
+        _sequence("lstm-autoencoder", "autoencoder", "LSTM started from an autoencoder"),
+        _NEEDS_LM,
+    ),
     Rung("ulmfit", TEXT, _ulmfit, _NEEDS_LM),
     Rung("gpt", TEXT, _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
 )

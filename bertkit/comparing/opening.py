@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.ancestors.vectors import WordVectors
-from bertkit.comparing.contender import Tags, Texts
+from bertkit.comparing.contender import INSIDE, Tags, Texts
 from bertkit.errors import DamagedFile, UserError
 from bertkit.predictor import Predictor
 from bertkit.tasks.task import Reading, Task
@@ -24,6 +24,14 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "word2vec": (Texts, "ancestors.text_rivals", "MeanOfVectors"),
     "glove": (Texts, "ancestors.text_rivals", "MeanOfVectors"),
     "features": (Texts, "comparing.encoders", "FrozenVectors"),
+    "bilstm": (Texts, "ancestors.bilstm", "BiLstmClassifier"),
+    "bilstm-tags": (Tags, "ancestors.bilstm", "BiLstmTagger"),
+    "features-tags": (Tags, "comparing.on_features", "BertFeaturesTagger"),
+    "elmo": (Texts, "comparing.on_features", "ElmoClassifier"),
+    "elmo-tags": (Tags, "comparing.on_features", "ElmoTagger"),
+    "lstm-lm": (Texts, "ancestors.sequence_learning", "SequenceLearning"),
+    "lstm-autoencoder": (Texts, "ancestors.sequence_learning", "SequenceLearning"),
+    "ulmfit": (Texts, "ancestors.ulmfit", "Ulmfit"),
     "frequent-tag": (Tags, "ancestors.tag_rivals", "FrequentTag"),
     "hmm": (Tags, "ancestors.tag_rivals", "Hmm"),
 }
@@ -123,7 +131,7 @@ def _about(folder: Path) -> dict[str, Any]:
 def _contender(folder: Path, key: str, about: dict[str, Any], precision: str) -> Texts | Tags:
     form, module, kind = _known(SAVED, key, folder)
     how = {"precision": precision} if key in ENCODED else {}
-    model = _class(module, kind).load(folder, **how)
+    model = _class(module, kind).load(folder / INSIDE, **how)
     if form is Texts:
         return Texts(key, about["name"], model, key in NATIVE_PAIRS).restore(about)
     return Tags(key, about["name"], model).restore(about)

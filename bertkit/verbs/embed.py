@@ -6,9 +6,13 @@ import time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.config import Common, option
+from bertkit.errors import UserError
+
+if TYPE_CHECKING:
+    from bertkit.predictor import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +24,11 @@ class Settings(Common):
     out: Path = option(help="Where to: .npy, .parquet or .jsonl.", default=Path("embeddings.npy"))
     layers: str = option(
         "last",
-        "embeddings, last, second-to-last, sum-last-4, concat-last-4, sum-all, or layer numbers (-1,-2).",
+        "embeddings, last, second-to-last, sum-last-4, concat-last-4, sum-all, layer numbers (-1,-2), "
+        "or auto: the one of the six that tells the labels of --probe apart best.",
     )
+    probe: Path | None = option(None, "Labelled rows by which --layers auto chooses; 2,000 of them are enough.")
+    label: str = option("label", "Name (or number) of the label column of --probe.")
     pool: str = option("mean", "How a text's token vectors become one.", choices=("mean", "cls", "max", "none"))
     text: str = option("text", "Name (or number) of the text column.")
     on_long: str = option(
@@ -40,16 +47,18 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.predictor import AT_ONCE, Predictor
     from bertkit.telling import note, track
 
+    _check(settings)
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
     note(f"{settings.model}: {predictor.precision} on {predictor.device}.")
+    layers = _probed(settings, predictor) if settings.layers == "auto" else settings.layers
     rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
     texts = (row.text for row in track(rows, f"embedding {settings.file.name}"))
     start = time.perf_counter()
     width = 0
     with open_vectors(settings.out) as out:
         while chunk := list(islice(texts, AT_ONCE)):
-            vectors = predictor.embed(chunk, settings.layers, settings.pool, settings.on_long, settings.normalize)
+            vectors = predictor.embed(chunk, layers, settings.pool, settings.on_long, settings.normalize)
             width = vectors[0].shape[-1]
             if isinstance(vectors, list):
                 out.write_tokens(chunk, vectors)
@@ -57,10 +66,34 @@ def run(settings: Settings) -> dict[str, Any]:
                 out.write(chunk, vectors)
     seconds = time.perf_counter() - start
     return {
-        "file": str(settings.out), "rows": out.count, "width": width, "layers": settings.layers, "pool": settings.pool,
+        "file": str(settings.out), "rows": out.count, "width": width, "layers": layers, "pool": settings.pool,
         "precision": predictor.precision, "seconds": round(seconds, 2),
         "texts_per_second": round(out.count / seconds, 1),
     }  # fmt: skip
+
+
+def _check(settings: Settings) -> None:
+    if settings.layers == "auto" and settings.probe is None:
+        raise UserError(
+            "--layers auto chooses by labelled rows: give them with --probe FILE (a text and a label a row), "
+            "or name the layers, e.g. --layers last."
+        )
+    if settings.probe is not None and settings.layers != "auto":
+        raise UserError(f"--probe is for --layers auto, and --layers is {settings.layers!r}. Leave one of them out.")
+
+
+def _probed(settings: Settings, predictor: Predictor) -> str:
+    """The layers that suit the labelled rows best; the whole table is told."""
+    from bertkit.data.readers import read_rows
+    from bertkit.layer_probe import best_layers, probe, table
+    from bertkit.telling import note
+
+    assert settings.probe is not None
+    rows = list(read_rows(settings.probe, text=settings.text, label=settings.label, encoding=settings.encoding))
+    texts, labels = [row.text for row in rows], [str(row.label) for row in rows]
+    found = probe(predictor.embed, predictor.config.depth, texts, labels, settings.seed)
+    note(table(found))
+    return best_layers(found)
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -97,7 +97,7 @@ def _network(s: Settings) -> dict[str, Any]:
     from bertkit.ancestors.learn_settings import LearnSettings
     from bertkit.ancestors.learning import learn
 
-    sizes = {"width": s.width} if s.width else {}
+    sizes: dict[str, Any] = {"width": s.width} if s.width else {}
     return learn(
         LearnSettings(
             kind=s.kind, data=s.source[0], out=s.out, minutes=s.minutes, steps=s.steps, resume=s.resume, seed=s.seed,

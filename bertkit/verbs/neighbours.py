@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ def run(settings: Settings) -> dict[str, Any]:
     if len(settings.words) not in (1, 3):
         raise UserError(f"Give one word, or three for an analogy; these are {len(settings.words)}.")
     vectors = open_vectors(settings.model)
-    ask = vectors.neighbours if len(settings.words) == 1 else vectors.analogy
+    ask: Callable[..., list[tuple[str, float]]] = vectors.neighbours if len(settings.words) == 1 else vectors.analogy
     found = ask(*settings.words, top=settings.top)
     return {"words": list(settings.words), "found": [{"word": word, "cosine": cosine} for word, cosine in found]}
 

@@ -37,7 +37,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict:
     train, dev = table(place / "train.csv", messages(200)), table(place / "dev.csv", messages(60, seed=1))
     return compare(
         CompareSettings(
-            task="classify", train=train, dev=dev, out=place / "out", models=str(model), threads=1, minutes=1.2,
+            task="classify", train=train, dev=dev, out=place / "out", models=str(model), threads=1, minutes=0.0,
             contenders=f"{CHEAP},features,bert", precision="fp32",
         )
     )  # fmt: skip
@@ -101,16 +101,21 @@ def test_the_learning_curve_ends_at_all_rows_and_says_what_more_would_bring(resu
 
 
 def test_tags_climb_from_frequent_tags_to_the_hidden_markov_model(tmp_path):
-    lines = ["\n".join(f"{w} {t}" for w, t in zip(row["tokens"], row["tags"])) for row in sentences(80)]
+    lines = ["\n".join(f"{w} {t}" for w, t in zip(row["tokens"], row["tags"])) for row in sentences(50)]
     (tmp_path / "train.conll").write_text("\n\n".join(lines) + "\n", "utf-8")
     found = compare(
         CompareSettings(
-            task="tag", train=tmp_path / "train.conll", out=tmp_path / "out", models="", minutes=0.5,
-            contenders="frequent-tag,hmm", threads=1,
+            task="tag", train=tmp_path / "train.conll", out=tmp_path / "out", minutes=0.0, curve=False,
+            models=str(make_model(tmp_path / "bert")), precision="fp32",
+            contenders="frequent-tag,hmm,bilstm,features", threads=1,
         )
     )  # fmt: skip
-    assert {row["name"] for row in found["contenders"]} == {"most frequent tag", "HMM, trigram"}
-    opened = open_model(found["contenders"][0]["folder"])
+    names = {"most frequent tag", "HMM, trigram", "BiLSTM", "BERT features + BiLSTM (bert)"}
+    assert {row["name"] for row in found["contenders"]} == names
+    for row in found["contenders"]:
+        again = open_model(row["folder"], "fp32").predict([["new", "paris", "and", "anna"]])
+        assert again[0]["tags"] == ["B-LOC", "I-LOC", "O", "B-PER"] or row["score"] < 0.95, row["name"]
+    opened = open_model(found["contenders"][0]["folder"], "fp32")
     (said,) = opened.predict([["anna", "lives", "in", "paris"]])
     assert len(said["tags"]) == 4
     (said,) = opened.predict("anna lives in paris.")
@@ -133,8 +138,8 @@ def test_what_needs_a_model_says_which(tmp_path):
     train = table(tmp_path / "train.csv", messages(60))
     found = compare(
         CompareSettings(
-            task="classify", train=train, out=tmp_path / "out", models="", contenders="majority,ulmfit,elmo,gpt,features",
-            threads=1,
+            task="classify", train=train, out=tmp_path / "out", models="", threads=1,
+            contenders="majority,ulmfit,elmo,gpt,features",
         )
     )  # fmt: skip
     reasons = {one["name"]: one["reason"] for one in found["skipped"]}
@@ -151,7 +156,7 @@ def test_an_unknown_contender_is_named_with_a_suggestion():
 def test_every_rung_can_be_opened_again():
     own = {rung.key for rung in RUNGS} - {"gpt"}  # a fine-tuned model's folder is any model's folder
     assert own == set(SAVED)
-    assert NATIVE_PAIRS <= own
+    assert own >= NATIVE_PAIRS
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -1,0 +1,36 @@
+"""Every number of a BiLSTM. Apart from the model so that it is read without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertkit.ancestors.ngram_words import UNITS
+from bertkit.config import option
+from bertkit.errors import UserError, suggest
+
+POOLS = ("max", "mean")
+
+
+@dataclass(frozen=True)
+class BiLstmSettings:
+    """The model and its training."""
+
+    cells: int = option(200, "Memory cells of each direction.")
+    depth: int = option(2, "Layers.")
+    word_width: int = option(100, "Width of the word vectors, where they are learnt from nothing.")
+    dropout: float = option(0.3, "Share of the numbers dropped before every layer.")
+    pool: str = option("max", "How a text's word vectors become one.", choices=POOLS)
+    units: str = option("words", "How a text is cut into words.", choices=tuple(UNITS))
+    cased: bool = option(True, "Keep capitals.")
+    batch: int = option(32, "Sentences a step.")
+    lr: float = option(1e-3, "Learning rate of Adam.")
+    epochs: int = option(30, "Passes over the sentences, at most.")
+    patience: int = option(5, "Stop after so many passes without a better one.")
+
+    def __post_init__(self) -> None:
+        for name in ("cells", "depth", "word_width", "batch", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
+        for name, known in (("pool", POOLS), ("units", tuple(UNITS))):
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} is {getattr(self, name)!r}. {suggest(getattr(self, name), list(known))}")

@@ -1,0 +1,73 @@
+"""Every number of an ELMo and of its training. Apart from the model so that a command line reads it without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.ancestors.ngram_words import UNITS
+from bertkit.config import Common, option
+from bertkit.errors import UserError
+from bertkit.train.settings import LoopSettings
+
+
+@dataclass(frozen=True)
+class ElmoNumbers:
+    """The model. width: of a word's vector, both directions together."""
+
+    width: int = option(256, "Width of a word's vector; half of it belongs to each direction.")
+    cells: int = option(512, "Memory cells of each LSTM; more than half the width.")
+    depth: int = option(2, "LSTM layers of each direction.")
+    character_width: int = option(16, "Width of a character's vector.")
+    filters: tuple[tuple[int, ...], ...] = option(
+        ((1, 16), (2, 32), (3, 64), (4, 96), (5, 128)), "Filters over characters: width and number of each kind."
+    )
+    highways: int = option(1, "Highway layers over the filters.")
+    dropout: float = option(0.1, "Share of the numbers dropped between layers.")
+
+    def __post_init__(self) -> None:
+        if self.width < 2 or self.width % 2:
+            raise UserError(f"width is {self.width}; it must be even, since each direction has half of it.")
+        if self.cells <= self.width // 2:
+            raise UserError(
+                f"cells is {self.cells}; it must be more than half the width ({self.width // 2}), to which each LSTM "
+                "projects. Raise cells, or lower width."
+            )
+        if not self.filters or any(len(kind) != 2 or min(kind) < 1 for kind in self.filters):
+            raise UserError(
+                f"filters is {self.filters!r}; it must be pairs of width and number, e.g. [[1, 16], [3, 64]]."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElmoSettings(Common):
+    """What training an ELMo needs."""
+
+    texts: tuple[Path, ...] = option(help="Files or folders of running text; each line is a sentence.")
+    out: Path = option(Path("runs/elmo"), "The run's folder.")
+    minutes: float = option(0.0, "Time budget: the schedule ends when it does.")
+    steps: int = option(0, "Budget in steps.")
+    resume: bool = option(False, "Continue the run in --out.")
+    units: str = option("words", "How text is cut: words, jieba (Chinese words) or characters.", choices=tuple(UNITS))
+    cased: bool = option(True, "Keep capitals.")
+    vocabulary: int = option(20_000, "Words that can be guessed; any word can be read.")
+    length: int = option(64, "Words in a row; longer sentences are learnt in stretches.")
+    batch_words: int = option(2048, "Words a step.")
+    held_out: float = option(0.01, "Share of the sentences kept for evaluation.")
+    eval_words: int = option(20_000, "Words of held-out text an evaluation reads.")
+    eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
+    save_minutes: float = option(10.0, "Save at least this often.")
+    save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.")
+    log_every: int = option(10, "Steps between two rows of metrics.jsonl.")
+    model: ElmoNumbers = option(factory=ElmoNumbers)
+    loop: LoopSettings = option(factory=lambda: LoopSettings(lr=2e-3, beta2=0.99))
+
+    def __post_init__(self) -> None:
+        if not self.steps and not self.minutes:
+            raise UserError("How long shall it train? Give --minutes or --steps.")
+        if not 2 <= self.length <= self.batch_words:
+            raise UserError(
+                f"length is {self.length}; it must be from 2 up to the words a step (batch_words, {self.batch_words})."
+            )
+        if self.precision == "bf16":
+            raise UserError("precision is 'bf16'; ELMo's LSTMs are computed in fp32 only. Leave --precision out.")
