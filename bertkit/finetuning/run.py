@@ -152,8 +152,8 @@ class Finetuning:
             lr=self._rate(), warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
         )
         training = Training(
-            Supervised(self.model, self.task, s.language), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world,
-            scale=self._layer_share,
+            Supervised(self.model, self.task, s.language), feed, self._steps(feed.steps_a_pass), loop, s.seed,
+            self.world, scale=self._layer_share,
         )  # fmt: skip
         about = {"model": repr(self.model.config), "labels": list(self.task.labels)}
         with RunFolder(s.out, self.world, resume=s.resume) as run, Signals() as signals:
