@@ -66,10 +66,11 @@ def main() -> None:
             found = task.score(some, predictor.predict_examples(some))
             tell(f"{name}: {dict(found)}")
             for unit, value in found.items():
+                shown = round(value, 4)
                 rows.append(
                     {
-                        "case": f"{name}, {len(some)} questions", "contestant": Path(model).name,
-                        "value": round(value, 4), "unit": unit, "range": [round(value, 4)] * 2, "ratio": None, "seconds": round(seconds, 1),
+                        "case": f"{name}, {len(some)} questions", "contestant": Path(model).name, "value": shown,
+                        "unit": unit, "range": [shown, shown], "ratio": None, "seconds": round(seconds, 1),
                         "learnt": len(train),
                     }
                 )  # fmt: skip
