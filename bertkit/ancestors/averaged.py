@@ -38,7 +38,7 @@ class AveragedNumbers:
 class Averaged:
     """Every word and every two neighbouring words have a vector; a text is their mean."""
 
-    name = "averaged word vectors (fastText-like)"
+    name = "averaged words (fastText-like)"
 
     def __init__(self, numbers: AveragedNumbers | None = None) -> None:
         self.numbers = numbers or AveragedNumbers()

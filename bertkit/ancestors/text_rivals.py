@@ -80,9 +80,7 @@ class MeanOfVectors:
     @property
     def name(self) -> str:
         """Which vectors."""
-        return {"word2vec": "word2vec mean + logistic regression", "glove": "GloVe mean + logistic regression"}[
-            self.how
-        ]
+        return {"word2vec": "word2vec, averaged", "glove": "GloVe, averaged"}[self.how]
 
     def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
         """Vectors first where there are none, then weights."""

@@ -110,14 +110,14 @@ def _frozen(given: Given) -> Contender:
     from bertkit.predictor import Predictor
 
     encoder = Predictor.load(given.models[0], given.precision)
-    name = f"BERT vectors + logistic regression ({_short(given.models[0])})"
+    name = f"BERT vectors, frozen ({_short(given.models[0])})"
     return Texts("features", name, FrozenVectors(encoder), native_pairs=True)
 
 
 def _frozen_tags(given: Given) -> Contender:
     source = _class("comparing.on_features", "BertSource").load(given.models[0], given.precision)
     model = _class("comparing.on_features", "BertFeaturesTagger")(source)
-    return Tags("features-tags", f"BERT features + BiLSTM ({_short(given.models[0])})", model)
+    return Tags("features-tags", f"BERT frozen + BiLSTM ({_short(given.models[0])})", model)
 
 
 def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], Contender]:

@@ -110,7 +110,7 @@ def test_tags_climb_from_frequent_tags_to_the_hidden_markov_model(tmp_path):
             contenders="frequent-tag,hmm,bilstm,features", threads=1,
         )
     )  # fmt: skip
-    names = {"most frequent tag", "HMM, trigram", "BiLSTM", "BERT features + BiLSTM (bert)"}
+    names = {"most frequent tag", "HMM, trigram", "BiLSTM", "BERT frozen + BiLSTM (bert)"}
     assert {row["name"] for row in found["contenders"]} == names
     for row in found["contenders"]:
         again = open_model(row["folder"], "fp32").predict([["new", "paris", "and", "anna"]])
