@@ -13,13 +13,17 @@ Label = str | float | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """A text or a pair of texts. label: a name, a number (regression), several names (multi-label), or None."""
+    """A text or a pair of texts. label: a name, a number (regression), several names (multi-label), or None.
+
+    text_c: of a triple, the text that does not belong to the first.
+    """
 
     text: str
     text_b: str | None = None
     label: Label = None
     id: str | None = None
     line: int = 0
+    text_c: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

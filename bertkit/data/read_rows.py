@@ -48,6 +48,7 @@ def read_rows(
     """Each row of a file with a column of texts.
 
     text, text_b, label: column names, or numbers from 1 for files without header; text_b=None reads single texts.
+    A pair's column `text_c` is read where there is one.
     labelled: True: every row must have a label; "maybe": a label where there is one; False: none is read.
     multi_label: labels are JSON lists or `a|b`. number: labels are numbers. drop_labels: rows so labelled are left
     out, and told (SNLI writes '-' where its annotators did not agree). kind: the format, if not by the ending.
@@ -72,7 +73,8 @@ def read_rows(
         empty += not one.strip() or (two is not None and not two.strip())
         count += 1
         mark = row.get("id")
-        yield TextRow(one, two, answer, None if mark is None else scalar(f"{where}: 'id'", mark), line)
+        three = _text(where, row, "text_c") if two is not None and row.get("text_c") else None
+        yield TextRow(one, two, answer, None if mark is None else scalar(f"{where}: 'id'", mark), line, three)
     if dropped:
         note(f"{path}: {dropped} rows labelled {', '.join(map(repr, drop_labels))} are left out, {count} are kept.")
     if empty:

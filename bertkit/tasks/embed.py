@@ -24,13 +24,17 @@ from bertkit.tasks.classify import _row
 from bertkit.tasks.task import Item, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 
+POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
 SCALE = 20.0  # cosines are multiplied by this before the softmax, as in SBERT's ranking loss
 
 
 @dataclass
 class Embed(Task):
-    """Pairs (text, text_b) without labels learn by contrast with the batch's other pairs; with numbers as labels
-    (similarity scores) by the order of their cosines. options: scored, low and high of the scores."""
+    """Pairs (text, text_b) without labels learn by contrast with the batch's other pairs, and triples with every
+    `text_c` of the batch besides; with numbers as labels (similarity scores) by the order of their cosines.
+
+    options: scored (there are numbers), pool (how token vectors become one: mean, cls or max).
+    """
 
     name: ClassVar[str] = "embed"
     head: ClassVar[str] = ""
@@ -60,42 +64,54 @@ class Embed(Task):
         return 0
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """Two texts, each by itself; a long one is cut to its first window, and that is counted."""
+        """Two or three texts, each by itself; a long one is cut to its first window, and that is counted."""
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
         first = encode_rows(tokenizer, [row.text for row in examples], None, how)
         second = encode_rows(tokenizer, [row.text_b or "" for row in examples], None, how)
-        return [
+        others = [n for n, row in enumerate(examples) if row.text_c is not None and not self.options.get("scored")]
+        third = encode_rows(tokenizer, [examples[n].text_c or "" for n in others], None, how)
+        items = [
             Item(row, a.rows + b.rows, a.tokens + b.tokens, a.cut + b.cut) for row, a, b in zip(examples, first, second)
         ]
+        for n, c in zip(others, third):
+            items[n].rows = items[n].rows + c.rows
+            items[n].cut += c.cut
+        return items
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Scores, or the pair's own number."""
+        """Scores, or the pair's own number; and which row is an item's first text, which are third texts."""
+        starts = np.cumsum([0, *(len(item.rows) for item in items)])
+        thirds = [start + 2 for start, item in zip(starts.tolist(), items) if len(item.rows) > 2]
+        rows = {"first": torch.from_numpy(starts[:-1]), "third": torch.tensor(thirds, dtype=torch.long)}
         if self.options.get("scored"):
-            return {"target": torch.tensor([float(item.example.label) for item in items])}
-        return {"target": torch.arange(len(items))}
+            return {"target": torch.tensor([float(item.example.label) for item in items]), **rows}
+        return {"target": torch.arange(len(items)), **rows}
 
     def vectors(self, encoded: Encoded) -> Tensor:
-        """Mean vectors of length one, in the caller's order: (rows, width)."""
-        return F.normalize(encoded.batch.restore(first_vectors(encoded, "mean")).float(), dim=-1)
+        """Pooled vectors of length one, in the caller's order: (rows, width)."""
+        pooled = first_vectors(encoded, POOLS[self.options.get("pool", "mean")])
+        return F.normalize(encoded.batch.restore(pooled).float(), dim=-1)
 
     def loss(self, model: Model, batch: Batch) -> Tensor:
         """Contrast within the batch, or (scored) every pair of pairs whose cosines are in the wrong order (CoSENT)."""
         vectors = self.vectors(model.encoder(batch))
-        left, right = vectors[0::2], vectors[1::2]
-        target = batch.extra["target"]
+        first, third, target = (batch.extra[name] for name in ("first", "third", "target"))
+        left, right = vectors[first], vectors[first + 1]
         if not self.options.get("scored"):
-            table = left @ right.t() * SCALE
-            return (
-                F.cross_entropy(table, target, reduction="sum") + F.cross_entropy(table.t(), target, reduction="sum")
-            ) / 2
+            forth = left @ torch.cat([right, vectors[third]]).t() * SCALE
+            back = right @ left.t() * SCALE
+            losses = [F.cross_entropy(table, target, reduction="sum") for table in (forth, back)]
+            return torch.stack(losses).mean()
         cosines = (left * right).sum(-1) * SCALE
         gaps = cosines[:, None] - cosines[None, :]
         wrong = gaps[target[:, None] < target[None, :]]
         return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), 0) * len(target)
 
     def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
-        """Both vectors of each pair: (2, width)."""
-        return list(self.vectors(encoded).view(len(items), 2, -1).cpu().numpy())
+        """Both vectors of each pair: (2, width). A triple's third text is for learning alone."""
+        vectors = self.vectors(encoded).cpu().numpy()
+        starts = np.cumsum([0, *(len(item.rows) for item in items[:-1])])
+        return [vectors[start : start + 2] for start in starts]
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{similarity}, with tokens seen and cut."""
@@ -109,13 +125,16 @@ class Embed(Task):
 
     def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """Spearman where there are scores, else the share of partners found among all second texts."""
-        if self.options.get("scored") and all(row.label is not None for row in examples):
-            return (
-                metrics.regression,
-                [row.label for row in examples],
-                [p["similarity"] for p in predictions],
-                {},
-            )
+        if all(row.label is not None for row in examples):
+            return _agreement, [row.label for row in examples], [p["similarity"] for p in predictions], {}
         left, right = (np.stack([p["vectors"][side] for p in predictions]) for side in (0, 1))
         found = [int(n) for n in (left @ right.T).argmax(1)]
         return metrics.choice, list(range(len(examples))), found, {}
+
+
+def _agreement(gold: Sequence[float], said: Sequence[float]) -> Scores:
+    """Correlations alone: the distance of a cosine from a score of another scale says nothing."""
+    scores = metrics.regression(gold, said)
+    for name in ("mae", "rmse"):
+        scores.pop(name)
+    return scores

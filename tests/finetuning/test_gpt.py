@@ -23,7 +23,8 @@ def gpt(tmp_path_factory):
     torch.manual_seed(0)
     shape = Config(
         vocabulary=tokenizer.size, width=32, depth=2, heads=2, inner=64, init_std=0.1, causal=True, summary="last",
-        segments=0, norm="pre", embedding_norm=False, word_head="plain", activation="gelu_tanh", summary_activation="none",
+        segments=0, norm="pre", embedding_norm=False, word_head="plain", activation="gelu_tanh",
+        summary_activation="none",
     )  # fmt: skip
     write_folder(place / "gpt", Folder(Model(shape, {"words": 0}, summary=False), tokenizer, "gpt2"))
     return place / "gpt"
