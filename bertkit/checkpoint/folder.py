@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,8 @@ from torch import Tensor
 from bertkit.checkpoint import card
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
 from bertkit.checkpoint.google import is_google, read_google
+from bertkit.checkpoint.json_file import read_json, write_json
+from bertkit.checkpoint.pooling import Pooling, read_pooling, write_pooling
 from bertkit.checkpoint.translate import (
     architecture_for,
     config_from,
@@ -26,12 +27,14 @@ from bertkit.checkpoint.translate import (
 from bertkit.checkpoint.weights import read_weights
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.config import Config
+from bertkit.model.crf import Crf
 from bertkit.model.heads import HEADS, Model
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import tensor_file
 
 LAYER = re.compile(r"(^|\.)(layer|layers|h|albert_layer_groups)\.\d+\.")
+CRF = "crf.safetensors"
 HOSTILE = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "custom_pipelines")
 
 
@@ -46,32 +49,12 @@ class Folder:
     about: dict[str, Any] = field(default_factory=dict)  # bertkit.json: task, calibration, data hashes …
     raw_config: dict[str, Any] = field(default_factory=dict)  # config.json as it was, to keep what is not ours
     name: str = ""
+    pooling: Pooling | None = None  # how its vectors are made, where it was made for vectors
 
     @property
     def architecture(self) -> Architecture:
         """The transformers class this is."""
         return architecture_for(FAMILIES[self.family], frozenset(self.model.heads))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or a message that names the file and line."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path.parent}: there is no {path.name} here. Is this a model folder?") from None
-    except OSError as reason:
-        raise DamagedFile(f"{path}: cannot be read ({reason.strerror}). Copy or download it again.") from None
-    except UnicodeDecodeError:
-        raise DamagedFile(f"{path}: not UTF-8 text. Copy or download it again.") from None
-    except json.JSONDecodeError as reason:
-        raise DamagedFile(
-            f"{path}, line {reason.lineno}: not JSON ({reason.msg}). Copy or download it again."
-        ) from None
-    except RecursionError:
-        raise DamagedFile(f"{path}: nested deeper than any such file is. Copy or download it again.") from None
-    if not isinstance(value, dict):
-        raise DamagedFile(f"{path}: holds a {type(value).__name__}, not an object. Copy or download it again.")
-    return value
 
 
 def read_folder(
@@ -104,7 +87,11 @@ def read_folder(
     family = family_of(raw, where)
     config = replace(config_from(raw, where), **(numbers or {}))
     about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
+    pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
+    if pooling and not about:
+        about = {"task": "embed", "options": {"pool": pooling.mode}}
     stored = _stored_labels(raw)
+    as_stored = heads is None
     if heads is None:
         kinds = _heads_in(family, raw, tensors)
         heads = {kind: HEADS[kind].outputs or len(stored) for kind in kinds}
@@ -123,7 +110,24 @@ def read_folder(
             f"{path}: the tokenizer has {tokenizer.size} pieces but the model only {config.vocabulary} word vectors. "
             "Tokenizer and weights do not belong together."
         )
-    return Folder(model, tokenizer, family.model_type, labels or stored, about, raw, path.name)
+    options = about.get("options")
+    if as_stored and "token" in heads and isinstance(options, dict) and options.get("crf"):
+        model.crf = _read_crf(path / CRF, heads["token"])
+    return Folder(model, tokenizer, family.model_type, labels or stored, about, raw, path.name, pooling)
+
+
+def _read_crf(path: Path, labels: int) -> Crf:
+    """What a tagger learnt of tags side by side: beside model.safetensors, where transformers does not trip over it."""
+    if not path.is_file():
+        raise DamagedFile(f"{path}: is missing, but bertkit.json says that tags are chosen with it. Copy it too.")
+    with path.open("rb") as file:
+        state = tensor_file.read(file.fileno(), str(path))
+    crf = Crf(labels)
+    wanted = {name: tensor.shape for name, tensor in crf.state_dict().items()}
+    if {name: tensor.shape for name, tensor in state.items()} != wanted:
+        raise DamagedFile(f"{path}: does not hold the scores of {labels} tags. It belongs to another model.")
+    crf.load_state_dict(state)
+    return crf
 
 
 def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -> frozenset[str]:
@@ -212,6 +216,8 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     architecture = folder.architecture
     tensors = {name: tensor.to(dtype) for name, tensor in tensors_to(folder.model, family, architecture).items()}
     tensor_file.write(path / "model.safetensors", tensors)
+    if folder.model.crf is not None:
+        tensor_file.write(path / CRF, folder.model.crf.state_dict())
     raw = config_to(folder.model.config, family, architecture.name, folder.raw_config)
     raw["dtype"] = str(dtype).removeprefix("torch.")
     raw["pad_token_id"] = folder.tokenizer.pad_id if folder.tokenizer.pad_id is not None else raw["pad_token_id"]
@@ -220,6 +226,10 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}
     folder.tokenizer.save(path, folder.model.config.max_tokens)
     for name, value in (("config.json", raw), ("bertkit.json", folder.about)):
-        (path / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        write_json(path / name, value)
+    if folder.pooling is not None and not folder.pooling.refused:
+        limit = folder.about.get("windows", {}).get("limit", folder.model.config.max_tokens)
+        write_pooling(path, folder.pooling, folder.model.config.width, limit)
     if not (path / "README.md").exists():
-        (path / "README.md").write_text(card.write(folder.about, raw, len(tensors)), "utf-8")
+        pooled = folder.pooling.mode if folder.pooling and not folder.pooling.refused else ""
+        (path / "README.md").write_text(card.write(folder.about, raw, len(tensors), pooled), "utf-8")

@@ -12,6 +12,7 @@ import numpy as np
 from bertkit.data.rows import Windows
 from bertkit.errors import UserError
 from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.tasks import make
 from bertkit.tasks.task import Item, Reading, Task
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
@@ -30,6 +31,45 @@ def reading_of(settings: FinetuneSettings) -> Reading:
     return Reading(settings.text, settings.text_b, settings.label, settings.encoding)
 
 
+# Settings that only some tasks understand: name → (those tasks, the value that asks for nothing).
+ONLY_FOR: dict[str, tuple[tuple[str, ...], Any]] = {
+    "multi_label": (("classify", "pair"), False),
+    "class_weights": (("classify", "pair", "tag"), False),
+    "crf": (("tag",), False),
+    "word": (("tag",), "first"),
+}
+
+
+def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
+    """The task as the settings want it; `labels` instead of those the settings name."""
+    for name, (tasks, nothing) in ONLY_FOR.items():
+        if getattr(settings, name) != nothing and settings.task not in tasks:
+            raise UserError(
+                f"--{name.replace('_', '-')} has no meaning for the task {settings.task}; it is for "
+                f"{', '.join(tasks)}. Leave it out."
+            )
+    if settings.crf and settings.class_weights:
+        raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
+    given = labels or tuple(name.strip() for name in settings.labels.split(",") if name.strip())
+    options = {
+        name: getattr(settings, name)
+        for name in ("multi_label", "crf", "word")
+        if getattr(settings, name) != ONLY_FOR[name][1]
+    }
+    task = make(settings.task, labels=given, options=options)
+    task.merge = settings.merge or task.merge
+    return task
+
+
+def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
+    """Label → weight, so that all labels count alike; of several labels a text, so that having one and not do."""
+    counts = label_counts(examples)
+    if task.options.get("multi_label"):
+        return {name: max(1, len(examples) - count) / count for name, count in counts.items()}
+    mean = sum(counts.values()) / max(1, len(counts))
+    return {name: mean / count for name, count in counts.items()}
+
+
 def read_split(settings: FinetuneSettings, task: Task) -> Split:
     """Read every file; hold rows out where no dev file is given; tell overlap and duplicates."""
     reading = reading_of(settings)
@@ -42,7 +82,8 @@ def read_split(settings: FinetuneSettings, task: Task) -> Split:
         for role, rows in examples.items()
     ]
     if "dev" not in examples:
-        examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, settings.seed)
+        seed = settings.seed if settings.split_seed < 0 else settings.split_seed
+        examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed)
         note(
             f"No --dev file: {len(examples['dev'])} of {len(examples['train']) + len(examples['dev'])} rows of "
             f"{settings.train} are held out, in equal shares of every label."

@@ -18,13 +18,14 @@ from bertkit.train.saving import write_folder
 
 
 def seeded(settings: FinetuneSettings) -> dict[str, Any]:
-    """Train with several seeds; keep the best by dev score, and tell mean and spread."""
+    """Train with several seeds on the same rows; keep the best by dev score, and tell mean and spread."""
     from bertkit.finetuning.run import Finetuning
 
     found = []
+    split = settings.seed if settings.split_seed < 0 else settings.split_seed
     for seed in range(settings.seeds):
         out = settings.out / f"seed-{seed}"
-        run = Finetuning(replace(settings, seed=settings.seed + seed, seeds=1, out=out))
+        run = Finetuning(replace(settings, seed=settings.seed + seed, split_seed=split, seeds=1, out=out))
         result = run.go()
         found.append((dev_score(result), seed, result))
     scores = [result["metrics"][result["headline"]] for _, _, result in found]
@@ -34,9 +35,11 @@ def seeded(settings: FinetuneSettings) -> dict[str, Any]:
     source = Path(best["out"])
 
     def copy(target: Path) -> None:
-        for path in source.iterdir():
-            if path.is_file() and path.name != ".lock":
-                shutil.copyfile(path, target / path.name)
+        for path in source.rglob("*"):
+            name = path.relative_to(source)
+            if path.is_file() and path.name != ".lock" and name.parts[0] != "checkpoints":
+                (target / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, target / name)
 
     write_folder(settings.out, copy)
     seeds = [{"seed": seed, best["headline"]: score} for score, (_, seed, _) in zip(scores, found)]
@@ -53,15 +56,12 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
     """Score every training row by a model that never saw it, then train the final model; rank suspicious labels."""
     from bertkit.finetuning.finish import suspects
     from bertkit.finetuning.run import Finetuning
-    from bertkit.tasks import make
 
-    task = make(settings.task, options={"multi_label": True} if settings.multi_label else {})
+    task = rows_of_run.task_of(settings)
     examples = task.read(settings.train, rows_of_run.reading_of(settings))
     folds = rows_of_run.fold_of(examples, settings.folds, settings.seed)
-    given = tuple(name.strip() for name in settings.labels.split(",") if name.strip())
-    if task.labelled_by_name and not given:
+    if task.labelled_by_name:
         task.learn(examples)
-        given = task.labels
     scores, ranked = [], []
     for fold in range(settings.folds):
         split = rows_of_run.Split(
@@ -70,7 +70,7 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
                 "dev": [e for e, f in zip(examples, folds) if f == fold],
             }
         )
-        run = Finetuning(replace(settings, folds=0, out=settings.out / f"fold-{fold}"), split, given)
+        run = Finetuning(replace(settings, folds=0, out=settings.out / f"fold-{fold}"), split, task.labels)
         result = run.go()
         scores.append(result["metrics"][result["headline"]])
         ranked += suspects(run, "dev")
@@ -96,7 +96,7 @@ def searched(settings: FinetuneSettings) -> FinetuneSettings:
         raise UserError("The search needs Optuna: pip install 'bertkit[search]'.") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     end = time.monotonic() + settings.minutes * 30
-    each = max(0.2, settings.minutes / 12)
+    each = max(settings.minutes / 12, min(0.2, settings.minutes / 4))  # too short a try says nothing
 
     def trial(chance: Any) -> float:
         tried = replace(
@@ -104,7 +104,8 @@ def searched(settings: FinetuneSettings) -> FinetuneSettings:
             lr=chance.suggest_float("lr", 1e-5, 6e-4, log=True),
             batch=chance.suggest_categorical("batch", [16, 32, 64]),
             layer_decay=chance.suggest_categorical("layer_decay", [1.0, 0.9]),
-            minutes=each, search=False, seeds=1, out=settings.out / "search" / f"trial-{chance.number}",
+            minutes=each, search=False, seeds=1, folds=0, test=None,
+            out=settings.out / "search" / f"trial-{chance.number}",
         )  # fmt: skip
         result = Finetuning(tried).go()
         return dev_score(result)

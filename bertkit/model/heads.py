@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bertkit.errors import UserError, suggest
 from bertkit.model.config import Config
+from bertkit.model.crf import Crf
 from bertkit.model.encoder import Encoded, Encoder
 from bertkit.model.init import initialise
 from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm
@@ -71,7 +72,9 @@ class Head(nn.Module):
             self.bias = None if plain else nn.Parameter(torch.zeros(config.vocabulary))
             self.decoder = None if config.tied else nn.Parameter(torch.empty(config.vocabulary, width))
         else:
-            self.out = Linear(width, what.outputs or labels)
+            # GPT's text head is a matrix and no more.
+            bare = kind == "text" and config.summary_activation == "none"
+            self.out = Linear(width, what.outputs or labels, bias=not bare)
 
     def vectors(self, x: Tensor) -> Tensor:
         """What the output map sees. x: (…, width)."""
@@ -99,11 +102,13 @@ class Model(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         needs = summary or any(HEADS[kind].looks_at == "summary" for kind in heads or {})
+        needs = needs and config.summary_activation != "none"
         self.summary = (
             Transform(config, config.width, config.summary_activation, config.summary_norm) if needs else None
         )
         chance = self.encoder.chance
         self.heads = nn.ModuleDict({k: Head(k, config, n, chance) for k, n in (heads or {}).items()})
+        self.crf: Crf | None = None  # what a tagger learnt of tags side by side; set by whoever trains or reads one
         self.untrained: tuple[str, ...] = ()  # heads whose weights no checkpoint and no training gave
         initialise(self, config)
 
@@ -131,13 +136,15 @@ class Model(nn.Module):
 
 
 def first_vectors(encoded: Encoded, summary: str) -> Tensor:
-    """The first, last or mean token vector of each text: (texts, width), packed order."""
+    """The first, last, mean or greatest (number by number) token vector of each text: (texts, width), packed order."""
     batch = encoded.batch
     if summary == "first":
         return encoded.tokens[batch.starts]
     lengths = torch.tensor(batch.lengths, device=encoded.tokens.device)
     if summary == "last":
         return encoded.tokens[batch.starts + lengths - 1]
+    if summary == "max":
+        return torch.segment_reduce(encoded.tokens[: batch.tokens].float(), "max", lengths=lengths)
     owner = torch.repeat_interleave(torch.arange(batch.texts, device=lengths.device), lengths)
     total = torch.zeros(batch.texts, encoded.tokens.shape[1], device=lengths.device)
     total.index_add_(0, owner, encoded.tokens[: batch.tokens].float())

@@ -102,11 +102,11 @@ class Classify(Task):
         """Cross-entropy; for several labels the sum of yes-or-no losses over labels, divided by their number."""
         target = batch.extra["target"]
         logits = self.logits(model, model.encoder(batch), len(target))
-        if self.multi:
-            return F.binary_cross_entropy_with_logits(logits, target, reduction="sum") / len(self.labels)
-        weights = self.options.get("class_weights")
-        weight = torch.tensor([float(weights.get(name, 1.0)) for name in self.labels]) if weights else None
-        return F.cross_entropy(logits, target, weight=weight, reduction="sum")
+        weights = self.weights(logits.device)
+        if self.multi:  # weights of the rows that have the label
+            loss = F.binary_cross_entropy_with_logits(logits, target, pos_weight=weights, reduction="sum")
+            return loss / len(self.labels)
+        return F.cross_entropy(logits, target, weight=weights, reduction="sum")
 
     def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
         """Logits of each item: (labels,)."""

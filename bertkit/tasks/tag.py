@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,17 +11,22 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import metrics
-from bertkit.data.batch import Batch
+from bertkit.data.batch import ROUND, Batch
 from bertkit.data.examples import TaggedSentence
 from bertkit.data.readers import read_tagged
 from bertkit.data.rows import Row, Windows, rows_of
 from bertkit.errors import UserError
+from bertkit.model import crf
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.task import Item, Prediction, Reading, Task, learnt_labels
+from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
+
+POOLS = ("first", "mean", "max")  # which of a word's pieces speak for it
 
 
 @dataclass(frozen=True)
@@ -38,22 +43,28 @@ class Words:
         return self.sentence.line
 
 
-def first_pieces(row: Row) -> list[tuple[int, int]]:
-    """(place, word) of the first piece of every word whose first piece this row owns."""
+def words_of(row: Row) -> list[tuple[int, int, int]]:
+    """(place, pieces, word) of every word whose first piece this row owns: where it begins, how many pieces it has."""
     encoding = row.encoding
     assert encoding is not None
-    words = encoding.words
-    return [
-        (place, words[place])
-        for place in range(*row.core)
-        if not encoding.special[place]
-        and (place == 0 or words[place] != words[place - 1] or encoding.special[place - 1])
-    ]
+    words, special = encoding.words, encoding.special
+    found = []
+    for place in range(*row.core):
+        if not special[place] and (place == 0 or words[place] != words[place - 1] or special[place - 1]):
+            end = place + 1
+            while end < len(words) and words[end] == words[place] and not special[end]:
+                end += 1
+            found.append((place, end - place, words[place]))
+    return found
 
 
 @dataclass
 class Tag(Task):
-    """The first piece of a word speaks for it; a word is tagged by the window in which it has most context."""
+    """A word is tagged by the window in which it has most context; its first piece, or all of them, speak for it.
+
+    options: word (one of POOLS), crf (tags are chosen together, by the model's `crf`), rules (what BIO forbids is never
+    said), class_weights {tag: weight}.
+    """
 
     name: ClassVar[str] = "tag"
     head: ClassVar[str] = "token"
@@ -82,6 +93,22 @@ class Tag(Task):
         """All tags that occur."""
         tags = [tag for words in examples for tag in words.sentence.tags or ()]
         self.labels = learnt_labels(tags, self.labels, "training data")
+        if self.options.get("crf"):
+            self.options["rules"] = self._obeyed(examples)
+
+    def _obeyed(self, examples: Sequence[Words]) -> bool:
+        """Whether the tags are BIO or the like and the examples keep to it."""
+        rules = crf.rules_of(self.labels)
+        if rules is None:
+            return False
+        number = {tag: n for n, tag in enumerate(self.labels)}
+        broken = [w for w in examples if not crf.obeys(rules, [number[tag] for tag in w.sentence.tags or ()])]
+        if broken:
+            note(
+                f"{len(broken)} of {len(examples)} training sentences have tags that BIO forbids, such as an I- with "
+                f"nothing before it (first: line {broken[0].line}); so nothing is forbidden when tags are chosen."
+            )
+        return not broken
 
     def encode(self, examples: Sequence[Words], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
         """Words to pieces; a plain text is split into words as the tokenizer splits it."""
@@ -93,54 +120,83 @@ class Tag(Task):
             items.append(Item.of(words, found))
         return items
 
+    def collate(self, items: Sequence[Item], training: bool) -> Batch:
+        """As any task, with where every word stands: row, place, pieces, word (words seen,), and words an item."""
+        batch = super().collate(items, training)
+        rows = [(n, row) for n, item in enumerate(items) for row in item.rows]
+        found = [(at, *spot, n) for at, (n, row) in enumerate(rows) for spot in words_of(row)]
+        columns = torch.tensor(found, dtype=torch.long).reshape(-1, 5).unbind(1)
+        return replace(batch, extra=batch.extra | dict(zip(("row", "place", "pieces", "word", "item"), columns)))
+
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Tags of all first pieces, row after row in the caller's order, and their places within each row."""
-        tags, places, owners = [], [], []
-        number = 0
+        """The tags of all words that are seen, item after item."""
+        tags = []
         for item in items:
             sentence = item.example.sentence
             numbers = [self.check_label(tag, f"line {sentence.line}") for tag in sentence.tags]
-            for row in item.rows:
-                for place, word in first_pieces(row):
-                    tags.append(numbers[word])
-                    places.append(place)
-                    owners.append(number)
-                number += 1
-        return {"target": torch.tensor(tags), "place": torch.tensor(places), "row": torch.tensor(owners)}
+            tags += [numbers[word] for row in item.rows for _, _, word in words_of(row)]
+        return {"target": torch.tensor(tags, dtype=torch.long)}
+
+    def logits(self, model: Model, encoded: Encoded) -> Tensor:
+        """(words seen, labels), float32, item after item."""
+        batch = encoded.batch
+        at = _starts(batch)[batch.extra["row"]] + batch.extra["place"]
+        if not len(at):
+            return torch.zeros(0, len(self.labels), device=at.device)
+        vectors = _word_vectors(encoded.tokens, at, batch.extra["pieces"], self.options.get("word", "first"))
+        filled = F.pad(vectors, (0, 0, 0, -len(at) % ROUND))  # few different shapes, as for batches
+        return model.ask("token", replace(encoded, tokens=filled))[: len(at)].float()
 
     def loss(self, model: Model, batch: Batch) -> Tensor:
-        """Cross-entropy over words."""
-        at = _starts(batch)[batch.extra["row"]] + batch.extra["place"]
-        logits = model.ask("token", model.encoder(batch), at).float()
-        return F.cross_entropy(logits, batch.extra["target"], reduction="sum")
+        """Cross-entropy over words; with a CRF minus the log-probability of each sentence's tags."""
+        target = batch.extra["target"]
+        logits = self.logits(model, model.encoder(batch))
+        if model.crf is None:
+            return F.cross_entropy(logits, target, weight=self.weights(logits.device), reduction="sum")
+        _, counts = batch.extra["item"].unique_consecutive(return_counts=True)
+        if not len(counts):
+            return logits.sum()
+        chains, tags = (pad_sequence(part.split(counts.tolist()), batch_first=True) for part in (logits, target))
+        return -model.crf(chains, tags, counts).sum()
 
     def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
-        """Log-probabilities of every word: (words, labels); a word without pieces has zeros."""
-        rows = encoded.batch.split(model.ask("token", encoded).float().log_softmax(-1))
-        found = []
-        at = 0
-        for item in items:
-            table = np.zeros((len(item.example.sentence.tokens), len(self.labels)), np.float32)
-            for row in item.rows:
-                pairs = first_pieces(row)
-                if pairs:
-                    places, words = zip(*pairs)
-                    table[list(words)] = rows[at].cpu().numpy()[list(places)]
-                at += 1
-            found.append(table)
-        return found
+        """For every word the number of its tag, then the log-probabilities of all tags: (words, 1 + labels).
+
+        With a CRF these are the best sequence and the marginals, over the whole sentence whatever its windows.
+        """
+        extra = encoded.batch.extra
+        counts = [len(item.example.sentence.tokens) for item in items]
+        first = torch.tensor([0, *counts[:-1]], device=extra["item"].device).cumsum(0)
+        scores = self._silence(extra["item"].device).repeat(sum(counts), 1)
+        scores[first[extra["item"]] + extra["word"]] = self.logits(model, encoded).log_softmax(-1)
+        best = scores.argmax(-1)
+        if model.crf is not None and any(counts):
+            lengths = torch.tensor([n for n in counts if n], device=scores.device)
+            chains = pad_sequence(scores.split([n for n in counts if n]), batch_first=True)
+            chain = model.crf.chain(crf.rules_of(self.labels) if self.options.get("rules") else None)
+            there = torch.arange(chains.shape[1], device=scores.device) < lengths[:, None]
+            best = crf.best_path(chains, lengths, chain)[there]
+            scores = crf.log_marginals(chains, lengths, chain)[there]
+        return list(np.split(torch.cat([best[:, None], scores], 1).cpu().numpy(), np.cumsum(counts)[:-1]))
+
+    def _silence(self, device: torch.device) -> Tensor:
+        """The scores of a word that is not seen, cut off or of invisible characters alone: outside. (1, labels)."""
+        if "O" not in self.labels:
+            return torch.zeros(1, len(self.labels), device=device)
+        return torch.tensor([[0.0 if tag == "O" else crf.FORBIDDEN for tag in self.labels]], device=device)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """{tokens, tags, entities}, with tokens seen (`seen`) and cut."""
+        """{tokens, tags, entities}, with tokens seen (`seen`) and cut.
+
+        An entity's score is the geometric mean of its tags' probabilities: the words' own, or the CRF's marginals.
+        """
         words = item.example
-        best = output.argmax(-1) if len(output) else np.zeros(0, int)
-        outside = self.labels.index("O") if "O" in self.labels else 0
-        # A word of nothing but invisible characters has no piece and no opinion.
-        tags = [self.labels[outside if not output[n].any() else k] for n, k in enumerate(best)]
+        best, sure = output[:, 0].astype(int), output[:, 1:]
+        tags = [self.labels[k] for k in best]
         entities = []
         for label, start, end in metrics.entities(tags) if metrics.chunk_like([tags, ["B-X"]]) else ():
             first, last = words.spans[start][0], words.spans[end - 1][1]
-            score = float(np.exp(output[start:end].max(-1).mean()))
+            score = float(np.exp(sure[range(start, end), best[start:end]].mean()))
             entities.append(
                 {"text": words.text[first:last], "label": label, "start": first, "end": last, "score": score}
             )
@@ -158,6 +214,15 @@ class Tag(Task):
 def _starts(batch: Batch) -> Tensor:
     """First token of each row, in the caller's order."""
     return batch.restore(batch.starts)
+
+
+def _word_vectors(tokens: Tensor, at: Tensor, pieces: Tensor, how: str) -> Tensor:
+    """Words' vectors from their pieces'. tokens: (tokens, width); at, pieces: (words,). Returns (words, width)."""
+    if how == "first":
+        return tokens[at]
+    within = torch.arange(int(pieces.sum()), device=at.device) - (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
+    parts = tokens[at.repeat_interleave(pieces) + within].float()
+    return torch.segment_reduce(parts, how, lengths=pieces).to(tokens.dtype)
 
 
 def _joined(sentence: TaggedSentence) -> Words:

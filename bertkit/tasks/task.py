@@ -108,6 +108,11 @@ class Task:
         """What the loss is divided by."""
         return len(batch.extra["target"])
 
+    def weights(self, device: torch.device | str = "cpu") -> Tensor | None:
+        """What a mistake about each label costs, from options class_weights {label: weight}: (labels,), or None."""
+        given = self.options.get("class_weights")
+        return torch.tensor([float(given.get(name, 1.0)) for name in self.labels], device=device) if given else None
+
     def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
         """The head's numbers for each item."""
         raise NotImplementedError

@@ -21,7 +21,7 @@ from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.objectives.supervised import Supervised
 from bertkit.tasks import make
 from bertkit.train.metrics_log import read_metrics
-from bertkit.train.optimizer import make_optimizer, set_rate
+from bertkit.train.optimizer import make_optimizers, set_rate
 
 
 def noisy(number: int, seed: int, share: float = 0.25) -> list[dict]:
@@ -114,10 +114,10 @@ def test_lower_layers_learn_at_a_smaller_rate(runs):
     )
     run = Finetuning(settings)
     objective = Supervised(run.model, run.task)
-    optimizer = make_optimizer(objective, decay=0.0, betas=(0.9, 0.999), eps=1e-8, scale=run._layer_share)
-    set_rate(optimizer, 1.0)
+    optimizers = make_optimizers(objective, decay=0.0, betas=(0.9, 0.999), eps=1e-8, scale=run._layer_share)
+    set_rate(optimizers, 1.0)
     names = {id(p): name for name, p in objective.named_parameters()}
-    rates = {names[id(p)]: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    rates = {names[id(p)]: group["lr"] for group in optimizers[0].param_groups for p in group["params"]}
     for name, rate in rates.items():
         wanted = 1.0
         if "encoder.layers." in name:

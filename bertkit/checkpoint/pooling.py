@@ -1,0 +1,109 @@
+"""How a folder's token vectors become one vector a text, in the files of sentence-transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import __version__
+from bertkit.checkpoint.json_file import read_json, write_json
+from bertkit.errors import DamagedFile, UserError
+from bertkit.telling import note
+
+MODULES = "modules.json"
+# Our name → the key that versions 2 to 5 of sentence-transformers and TEI read; version 6 reads both spellings.
+KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+KNOWN = ("cls", "mean", "max")
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """mode: mean, cls or max. normalize: vectors get length one. refused: what the folder wants that bertkit cannot."""
+
+    mode: str = "mean"
+    normalize: bool = False
+    refused: str = ""
+
+    def check(self) -> None:
+        """Refuse to give vectors that are not those the folder was made to give."""
+        if self.refused:
+            raise UserError(
+                f"This folder's vectors are made with {self.refused}, which bertkit does not apply. Ask for the "
+                "encoder's own vectors (--pool mean, cls or max), or make these with sentence-transformers."
+            )
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """What modules.json says, or None where there is none."""
+    if not (folder / MODULES).is_file():
+        return None
+    where = folder / MODULES
+    mode, normalize, refused = "", False, []
+    for module in read_json(where, list):
+        if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
+            raise DamagedFile(f"{where}: {module!r} has no type and path. Copy or download it again.")
+        kind, place = module["type"].rpartition(".")[2], module["path"]
+        if kind == "Pooling":
+            # A name from the file must stay inside the folder.
+            if Path(place).name != place:
+                raise UserError(f"{where}: names {place!r}, which is not a plain folder name. It was not opened.")
+            modes = _modes(read_json(folder / place / "config.json"))
+            mode = modes[0] if len(modes) == 1 and modes[0] in KNOWN else ""
+            refused += [] if mode else [f"the pooling {' + '.join(modes)}"]
+        elif kind == "Normalize":
+            normalize = True
+        elif kind != "Transformer":
+            refused.append(f"{place or kind} ({kind})")
+    if not mode and not refused:
+        refused.append("no pooling at all")
+    _tell_prompt(folder / "config_sentence_transformers.json")
+    return Pooling(mode or "mean", normalize, " and ".join(refused))
+
+
+def _modes(config: dict[str, Any]) -> list[str]:
+    """The pooling modes of either spelling, in the order they are joined in; without any word it is the mean."""
+    said = config.get("pooling_mode")
+    if said:
+        return [str(one) for one in said] if isinstance(said, list) else [str(said)]
+    return [mode for mode, key in KEYS.items() if config.get(key)] or ["mean"]
+
+
+def _tell_prompt(path: Path) -> None:
+    if path.is_file() and (name := read_json(path).get("default_prompt_name")):
+        note(f"{path}: texts are meant to get the prompt '{name}' in front. bertkit adds none: put it there yourself.")
+
+
+def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -> None:
+    """The files with which sentence-transformers and TEI make the same vectors."""
+    parts = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalize else [])]
+    places = ["", *(f"{n}_{part}" for n, part in enumerate(parts) if n)]
+    # Version 6 has other class paths but knows these; older readers know only these.
+    write_json(
+        folder / MODULES,
+        [
+            {"idx": n, "name": str(n), "path": place, "type": f"sentence_transformers.models.{part}"}
+            for n, (part, place) in enumerate(zip(parts, places))
+        ],
+    )
+    # Old keys alone: versions before 6 stop at a key they do not know.
+    modes = {key: mode == pooling.mode for mode, key in KEYS.items()}
+    write_json(folder / places[1] / "config.json", {"word_embedding_dimension": width, **modes, "include_prompt": True})
+    for place in places[2:]:
+        write_json(
+            folder / place / "config.json",
+            {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"},
+        )
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
+    about = {"__version__": {"bertkit": __version__}, "model_type": "SentenceTransformer", "prompts": {}}
+    write_json(
+        folder / "config_sentence_transformers.json",
+        {**about, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    )
