@@ -20,6 +20,8 @@ class Settings(Common):
         "", "Which half of Google's ELECTRA; the discriminator unless said.",
         choices=("", "discriminator", "generator"),
     )  # fmt: skip
+    mix: str = option("", "A second model of the same shape and tokenizer: the weights become the average of both.")
+    share: float = option(0.5, "With --mix: the share of the second model.")
     dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
 
 
@@ -35,13 +37,43 @@ def run(settings: Settings) -> dict[str, Any]:
     if settings.target.exists() and any(settings.target.iterdir() if settings.target.is_dir() else [1]):
         raise UserError(f"{settings.target} exists and is not empty. Choose another folder, or empty it.")
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
+    mixed = _mix(folder.model, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
     write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
     parameters = sum(p.numel() for p in folder.model.parameters())
     return {
         "folder": str(settings.target), "family": folder.family, "class": folder.architecture.name,
-        "heads": list(folder.model.heads), "parameters": parameters, "dtype": settings.dtype,
+        "heads": list(folder.model.heads), "parameters": parameters, "dtype": settings.dtype, "mixed": mixed,
     }  # fmt: skip
+
+
+def _mix(model: Any, settings: Settings) -> int:
+    """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
+    import torch
+
+    from bertkit.checkpoint.folder import read_folder
+    from bertkit.checkpoint.locate import locate
+    from bertkit.errors import UserError
+    from bertkit.telling import note
+
+    if not 0 <= settings.share <= 1:
+        raise UserError(f"--share is {settings.share:g}; it must lie between 0 and 1.")
+    other = dict(read_folder(locate(settings.mix)).model.named_parameters())
+    own = dict(model.named_parameters())
+    both = [name for name in own if name in other and own[name].shape == other[name].shape]
+    if torn := [name for name in own if name.startswith("encoder.") and name not in both]:
+        raise UserError(
+            f"{settings.mix} is of another shape than {settings.source}: {torn[0]} differs. Mix models alike."
+        )
+    with torch.no_grad():
+        for name in both:
+            own[name].lerp_(other[name].to(own[name].dtype), settings.share)
+    moved = sum(own[name].numel() for name in both)
+    note(
+        f"{len(both)} of {len(own)} tensors are {1 - settings.share:g} of {settings.source} and {settings.share:g} of "
+        f"{settings.mix}; the others are {settings.source}'s own."
+    )
+    return moved
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -1,0 +1,36 @@
+"""Two models of one shape averaged into a third."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bertkit.checkpoint.folder import Folder, read_folder, write_folder
+from bertkit.errors import UserError
+from bertkit.model.config import Config
+from bertkit.model.heads import Model
+from bertkit.text.vocabulary import VocabularySettings, learn
+from bertkit.verbs import convert
+
+
+def test_two_models_alike_are_averaged_where_both_have_weights(tmp_path):
+    config = Config(vocabulary=60, width=16, depth=2, heads=2, inner=24)
+    words = learn(["one two three four five"] * 9, VocabularySettings(size=60))
+    models = [Model(config, {"words": 0}), Model(config, {"text": 2})]
+    for name, model in zip("ab", models):
+        write_folder(
+            tmp_path / name, Folder(model, words, "bert", labels=("no", "yes") if "text" in model.heads else ())
+        )
+    found = convert.run(
+        convert.Settings(source=str(tmp_path / "a"), target=tmp_path / "c", mix=str(tmp_path / "b"), share=0.25)
+    )
+    mixed = read_folder(tmp_path / "c").model
+    for name, weight in mixed.named_parameters():
+        first, second = (dict(model.named_parameters()).get(name) for model in models)
+        wanted = first if second is None else 0.75 * first + 0.25 * second
+        assert torch.allclose(weight, wanted, atol=1e-6), name
+    assert found["mixed"] > 0 and found["heads"] == ["words"]
+    shallow = Config(vocabulary=60, width=16, depth=1, heads=2, inner=24)
+    write_folder(tmp_path / "d", Folder(Model(shallow), words, "bert"))
+    with pytest.raises(UserError, match="another shape"):
+        convert.run(convert.Settings(source=str(tmp_path / "a"), target=tmp_path / "e", mix=str(tmp_path / "d")))
