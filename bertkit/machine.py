@@ -45,16 +45,37 @@ def set_up(threads: int = 0) -> int:
 
 def _keep_memory() -> None:
     """Tell glibc not to hand freed memory back: each training step would fault it in again (1.2 times slower)."""
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-    except OSError:  # musl and others: nothing to set
+    libc = _glibc()
+    if libc is None:
         return
     trim, top_pad, mmap_threshold = -1, -2, -3
     libc.mallopt(mmap_threshold, 1 << 30)
     libc.mallopt(trim, (1 << 31) - 1)
     libc.mallopt(top_pad, 64 << 20)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library, where it is glibc."""
+    try:
+        return ctypes.CDLL("libc.so.6") if sys.platform.startswith("linux") else None
+    except OSError:  # musl and others
+        return None
+
+
+def keep_few_kernels() -> None:
+    """For texts of all lengths without end; call it before torch multiplies anything.
+
+    oneDNN makes a kernel of some 200 KB for every new shape of a product and keeps 1,024 of them, few of which are ever
+    asked for again. What is asked for in every batch stays among the last 64.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+
+
+def give_back() -> None:
+    """Hand freed memory back to the system: between large pieces of work it would otherwise be lost in fragments."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
 
 
 @contextmanager

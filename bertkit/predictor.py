@@ -15,6 +15,7 @@ from bertkit import layers as layer_choice
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.batch import Batch, pack
 from bertkit.data.rows import Row, Windows, encode_rows
 from bertkit.errors import UserError, suggest
@@ -39,6 +40,7 @@ class Predictor:
         self.device = machine.device_for(device)
         self.folder = folder
         self.tokenizer = folder.tokenizer
+        self.pooling = folder.pooling or Pooling()
         self.model = prepare(folder.model, precision, self.device)
         self.config = folder.model.config
         self.result: dict[str, Any] = {}  # what fine-tuning reached, when it has just been done
@@ -73,11 +75,19 @@ class Predictor:
         self,
         texts: str | Sequence[str],
         layers: str | Sequence[int] = "last",
-        pool: str = "mean",
+        pool: str = "",
         on_long: str = "window",
-        normalize: bool = False,
+        normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Vectors of texts: float32 (n, width); with pool "none" a list of (tokens, width)."""
+        """Vectors of texts: float32 (n, width); with pool "none" a list of (tokens, width).
+
+        pool: mean, cls, max or none. Left out, it and `normalize` are as the folder's sentence-transformers files say,
+        else the mean, of its own length.
+        """
+        if not pool:
+            self.pooling.check()
+        pool = pool or self.pooling.mode
+        normalize = self.pooling.normalize and pool != "none" if normalize is None else normalize
         _check("pool", pool, POOLS)
         choice = layer_choice.choose(layers, self.config.depth)
         texts = [texts] if isinstance(texts, str) else list(texts)
@@ -181,6 +191,8 @@ class Predictor:
         if self.task.head:
             self._needs(self.task.head, "predict")
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
+        if len(items) >= AT_ONCE:
+            machine.give_back()  # what the tokenizer left in fragments, before the computation takes its share
         found = outputs_of(self.model, self.task, items, self.device)
         return [self.task.decode(item, output) for item, output in zip(items, found)]
 

@@ -29,7 +29,10 @@ class Settings(Common):
     )
     probe: Path | None = option(None, "Labelled rows by which --layers auto chooses; 2,000 of them are enough.")
     label: str = option("label", "Name (or number) of the label column of --probe.")
-    pool: str = option("mean", "How a text's token vectors become one.", choices=("mean", "cls", "max", "none"))
+    pool: str = option(
+        "", "How a text's token vectors become one; without it as the model was made for, else mean.",
+        choices=("", "mean", "cls", "max", "none"),
+    )  # fmt: skip
     text: str = option("text", "Name (or number) of the text column.")
     on_long: str = option(
         "window", "Texts longer than the model sees: read in windows, cut, or refuse.",
@@ -48,6 +51,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.telling import note, track
 
     _check(settings)
+    machine.keep_few_kernels()
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
     note(f"{settings.model}: {predictor.precision} on {predictor.device}.")
@@ -58,7 +62,7 @@ def run(settings: Settings) -> dict[str, Any]:
     width = 0
     with open_vectors(settings.out) as out:
         while chunk := list(islice(texts, AT_ONCE)):
-            vectors = predictor.embed(chunk, layers, settings.pool, settings.on_long, settings.normalize)
+            vectors = predictor.embed(chunk, layers, settings.pool, settings.on_long, settings.normalize or None)
             width = vectors[0].shape[-1]
             if isinstance(vectors, list):
                 out.write_tokens(chunk, vectors)
@@ -66,7 +70,8 @@ def run(settings: Settings) -> dict[str, Any]:
                 out.write(chunk, vectors)
     seconds = time.perf_counter() - start
     return {
-        "file": str(settings.out), "rows": out.count, "width": width, "layers": layers, "pool": settings.pool,
+        "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,
+        "pool": settings.pool or predictor.pooling.mode,
         "precision": predictor.precision, "seconds": round(seconds, 2),
         "texts_per_second": round(out.count / seconds, 1),
     }  # fmt: skip

@@ -37,6 +37,7 @@ def run(settings: Settings) -> dict[str, Any] | None:
     from bertkit.predictor import AT_ONCE
     from bertkit.telling import note, track
 
+    machine.keep_few_kernels()
     machine.set_up(settings.threads)
     predictor = open_model(settings.model, settings.precision, settings.device)
     start = time.perf_counter()
@@ -52,6 +53,7 @@ def run(settings: Settings) -> dict[str, Any] | None:
                 cut += answer["cut"]
                 tokens += answer.get("seen", answer.get("tokens", 0))
             chunk.clear()  # before the next is read: two at once would be the peak
+            machine.give_back()
     if cut:
         note(f"{cut_rows} of {rows} rows were cut: {cut} of {cut + tokens} tokens were not seen.")
     seconds = time.perf_counter() - start

@@ -81,6 +81,17 @@ def test_a_frozen_run_resumes_too(runs, monkeypatch):
     assert fingerprint(go("classify", runs, "stopped-frozen", freeze=True, resume=True)) == whole
 
 
+def test_a_tagger_with_a_crf_resumes_too(runs, monkeypatch):
+    whole = go("tag", runs, "whole-crf", crf=True)
+    with monkeypatch.context() as patch:
+        stopping_after(3, patch)
+        with pytest.raises(Stopped):
+            go("tag", runs, "stopped-crf", crf=True)
+    resumed = go("tag", runs, "stopped-crf", crf=True, resume=True)
+    assert fingerprint(resumed) == fingerprint(whole)
+    assert (resumed / "crf.safetensors").read_bytes() == (whole / "crf.safetensors").read_bytes()
+
+
 def test_a_run_on_a_time_budget_resumes_at_its_fourth_step(runs, monkeypatch):
     """Its speed is measured at the fifth step, of which only one was made in this sitting."""
     changes = {"steps": 0, "minutes": 0.03}
