@@ -198,14 +198,10 @@ def _read(s: CompareSettings, task: Task) -> Rows:
     """Three parts that share no row: given as files, else held out of the training rows, and told."""
     reading = Reading(s.text, s.text_b, s.label, s.encoding)
     train = task.read(s.train, reading)
-    whole = len(train)
-    if s.rows and len(train) > s.rows:
-        chosen = np.random.default_rng((s.seed, 6)).permutation(len(train))[: s.rows]
-        train = [train[n] for n in sorted(chosen)]
-        note(f"{len(train)} of {whole} training rows are used (--rows).")
+    train = _drawn(train, s.rows, s.seed, "training rows are used (--rows)")
     judge_file = s.test or s.dev
     if judge_file is not None:
-        judge = task.read(judge_file, reading)
+        judge = _drawn(task.read(judge_file, reading), s.judged, s.seed, "rows are scored (--judged)")
     else:
         train, judge = held_out(train, 0.2, s.seed)
         note(f"No --dev file: {len(judge)} rows are held out of {s.train} to score on.")
@@ -220,6 +216,14 @@ def _read(s: CompareSettings, task: Task) -> Rows:
         "score": {"file": judge_file.name if judge_file else s.train.name, "rows": len(judge)},
     }
     return Rows(train, choose, judge, facts)
+
+
+def _drawn(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
+    """At most so many rows, drawn by the seed, in the file's order."""
+    if not most or len(rows) <= most:
+        return rows
+    note(f"{most} of {len(rows)} {what}.")
+    return [rows[n] for n in sorted(np.random.default_rng((seed, 6)).permutation(len(rows))[:most])]
 
 
 def _has_labels(task: Task, rows: Sequence[Any]) -> bool:

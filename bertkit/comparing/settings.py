@@ -29,6 +29,7 @@ class CompareSettings(Common):
     seeds: int = option(1, "Train each contender this many times.")
     curve: bool = option(True, "Learn from a quarter and a half of the rows too.")
     rows: int = option(0, "At most this many training rows; 0: all.")
+    judged: int = option(0, "Score at most this many rows; 0: all.")
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     label: str = option("label", "Name (or number) of the label column.")
