@@ -25,7 +25,7 @@ TASKS = ("SST-2", "MRPC", "RTE", "CoLA", "STS-B", "CoNLL-2003")
 FORMS = {
     "smoke": (64, 64, 1, 1.0),
     "quick": (256, 256, 1, 1.0),
-    "full": (800, 800, 3, 3.0),
+    "full": (480, 400, 3, 2.0),
 }  # rows, dev, seeds, passes
 
 
