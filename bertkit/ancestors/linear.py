@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -20,17 +19,21 @@ class LinearModel:
     def fit(
         self, features: Any, labels: NDArray[Any], count: int, *, strengths: Sequence[float] = (1.0,), seed: int = 0
     ) -> Self:
-        """Learn; of several inverse strengths of regularisation the best in threefold cross-validation is taken."""
+        """Learn; of several inverse strengths of regularisation the best in threefold cross-validation is taken.
+
+        Labels with fewer than three rows have no say in it; with fewer than two others the middle strength is taken.
+        """
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
-        model: Any = LogisticRegression(max_iter=1000, C=strengths[0], random_state=seed)
-        if len(strengths) > 1 and min(Counter(labels.tolist()).values()) >= 3:
+        strength = strengths[len(strengths) // 2]
+        common = np.flatnonzero(np.bincount(labels)[labels] >= 3)
+        if len(strengths) > 1 and len(np.unique(labels[common])) > 1:
             folds = StratifiedKFold(3, shuffle=True, random_state=seed)
-            search = GridSearchCV(model, {"C": list(strengths)}, cv=folds)
-            model = search.fit(features, labels).best_estimator_
-        else:
-            model.fit(features, labels)
+            trial = LogisticRegression(max_iter=1000, random_state=seed)
+            search = GridSearchCV(trial, {"C": list(strengths)}, cv=folds)
+            strength = search.fit(features[common], labels[common]).best_params_["C"]
+        model = LogisticRegression(max_iter=1000, C=strength, random_state=seed).fit(features, labels)
         weights, bias = model.coef_, model.intercept_
         if len(weights) == 1:  # two labels: scikit-learn keeps the second one's logit alone
             weights, bias = np.vstack([np.zeros_like(weights), weights]), np.concatenate([[0.0], bias])

@@ -80,9 +80,10 @@ class FrozenVectors:
 class FineTuned:
     """A whole encoder (BERT, one of its relatives, or GPT) trained on the task; its folder is any model's folder."""
 
-    def __init__(self, name: str, start: str, *, threads: int = 0, precision: str = "auto") -> None:
+    def __init__(self, name: str, start: str, threads: int = 0, precision: str = "auto", device: str = "auto") -> None:
         """start: the model to begin with."""
-        self.name, self.start, self.threads, self.precision = name, start, threads, precision
+        self.name, self.start, self.threads, self.precision, self.device = name, start, threads, precision, device
+        self.shortened = ""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
         """Passes as `finetune` chooses them, fewer if the time is short."""
@@ -92,10 +93,13 @@ class FineTuned:
         settings = FinetuneSettings(
             task=task.name, train=Path("the rows compared"), model=self.start, out=Path(self._place.name) / "run",
             epochs=passes, minutes=minutes, batch=batch, seed=seed, threads=self.threads, precision=self.precision,
+            device=self.device,
         )  # fmt: skip
         split = Split({"train": list(train), "dev": list(dev)})
-        Finetuning(settings, split, task.labels).go()
-        self.predictor = Predictor.load(settings.out, self.precision)
+        run = Finetuning(settings, split, task.labels)
+        run.go()
+        self.shortened = run.shortened
+        self.predictor = Predictor.load(settings.out, self.precision, self.device)
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:

@@ -24,6 +24,7 @@ class Given:
     gpt: str = ""
     threads: int = 0
     precision: str = "auto"
+    device: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ def _tagger(key: str, where: str, kind: str) -> Rung:
 def _vectors(how: str) -> Rung:
     def make(given: Given) -> Contender:
         from bertkit.ancestors.text_rivals import MeanOfVectors
-        from bertkit.ancestors.vectors import WordVectors
+        from bertkit.comparing.opening import open_vectors
 
-        model = MeanOfVectors(how, WordVectors.load(given.vectors) if given.vectors and how == "word2vec" else None)
+        model = MeanOfVectors(how, open_vectors(given.vectors) if given.vectors and how == "word2vec" else None)
         return Texts(how, model.name, model)
 
     return Rung(how, TEXT, make)
@@ -109,7 +110,7 @@ def _frozen(given: Given) -> Contender:
     from bertkit.comparing.encoders import FrozenVectors
     from bertkit.predictor import Predictor
 
-    encoder = Predictor.load(given.models[0], given.precision)
+    encoder = Predictor.load(given.models[0], given.precision, given.device)
     name = f"BERT vectors, frozen ({_short(given.models[0])})"
     return Texts("features", name, FrozenVectors(encoder), native_pairs=True)
 
@@ -125,7 +126,7 @@ def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], C
         from bertkit.comparing.encoders import FineTuned
 
         model = start(given)
-        return FineTuned(f"{name} ({_short(model)})", model, threads=given.threads, precision=given.precision)
+        return FineTuned(f"{name} ({_short(model)})", model, given.threads, given.precision, given.device)
 
     return make
 
@@ -180,8 +181,14 @@ def ladder(task: str, wanted: tuple[str, ...], given: Given) -> list[Rung]:
     rungs = [rung for rung in (*RUNGS, *berts) if task in rung.tasks]
     if not rungs:
         raise UserError(f"compare knows the tasks classify, pair and tag, not '{task}'.")
-    known = {rung.key.split("-tags")[0]: rung for rung in rungs} | {"bert": rungs[-1]}
+    known = {name for rung in rungs for name in _names(rung)}
     for name in wanted:
         if name not in known:
-            raise UserError(f"There is no contender '{name}' for {task}. {suggest(name, list(known))}")
-    return [rung for rung in rungs if not wanted or rung.key.split("-tags")[0].split(":")[0] in wanted]
+            hint = "Give --models." if name == "bert" else suggest(name, sorted(known))
+            raise UserError(f"There is no contender '{name}' for {task}. {hint}")
+    return [rung for rung in rungs if not wanted or set(_names(rung)) & set(wanted)]
+
+
+def _names(rung: Rung) -> tuple[str, ...]:
+    """What a user may call it: in full, without its task, or all BERTs at once."""
+    return rung.key, rung.key.removesuffix("-tags"), rung.key.split(":")[0]

@@ -15,9 +15,9 @@ from bertkit.comparing.contender import Contender
 from bertkit.comparing.ladder import Given, Rung, ladder
 from bertkit.comparing.outlook import outlook
 from bertkit.comparing.settings import CompareSettings
-from bertkit.config import to_plain
+from bertkit.config import to_plain, to_toml
 from bertkit.errors import UserError
-from bertkit.finetuning.data import held_out
+from bertkit.finetuning.data import held_out, key_of, names_of
 from bertkit.report.comparing import comparison_report
 from bertkit.report.verdict import verdict
 from bertkit.tasks import make
@@ -41,18 +41,26 @@ class Rows:
 
 @dataclass
 class Outcome:
-    """One contender's results: predictions of its first seed, a score a seed, and what it cost."""
+    """One contender's results. The score, its interval, its p-value and its folder are the first seed's.
+
+    scores: of every seed. minutes: what it was allowed to take.
+    """
 
     rung: Rung
     name: str
     predictions: list[Prediction]
     scores: list[float]
     row: dict[str, Any] = field(default_factory=dict)
+    minutes: float = 0.0
 
 
 def compare(settings: CompareSettings) -> dict[str, Any]:
     """Run it. Returns what the report shows."""
     machine.set_up(settings.threads)
+    import sklearn.feature_extraction.text  # before the clock runs: the first contender must not pay for all
+    import sklearn.linear_model
+    import sklearn.model_selection  # noqa: F401
+
     return _Comparison(settings).go()
 
 
@@ -66,7 +74,7 @@ class _Comparison:
         self.given = Given(
             models=tuple(name.strip() for name in s.models.split(",") if name.strip()),
             vectors=str(s.vectors or ""), lm=str(s.lm or ""), elmo=str(s.elmo or ""), gpt=s.gpt,
-            threads=s.threads, precision=s.precision,
+            threads=s.threads, precision=s.precision, device=s.device,
         )  # fmt: skip
         wanted = tuple(name.strip() for name in s.contenders.split(",") if name.strip())
         self.rungs = ladder(s.task, wanted, self.given)
@@ -93,7 +101,11 @@ class _Comparison:
                 continue
             waiting = sum(not other.lacks(self.given) for other in self.rungs[place:])
             share = 0.0 if left == float("inf") else left / waiting / max(1, self.settings.seeds) / 60
-            self._run(rung, share)
+            try:
+                self._run(rung, share)
+            except (UserError, ValueError) as reason:  # of one contender; the others are worth having
+                self.skipped.append({"name": rung.key, "reason": str(reason)})
+                note(f"{rung.key} is left out: {reason}")
         if not self.outcomes:
             raise UserError(
                 "No contender could be run: " + "; ".join(f"{s['name']}: {s['reason']}" for s in self.skipped)
@@ -108,11 +120,13 @@ class _Comparison:
         first: Contender | None = None
         said: list[Prediction] = []
         seconds = taken = 0.0
+        notes = []
         for seed in range(max(1, self.settings.seeds)):
             begun = time.perf_counter()
             contender = rung.make(self.given)
             contender.fit(self.task, self.rows.train, self.rows.choose, seed=self.settings.seed + seed, minutes=minutes)
             seconds += time.perf_counter() - begun
+            contender.predict(self.rows.judge[:8])  # what is made ready once is no cost of a text
             begun = time.perf_counter()
             predictions = contender.predict(self.rows.judge)
             if first is None:
@@ -123,14 +137,18 @@ class _Comparison:
         first.save(place)
         size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) / 1e6
         row = {
-            "name": first.name, "score": float(np.mean(scores)), "train_seconds": seconds / len(scores),
+            "name": first.name, "score": scores[0], "train_seconds": seconds / len(scores),
             "ms_per_text": 1000 * taken / len(self.rows.judge), "megabytes": size, "parameters": first.parameters,
             "seeds": len(scores), "folder": str(place),
         }  # fmt: skip
         if len(scores) > 1:
-            row["note"] = f"± {np.std(scores):.4f} over {len(scores)} seeds"
+            notes.append(f"mean {np.mean(scores):.4f} ± {np.std(scores):.4f} over {len(scores)} seeds")
+        if getattr(first, "shortened", ""):
+            notes.append(f"cut short: {first.shortened}")  # type: ignore[attr-defined]
+        if notes:
+            row["note"] = "; ".join(notes)
         note(f"{first.name}: {row['score']:.4f} in {row['train_seconds']:.1f} s, {row['ms_per_text']:.2f} ms a text.")
-        self.outcomes.append(Outcome(rung, first.name, said, scores, row))
+        self.outcomes.append(Outcome(rung, first.name, said, scores, row, minutes))
 
     def _score(self, predictions: Sequence[Prediction]) -> float:
         return float(next(iter(self.task.score(self.rows.judge, predictions).values())))
@@ -168,13 +186,12 @@ class _Comparison:
                 if time.monotonic() + needed > end or not _has_labels(self.task, part):
                     break
                 contender = one.rung.make(self.given)
-                contender.fit(
-                    self.task, part, self.rows.choose, seed=self.settings.seed,
-                    minutes=(end - time.monotonic()) / 60 if self.settings.minutes else 0.0,
-                )  # fmt: skip
+                contender.fit(self.task, part, self.rows.choose, seed=self.settings.seed, minutes=one.minutes)
                 points.append((len(part), self._score(contender.predict(self.rows.judge))))
             if len(points) == len(SHARES):
                 curve[one.name] = [*points, (len(self.rows.train), one.row["score"])]
+            else:
+                self.skipped.append({"name": f"learning curve of {one.name}", "reason": "no time was left for it"})
         return curve
 
     def _finish(self, curve: dict[str, list[tuple[int, float]]]) -> dict[str, Any]:
@@ -189,13 +206,14 @@ class _Comparison:
         if curve:
             result |= {"curve": curve, "outlook": outlook(curve, self.best.name, lang=s.lang)}
         s.out.mkdir(parents=True, exist_ok=True)
+        atomic_write(s.out / "run.toml", to_toml(to_plain(s)))
         atomic_write(s.out / "compare.json", json.dumps(result, ensure_ascii=False, indent=1, default=str))
         atomic_write(s.out / "report.html", comparison_report(result, lang=s.lang))
         return result
 
 
 def _read(s: CompareSettings, task: Task) -> Rows:
-    """Three parts that share no row: given as files, else held out of the training rows, and told."""
+    """Three parts: given as files, else held out of the training rows, and told. Rows they share are told too."""
     reading = Reading(s.text, s.text_b, s.label, s.encoding)
     train = task.read(s.train, reading)
     train = _drawn(train, s.rows, s.seed, "training rows are used (--rows)")
@@ -210,10 +228,20 @@ def _read(s: CompareSettings, task: Task) -> Rows:
     else:
         train, choose = held_out(train, 0.1, s.seed + 1)
         note(f"{len(choose)} training rows are held out to choose the best pass by; none of them is scored.")
+    if not train or not choose or not judge:
+        raise UserError(f"{s.train}: there are too few different rows to learn from, to choose by and to score on.")
+    known = {key_of(row) for row in (*train, *choose)}
+    shared = sum(key_of(row) in known for row in judge)
+    if shared:
+        note(f"{shared} of {len(judge)} rows to score on are also among the training rows: scores will flatter.")
     facts = {
         "train": {"file": s.train.name, "rows": len(train)},
         "choose": {"rows": len(choose)},
-        "score": {"file": judge_file.name if judge_file else s.train.name, "rows": len(judge)},
+        "score": {
+            "file": judge_file.name if judge_file else s.train.name,
+            "rows": len(judge),
+            "also_learnt_from": shared,
+        },
     }
     return Rows(train, choose, judge, facts)
 
@@ -228,6 +256,4 @@ def _drawn(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
 
 def _has_labels(task: Task, rows: Sequence[Any]) -> bool:
     """Whether some rows hold at least two labels."""
-    from bertkit.finetuning.data import names_of
-
     return len({name for row in rows for name in names_of(row)}) > 1

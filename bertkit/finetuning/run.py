@@ -176,7 +176,7 @@ class Finetuning:
             self._introduce(training, feed)
         seconds: list[float] = []
         last = time.monotonic()
-        self.stopped = ""
+        self.stopped = self.shortened = ""
         if s.patience and bad >= s.patience and training.done < training.steps:  # the signal came at that very step
             self.stopped = self._early(bad)
         for step in training if not self.stopped else ():
@@ -187,10 +187,9 @@ class Finetuning:
                 left = (training.steps - step.step - 1) * float(np.mean(seconds))
                 status(f"step {step.step + 1:,}/{training.steps:,}  loss {step.loss:.3f}  about {left:.0f} s to go")
             done = step.step + 1
-            out_of_time = bool(s.minutes) and run.elapsed() > s.minutes * 60
+            out_of_time = self.world.anywhere(bool(s.minutes) and run.elapsed() > s.minutes * 60)
             if s.minutes and done == 5 and not s.steps:
-                fits = max(10, int(s.minutes * 60 * 0.85 / float(np.mean(seconds[1:] or seconds))))
-                training.set_steps(min(fits, training.steps) if s.epochs else fits)
+                self._fit_into_time(training, float(np.mean(seconds[1:] or seconds)))
                 every = max(1, training.steps // evals)
             if done % every == 0 or done == training.steps or out_of_time:
                 bad = 0 if self._evaluate(run, done) else bad + 1
@@ -198,7 +197,7 @@ class Finetuning:
                     self.stopped = self._early(bad)
                 if out_of_time and done < training.steps:
                     self.stopped = f"stopped after {s.minutes:g} minutes"
-            stop = bool(signals.asked)
+            stop = self.world.anywhere(bool(signals.asked))
             if stop or time.monotonic() - run.last_save > s.save_minutes * 60:
                 state = {"best": self.best, "best_step": self.best_step, "bad": bad}
                 run.save(training, about, state, {"best": self.best_weights or self._weights()})
@@ -215,6 +214,16 @@ class Finetuning:
         if s.language:
             del self.model.heads["words"]
         self.task.settle(self.model)
+
+    def _fit_into_time(self, training: Training, seconds_a_step: float) -> None:
+        """Steps for the time there is; where passes were asked for, never more than those, and fewer is told."""
+        s, planned = self.settings, training.steps
+        mine = s.minutes * 60 * 0.85 / seconds_a_step if self.world.speaks else 0.0
+        fits = max(10, int(self.world.sums({"steps": mine})["steps"]))
+        training.set_steps(min(fits, planned) if s.epochs else fits)
+        if s.epochs and fits < planned:
+            self.shortened = f"{fits:,} of {planned:,} steps fit into {s.minutes:.1f} minutes"
+            note(self.shortened + ".")
 
     @staticmethod
     def _early(bad: int) -> str:

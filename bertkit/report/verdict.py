@@ -10,6 +10,8 @@ from bertkit.report.words import words
 from bertkit.report.writing import as_number, plain
 
 NOISE = 0.05
+SMALL = 0.02  # a gap of scores between 0 and 1 that few would pay for
+NEAR = 0.15  # of the way from the worst to the best: more is a loss, whatever a test on few rows says
 CHEAPER = 1.5  # a smaller saving is no reason to take a lower score
 COSTS = ("ms_per_text", "train_seconds", "megabytes")
 
@@ -29,7 +31,7 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
         return said["verdict_alone"].format(best=best.get("name"), a=plain(_score(best)))
     kind = next((key for key in COSTS if all((as_number(c.get(key)) or 0.0) > 0 for c in scored)), None)
     cheaper = [c for c in scored if c is not best and (not kind or CHEAPER * float(c[kind]) <= float(best[kind]))]
-    level = [c for c in cheaper if kind and _is_level(c, best, p_below)]
+    level = [c for c in cheaper if kind and _is_level(c, best, p_below) and _is_near(c, best, scored)]
     pick = min(level, key=lambda c: (float(c[kind]), -_score(c)), default=best) if kind else best
     if pick is not best and kind:
         ratio = float(best[kind]) / float(pick[kind])
@@ -52,6 +54,12 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
         return sentence
     ratio = float(best[kind]) / float(rival[kind])
     return sentence + " " + said["verdict_price"].format(ratio=_times(ratio), cost=said[f"cost_{kind}"])
+
+
+def _is_near(contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it lost little of what the best gained over the worst: few rows make large gaps look like noise."""
+    worst = min(_score(c) for c in scored)
+    return _score(best) - _score(contender) <= max(SMALL, NEAR * (_score(best) - worst))
 
 
 def _score(contender: Mapping[str, Any]) -> float:

@@ -75,6 +75,7 @@ class Embed(Task):
         ]
         for n, c in zip(others, third):
             items[n].rows = items[n].rows + c.rows
+            items[n].tokens += c.tokens
             items[n].cut += c.cut
         return items
 

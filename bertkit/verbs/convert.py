@@ -37,7 +37,7 @@ def run(settings: Settings) -> dict[str, Any]:
     if settings.target.exists() and any(settings.target.iterdir() if settings.target.is_dir() else [1]):
         raise UserError(f"{settings.target} exists and is not empty. Choose another folder, or empty it.")
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
-    mixed = _mix(folder.model, settings) if settings.mix else 0
+    mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
     write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
     parameters = sum(p.numel() for p in folder.model.parameters())
@@ -47,7 +47,7 @@ def run(settings: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _mix(model: Any, settings: Settings) -> int:
+def _mix(folder: Any, settings: Settings) -> int:
     """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
     import torch
 
@@ -58,8 +58,10 @@ def _mix(model: Any, settings: Settings) -> int:
 
     if not 0 <= settings.share <= 1:
         raise UserError(f"--share is {settings.share:g}; it must lie between 0 and 1.")
-    other = dict(read_folder(locate(settings.mix)).model.named_parameters())
-    own = dict(model.named_parameters())
+    second = read_folder(locate(settings.mix))
+    if any(folder.tokenizer.id_to_token(n) != second.tokenizer.id_to_token(n) for n in range(folder.tokenizer.size)):
+        raise UserError(f"{settings.mix} has another vocabulary than {settings.source}. Mix models of one tokenizer.")
+    other, own = (dict(one.model.named_parameters()) for one in (second, folder))
     both = [name for name in own if name in other and own[name].shape == other[name].shape]
     if torn := [name for name in own if name.startswith("encoder.") and name not in both]:
         raise UserError(

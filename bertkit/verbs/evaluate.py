@@ -39,6 +39,10 @@ def run(settings: Settings) -> dict[str, Any]:
         raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
     predictor = open_model(settings.model, settings.precision, settings.device)
     if settings.task:
+        if not (
+            hasattr(predictor, NEEDED[settings.task]) or (settings.task == "perplexity" and hasattr(predictor, "fill"))
+        ):
+            raise UserError(f"{settings.model} cannot be scored by {settings.task}: it is a model of another kind.")
         return OTHERS[settings.task](predictor, settings)
     if not hasattr(predictor, "task"):
         raise UserError(
@@ -103,6 +107,10 @@ def _similarity(model: Any, settings: Settings) -> dict[str, Any]:
 OTHERS: dict[str, Callable[[Any, Settings], dict[str, Any]]] = {
     "minimal-pairs": _minimal_pairs, "perplexity": _perplexity, "analogies": _analogies, "similarity": _similarity,
 }  # fmt: skip
+
+
+# what a model must be able to do; an encoder that guesses from left to right has a perplexity too
+NEEDED = {"minimal-pairs": "score", "perplexity": "perplexity", "analogies": "analogy", "similarity": "similarity"}
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -34,12 +34,17 @@ def run(settings: Settings) -> dict[str, Any] | None:
     from bertkit import machine
     from bertkit.comparing.opening import open_model
     from bertkit.data.writers import open_writer
+    from bertkit.errors import UserError
     from bertkit.predictor import AT_ONCE
     from bertkit.telling import note, track
 
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
     predictor = open_model(settings.model, settings.precision, settings.device)
+    if not hasattr(predictor, "predict_examples"):
+        raise UserError(
+            f"{settings.model} answers no rows: it is no fine-tuned model. Use bertkit finetune or compare."
+        )
     start = time.perf_counter()
     rows = cut_rows = cut = tokens = 0
     source = iter(track(examples(settings, predictor), f"predicting {settings.file}"))

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from finetuning.toy import make_model, messages, sentences
+from finetuning.toy import make_model, messages, pairs, sentences
 
 import bertkit
 from bertkit.comparing.ladder import RUNGS, Given, ladder
@@ -49,7 +49,7 @@ def test_every_contender_is_scored_on_the_same_rows_with_its_costs(result):
     for row in result["contenders"]:
         assert keys <= set(row), row
         low, high = row["interval"]
-        assert low <= row["score"] <= high and row["train_seconds"] >= 0 and row["ms_per_text"] > 0
+        assert low <= row["score"] <= high and row["ms_per_text"] > 0
     scores = [row["score"] for row in result["contenders"]]
     assert scores == sorted(scores, reverse=True)
     assert [("p_value" in row) for row in result["contenders"]].count(False) == 1  # the best has no rival
@@ -60,7 +60,7 @@ def test_what_one_word_decides_is_learnt_by_counting_words(result):
     by_name = {row["name"]: row for row in result["contenders"]}
     assert by_name["majority"]["score"] < 0.7 < 0.85 < by_name["TF-IDF + logistic regression"]["score"]
     assert by_name["majority"]["p_value"] < 0.05
-    assert "BERT" not in result["verdict"] or "within" in result["verdict"] or "worth" in result["verdict"]
+    assert "majority is within" not in result["verdict"]
 
 
 def test_a_saved_contender_answers_as_it_did(result):
@@ -86,7 +86,7 @@ def test_predict_and_evaluate_take_a_saved_contender(result, tmp_path, capsys):
 
 def test_the_report_is_one_page_that_names_every_contender(result):
     page = Path(result["report"]).read_text("utf-8")
-    assert all(row["name"].replace("+", "+") in page for row in result["contenders"])
+    assert all(row["name"] in page for row in result["contenders"])
     assert not re.search(r"(src|href)=[\"']https?:", page)
     kept = json.loads((Path(result["out"]) / "compare.json").read_text("utf-8"))
     assert kept["contenders"][0]["name"] == result["contenders"][0]["name"]
@@ -146,9 +146,53 @@ def test_what_needs_a_model_says_which(tmp_path):
     assert "--lm" in reasons["ulmfit"] and "--elmo" in reasons["elmo"] and "--gpt" in reasons["gpt"]
 
 
+def test_one_contender_that_cannot_learn_does_not_take_the_others_along(tmp_path):
+    letters = "abcdefghijklmnopqrstuvw"  # scikit-learn's words have two letters at least
+    rows = [{"text": f"{letters[n % 23]} {letters[n % 7]} {'xy'[n % 2]}", "label": str(n % 2)} for n in range(100)]
+    train = table(tmp_path / "train.csv", rows)
+    found = compare(
+        CompareSettings(
+            task="classify", train=train, out=tmp_path / "out", models="", contenders="majority,tfidf,ngram", threads=1,
+            curve=False,
+        )
+    )  # fmt: skip
+    assert {row["name"] for row in found["contenders"]} == {"majority", "n-gram a label"}
+    assert found["skipped"][0]["name"] == "tfidf" and (tmp_path / "out" / "run.toml").is_file()
+
+
+def test_rows_that_are_both_learnt_and_scored_are_told(tmp_path, notes):
+    train = table(tmp_path / "train.csv", messages(60))
+    found = compare(
+        CompareSettings(
+            task="classify", train=train, dev=train, out=tmp_path / "out", models="", contenders="majority", threads=1
+        )
+    )
+    assert found["data"]["score"]["also_learnt_from"] == 60
+    assert any("will flatter" in note for note in notes)
+
+
+def test_pairs_and_several_seeds(tmp_path):
+    train = table(tmp_path / "train.csv", pairs(120))
+    found = compare(
+        CompareSettings(
+            task="pair", train=train, out=tmp_path / "out", models="", contenders="majority,tfidf,averaged", threads=1,
+            seeds=2, minutes=0.0, curve=False,
+        )
+    )  # fmt: skip
+    for row in found["contenders"]:
+        assert row["seeds"] == 2 and "over 2 seeds" in row["note"]
+        low, high = row["interval"]
+        assert low <= row["score"] <= high
+
+
 def test_an_unknown_contender_is_named_with_a_suggestion():
     with pytest.raises(UserError, match="tfidf"):
         ladder("classify", ("tfdif",), Given())
+    given = Given(models=("one", "two"))
+    assert [rung.key for rung in ladder("classify", ("bert:two",), given)] == ["bert:two"]
+    assert [rung.key for rung in ladder("tag", ("hmm", "bert"), given)] == ["hmm", "bert:one", "bert:two"]
+    with pytest.raises(UserError, match="--models"):
+        ladder("classify", ("bert",), Given())
     with pytest.raises(UserError, match="classify, pair and tag"):
         ladder("answer", (), Given())
 

@@ -284,3 +284,8 @@ def test_the_same_result_always_gives_the_same_page() -> None:
     assert all_reports("en") == all_reports("en")
     Point = namedtuple("Point", "coverage accuracy threshold")
     assert finetuning_report({"coverage": [Point(1, 0.5, 0)]}) == finetuning_report({"coverage": [Point(1, 0.5, 0)]})
+
+
+def test_a_large_gap_is_not_excused_by_few_rows() -> None:
+    worse = CHEAP | {"score": 0.82, "p_value": 0.3}
+    assert verdict([worse, DEAR]).startswith("BERT is worth it")
