@@ -1,0 +1,97 @@
+"""The models inside the package: they open without a network, in transformers too, and their cards say what they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+import bertkit
+from bertkit.checkpoint.locate import EMBEDDED, embedded
+
+TEXTS = {
+    "en": (
+        "He was [MASK] in London in 1920.",
+        ["A cat is on the mat.", "There is a cat on a mat.", "Shares fell by 3 %."],
+    ),
+    "zh": ("北京是中国的[MASK]都。", ["今天天气很好。", "今天的天气不错。", "股票下跌了。"]),
+}
+
+
+def test_english_is_there():
+    assert "en" in embedded()
+
+
+@pytest.mark.parametrize("name", embedded())
+def test_it_fills_scores_and_embeds(name):
+    masked, (one, like_one, other) = TEXTS[name]
+    model = bertkit.load(name)
+    guesses = model.fill(masked, top=5)[0]
+    assert len(guesses) == 5 and guesses[0]["score"] > guesses[4]["score"] > 0
+    a, b, c = model.embed([one, like_one, other], normalize=True)
+    assert a @ b > a @ c
+    words = one.split() if name == "en" else list(one)
+    good, bad = model.score([one, (" " if name == "en" else "").join(reversed(words))])
+    assert good > bad
+
+
+@pytest.mark.parametrize("name", embedded())
+@torch.no_grad()
+def test_transformers_opens_it_and_says_the_same(name):
+    masked = TEXTS[name][0]
+    tokenizer = hf.AutoTokenizer.from_pretrained(EMBEDDED / name)
+    model = hf.AutoModelForMaskedLM.from_pretrained(EMBEDDED / name, dtype=torch.float32).eval()
+    given = tokenizer(masked, return_tensors="pt")
+    place = given["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    theirs = model(**given).logits[0, place].softmax(-1)
+    for guess in bertkit.load(name, precision="fp32").fill(masked, top=5)[0]:
+        assert float(theirs[guess["id"]]) == pytest.approx(guess["score"], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", embedded())
+def test_its_card_tells_text_recipe_tokens_and_limits(name):
+    card = (EMBEDDED / name / "README.md").read_text("utf-8")
+    for part in ("license", "| text |", "| recipe |", "| seen |", "## Limits"):
+        assert part in card, part
+
+
+def test_all_of_them_together_are_small():
+    assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) < 42e6
+
+
+def test_an_installed_wheel_brings_them_along(tmp_path):
+    root = Path(bertkit.__file__).resolve().parents[1]
+    if not (root / "pyproject.toml").is_file():
+        pytest.skip("bertkit is installed without its sources, so there is no wheel to build")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(tmp_path), str(root)]
+    made = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    )
+    if made.returncode:
+        pytest.skip(f"no wheel can be built here: {made.stderr.strip().splitlines()[-1][:200]}")
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        inside = set(wheel.namelist())
+        wheel.extractall(tmp_path / "installed")
+    assert {f"bertkit/models/{name}/model.safetensors" for name in embedded()} <= inside
+    code = "import bertkit; print(bertkit.__file__, bertkit.load('en').embed(['one text']).shape)"
+    alone = {"PYTHONPATH": str(tmp_path / "installed"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=os.environ | alone
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert str(tmp_path / "installed") in done.stdout and "(1, 256)" in done.stdout
+
+
+def test_its_weights_are_numbers():
+    from safetensors.numpy import load_file
+
+    for name in embedded():
+        for key, tensor in load_file(EMBEDDED / name / "model.safetensors").items():
+            assert np.isfinite(tensor.astype(np.float32)).all(), key
