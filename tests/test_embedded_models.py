@@ -1,4 +1,4 @@
-"""The models inside the package: they open without a network, in transformers too, and their cards say what they are."""
+"""The models inside the package: they open without a network, in transformers too, and their cards tell the truth."""
 
 from __future__ import annotations
 

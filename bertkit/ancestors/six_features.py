@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from bertkit import metrics
@@ -28,7 +29,6 @@ from bertkit.text.tokenizer import Tokenizer
 
 Halves = NDArray[np.float16]
 AT_ONCE = 256  # sentences whose pieces are held, before only their words are kept
-LARGEST_HALF = 65504.0
 
 
 class GivesVectors(Protocol):
@@ -47,8 +47,9 @@ class GivesVectors(Protocol):
 def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence[int] | None = None) -> list[Halves]:
     """Vectors of every word: (layers, words, width) a sentence. numbers: which layers, 0 the embeddings; None: all.
 
-    The first piece speaks for a word, as in tagging. A long sentence is read in windows, and a word is taken from the
-    window in which it has most context. A word without pieces is zero.
+    Every vector has mean zero and variance one: in a pre-norm model the layers' own sizes grow with depth, and a tagger
+    would see little but the largest. The first piece speaks for a word, as in tagging. A long sentence is read in
+    windows, and a word is taken from the window in which it has most context. A word without pieces is zero.
     """
     windows = predictor.windows("window")
     numbers = range(predictor.config.depth + 1) if numbers is None else numbers
@@ -56,7 +57,7 @@ def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence
     def use(encoded: Encoded) -> list[Halves]:
         """(tokens, layers, width) a row."""
         every = torch.stack([encoded.layers[n] for n in numbers], 1).float()
-        return [one.cpu().numpy() for one in encoded.batch.split(every.clamp(-LARGEST_HALF, LARGEST_HALF).half())]
+        return [one.cpu().numpy() for one in encoded.batch.split(F.layer_norm(every, every.shape[-1:]).half())]
 
     found: list[Halves] = []
     for first in track(range(0, len(sentences), AT_ONCE), "features", -(-len(sentences) // AT_ONCE)):

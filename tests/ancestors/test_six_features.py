@@ -30,9 +30,9 @@ def both(tmp_path_factory: pytest.TempPathFactory):
 
 @torch.no_grad()
 def states(theirs, ids: list[int]) -> np.ndarray:
-    """transformers' (layers, tokens, width)."""
-    found = theirs(torch.tensor([ids]), output_hidden_states=True).hidden_states
-    return torch.cat(found).numpy()
+    """transformers' (layers, tokens, width), each vector with mean zero and variance one."""
+    found = torch.cat(theirs(torch.tensor([ids]), output_hidden_states=True).hidden_states)
+    return torch.nn.functional.layer_norm(found, found.shape[-1:]).numpy()
 
 
 def test_a_word_has_the_vectors_of_its_first_piece_in_every_layer(both) -> None:
