@@ -74,8 +74,9 @@ def test_an_installed_wheel_brings_them_along(tmp_path):
     made = subprocess.run(
         command, capture_output=True, text=True, env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     )
-    if made.returncode:
-        pytest.skip(f"no wheel can be built here: {made.stderr.strip().splitlines()[-1][:200]}")
+    if "No matching distribution found for hatchling" in made.stderr:
+        pytest.skip("the build backend, hatchling, cannot be fetched here, so no wheel can be built")
+    assert made.returncode == 0, made.stderr[-2000:]
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         inside = set(wheel.namelist())
         wheel.extractall(tmp_path / "installed")

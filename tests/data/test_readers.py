@@ -1,4 +1,4 @@
-"""Readers: each format's rows, and an error with file, line and fix for each kind of bad row."""
+"""Readers of rows and tagged sentences: each format, and an error with file, line and fix for each bad row."""
 
 import csv
 import io
@@ -11,13 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.examples import Choice, MinimalPair, Question, TaggedSentence, TextRow
-from bertkit.data.read_documents import LONGEST_DOCUMENT
+from bertkit.data.examples import TaggedSentence, TextRow
 from bertkit.data.readers import (
-    read_choices,
-    read_documents,
-    read_minimal_pairs,
-    read_questions,
     read_rows,
     read_tagged,
 )
@@ -26,17 +21,6 @@ from bertkit.errors import UserError
 
 quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 printable = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]))
-
-
-@pytest.fixture
-def put(tmp_path: Path) -> Any:
-    def write(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
-        return path
-
-    return write
 
 
 # ---- rows
@@ -267,135 +251,3 @@ def test_untagged_words_are_read_where_tags_are_optional(put: Any) -> None:
     ]
     path = put("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}')
     assert list(read_tagged(path, labelled=False)) == [TaggedSentence(("a",), None, 1)]
-
-
-# ---- questions, choices, pairs
-
-
-def squad(*questions: dict[str, Any], context: str = "The cat sat. The cat ran.") -> str:
-    return json.dumps(
-        {"version": "1", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]}
-    )
-
-
-def ask(start: int, text: str = "cat", **more: Any) -> dict[str, Any]:
-    return {"id": "q", "question": "Who?", "answers": [{"text": text, "answer_start": start}], **more}
-
-
-def test_squad_and_json_lines_give_the_same_questions(put: Any) -> None:
-    line = {"id": "q", "question": "Who?", "context": "The cat sat.", "answers": [{"text": "cat", "start": 4}]}
-    wanted = [Question("q", "Who?", "The cat sat.", (("cat", 4),), False, 1)]
-    assert list(read_questions(put("a.jsonl", json.dumps(line)))) == wanted
-    assert list(read_questions(put("a.json", squad(ask(4), context="The cat sat.")))) == wanted
-    assert list(read_questions(put("b.json", json.dumps(line)))) == wanted
-    columns = {**line, "answers": {"text": ["cat"], "answer_start": [4]}}
-    assert list(read_questions(put("c.jsonl", json.dumps(columns)))) == wanted
-
-
-@pytest.mark.parametrize(("said", "found"), [(4, 4), (5, 4), (0, 4), (-3, 4), (14, 17), (16, 17), (999, 17)])
-def test_a_misplaced_answer_moves_to_its_nearest_place(put: Any, notes: list[str], said: int, found: int) -> None:
-    (question,) = read_questions(put("a.json", squad(ask(said))))
-    assert question.answers == (("cat", found),)
-    assert len(notes) == (said != found)
-
-
-def test_an_answer_that_stands_nowhere_is_kept_for_scoring_and_told(put: Any, notes: list[str]) -> None:
-    (question,) = read_questions(put("a.json", squad(ask(4, "dog"))))
-    assert question.answers == (("dog", -1),)
-    assert question.placed == ()
-    assert "1 answers do not occur in their context" in notes[0]
-
-
-def test_impossible_and_unlabelled_questions_are_told_apart(put: Any) -> None:
-    path = put(
-        "a.json",
-        squad(
-            {"id": 1, "question": "a", "answers": [], "is_impossible": True},
-            {"id": 2, "question": "b", "answers": []},
-            {"id": 3, "question": "c"},
-        ),
-    )
-    assert [(q.id, q.impossible, q.answers) for q in read_questions(path)] == [
-        ("1", True, ()),
-        ("2", True, ()),
-        ("3", False, ()),
-    ]
-
-
-def test_every_question_has_its_own_id(put: Any, notes: list[str]) -> None:
-    path = put("a.json", squad(ask(4), ask(4), ask(4, id="q#2"), ask(4), ask(4, id="r")))
-    ids = [question.id for question in read_questions(path)]
-    assert len(set(ids)) == 5
-    assert ids[0] == "q" and ids[1] == "q#2" and ids[4] == "r"
-    assert "3 questions have an id that was there before" in notes[0]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"data": {}}', r"'data' is \{\}, and a list"),
-        ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"there is no 'context'"),
-        ('{"data": []}', r"no question"),
-        (squad({"id": "q"}), r"question 1: there is no 'question'"),
-        (squad(ask("4")), r"question 1: the start of an answer is '4'"),  # type: ignore[arg-type]
-        ('{\n"data": [\n}', r"line 3: not JSON"),
-    ],
-)
-def test_a_bad_question_is_an_error_with_its_place(put: Any, content: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        list(read_questions(put("a.json", content)))
-
-
-def test_choices_carry_the_place_of_the_right_one(put: Any) -> None:
-    path = put("a.jsonl", '{"text": "a", "choices": ["x", "y"], "label": 1}\n')
-    assert list(read_choices(path)) == [Choice("a", ("x", "y"), 1, 1)]
-    for bad in ("2", "-1", "true", "null", '"x"', "1.0"):
-        row = f'{{"text": "a", "choices": ["x", "y"], "label": {bad}}}\n'
-        with pytest.raises(UserError, match=r"line 1: 'label' is .* number from 0 to 1"):
-            list(read_choices(put("b.jsonl", row)))
-
-
-def test_minimal_pairs_come_from_a_file_or_a_whole_folder(put: Any, tmp_path: Path) -> None:
-    put("f/b.jsonl", '{"sentence_good": "g", "sentence_bad": "h", "UID": "u"}\n')
-    file = put("f/a.jsonl", '{"sentence_good": "c", "sentence_bad": "d"}\n')
-    put("f/README.md", "not this")
-    assert list(read_minimal_pairs(file)) == [MinimalPair("c", "d", "a", 1)]
-    assert [pair.group for pair in read_minimal_pairs(tmp_path / "f")] == ["a", "u"]
-
-
-# ---- documents
-
-
-def test_an_empty_line_ends_a_document(put: Any) -> None:
-    path = put("a.txt", "one\ntwo\n\n\nthree\r\n \r\nfour\n")
-    assert list(read_documents(path)) == ["one\ntwo", "three\nfour"]
-
-
-def test_a_title_begins_a_wikitext_document(put: Any) -> None:
-    path = put("a.tokens", " \n = A = \n \n text \n \n = = Part = = \n \n more \n \n = B C = \n \n end \n")
-    assert [" ".join(document.split()) for document in read_documents(path)] == [
-        "= A = text = = Part = = more",
-        "= B C = end",
-    ]
-
-
-def test_folders_are_walked_by_name_and_other_files_told(put: Any, tmp_path: Path, notes: list[str]) -> None:
-    put("d/b/x.jsonl", '{"text": "third"}\n')
-    put("d/a.txt", "first\n\nsecond\n")
-    put("d/z.png", "x")
-    put("d/.hidden.txt", "x")
-    assert list(read_documents([tmp_path / "d"])) == ["first", "second", "third"]
-    assert "1 files of other formats are passed over" in notes[0]
-
-
-@pytest.mark.parametrize("unit", ["word ", "字", "a line\n"])
-def test_a_huge_document_is_cut_but_loses_nothing(put: Any, notes: list[str], unit: str) -> None:
-    text = unit * (int(2.5 * LONGEST_DOCUMENT) // len(unit))
-    pieces = list(read_documents(put("a.txt", text)))
-    assert len(pieces) >= 3
-    assert max(map(len, pieces)) <= LONGEST_DOCUMENT
-    assert "".join("".join(pieces).split()) == "".join(text.split())
-    assert any("were cut" in note for note in notes)
-    rows = list(read_documents(put("a.jsonl", json.dumps({"text": text}))))
-    assert "".join(rows) == text
-    assert max(map(len, rows)) <= LONGEST_DOCUMENT
