@@ -54,7 +54,7 @@ def test_it_abstains_where_it_is_less_sure_than_the_wanted_accuracy_needs(unsure
     chosen = unsure.result.get("abstain")
     rows = noisy(200, 1)
     found = unsure.predict([row["text"] for row in rows])
-    assert chosen is not None  # a quarter of the labels are wrong, but the seeds are fixed and its surest rows reach 0.8
+    assert chosen is not None  # a quarter of the labels are wrong, but its surest rows reach 0.8
     kept = [said["label"] == row["label"] for said, row in zip(found, rows) if not said["abstained"]]
     assert all(said["abstained"] == (said["score"] < chosen["threshold"]) for said in found)
     assert np.mean(kept) >= 0.8 - 1e-9
