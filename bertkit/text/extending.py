@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
     if len(new) < len(new_tokens):
         note(f"{len(new_tokens) - len(new)} of {len(new_tokens)} new tokens were in the vocabulary or given twice.")
     next_id = tokenizer.size
-    for word in new:
+    for word in sorted(new, key=len):  # a word that holds another is weighed against it
         next_id = GROW[tokenizer.kind](tokenizer, shape["model"], word, next_id)
     grown = type(tokenizer)(tokenizers.Tokenizer.from_str(json.dumps(shape)), tokenizer.config)
     split = [word for word, pieces in zip(new, grown.pieces_batch(new)) if len(pieces) != 1]
@@ -83,12 +84,19 @@ def _grow_bpe(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: i
 
 
 def _grow_unigram(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: int) -> int:
-    scores = dict(model["vocab"])
-    worst = min(scores.values())
-    pieces = tokenizer.backend.encode(word, add_special_tokens=False).tokens
-    # One more than the best old way to write it is enough to be preferred, and changes least for other words.
-    model["vocab"].append(["▁" + word, sum(scores.get(piece, worst - 10) for piece in pieces) + 1])
+    # One more than the best way to write it so far is enough to be preferred, and changes least for other words.
+    model["vocab"].append(["▁" + word, _best_score(dict(model["vocab"]), "▁" + word) + 1])
     return next_id + 1
+
+
+def _best_score(scores: dict[str, float], word: str) -> float:
+    """The score of the best way to write a word in pieces, the words added before it included."""
+    unknown = min(scores.values()) - 10
+    best = [0.0]
+    for end in range(1, len(word) + 1):
+        best.append(max(best[start] + scores.get(word[start:end], -math.inf) for start in range(end)))
+        best[end] = max(best[end], best[end - 1] + unknown)
+    return best[-1]
 
 
 GROW: dict[str, Callable[[Tokenizer, dict[str, Any], str, int], int]] = {

@@ -101,6 +101,18 @@ def test_any_plain_words_can_be_added(learnt, words):
         assert all(len(ids) == 1 for ids in grown.pieces_batch([" " + word for word in words]))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_new_word_that_holds_another_new_word_stays_whole(learnt, order):
+    nested = ["qubit", "qubits", "qubitsqubits", "Zyxwv", "Zyxwvqubit"][::order]
+    for kind in ("wordpiece", "bpe", "unigram"):
+        grown = learnt[kind].extended(nested)
+        assert all(len(ids) == 1 for ids in grown.pieces_batch([" " + word for word in nested])), kind
+    scores = dict(grown.shape["model"]["vocab"])
+    for word, inner in (("▁qubits", "▁qubit"), ("▁qubitsqubits", "▁qubits")):
+        rest = grown.backend.model.tokenize(word.removeprefix(inner))
+        assert scores[word] > scores[inner] + sum(scores[piece.value] for piece in rest) + 0.5  # no tie
+
+
 def test_known_tokens_are_skipped_and_told(learnt, notes):
     assert learnt["wordpiece"].extended(["the", "The", "qubit", "qubit"]).size == learnt["wordpiece"].size + 1
     assert "3 of 4" in notes[0]
