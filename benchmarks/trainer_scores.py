@@ -60,6 +60,7 @@ def by_bertkit(
         settings = FinetuneSettings(
             task=REAL[name].task, train=Path(name), model=model, out=Path(out) / "run", lr=RATE, batch=BATCH,
             warmup=WARMUP, decay=DECAY, epochs=passes, evals=1, seed=seed, threads=threads, max_tokens=LONGEST,
+            on_long="truncate",
         )  # fmt: skip
         run = Finetuning(settings, Split({"train": train, "dev": dev}), labels_of(name, train + dev))
         run.go()

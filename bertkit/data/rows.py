@@ -28,11 +28,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Windows:
-    """How long texts are read."""
+    """How long texts are read. side: the text of a pair that is read in windows, the other whole in each; the longer
+    of the two unless said."""
 
     limit: int
     on_long: str = "window"
     overlap: int = 64
+    side: int | None = None
 
     def __post_init__(self) -> None:
         if self.on_long not in ON_LONG:
@@ -78,5 +80,7 @@ def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: 
         short, cut = tokenizer.truncated(encoding, limit)
         core = tokenizer.windows_of(short, limit=limit, overlap=0)[0].core
         return Rows([Row(short.ids, short.segments, core, True, short)], len(short), cut)
-    parts = tokenizer.windows_of(encoding, limit=limit, overlap=min(windows.overlap, limit // 4))
+    longer = int(encoding.sides.count(1) >= encoding.sides.count(0))
+    side = longer if windows.side is None else windows.side
+    parts = tokenizer.windows_of(encoding, limit=limit, overlap=min(windows.overlap, limit // 4), side=side)
     return Rows([Row(w.encoding.ids, w.encoding.segments, w.core, False, w.encoding) for w in parts], size)

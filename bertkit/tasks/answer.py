@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,7 +63,7 @@ class Answer(Task):
     def encode(self, examples: Sequence[Question], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
         """The question whole, the context in windows."""
         questions, contexts = [q.question for q in examples], [q.context for q in examples]
-        found = encode_rows(tokenizer, questions, contexts, windows, keep=True)
+        found = encode_rows(tokenizer, questions, contexts, replace(windows, side=1), keep=True)
         return [Item.of(question, rows) for question, rows in zip(examples, found)]
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:

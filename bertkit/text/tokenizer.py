@@ -92,9 +92,9 @@ class Tokenizer:
         """The text in windows of at most `limit` tokens; see `windows_of`."""
         return self.windows_of(self.encode(text, pair), limit=limit, overlap=overlap)
 
-    def windows_of(self, encoding: Encoding, *, limit: int, overlap: int) -> list[Window]:
-        """Windows over the second text of a pair, else over the only text; each token is owned by one of them."""
-        return cutting.windows_of(encoding, limit=limit, overlap=overlap)
+    def windows_of(self, encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -> list[Window]:
+        """Windows over text `side` (0 or 1) of a pair, else over the only text; each token is owned by one of them."""
+        return cutting.windows_of(encoding, limit=limit, overlap=overlap, side=side)
 
     def truncated(self, encoding: Encoding, limit: int) -> tuple[Encoding, int]:
         """Cut to `limit` tokens from the end, the longer text of a pair first; also how many tokens were cut."""

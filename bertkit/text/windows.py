@@ -8,22 +8,23 @@ from bertkit.errors import UserError
 from bertkit.text.encoding import Encoding, Window
 
 
-def windows_of(encoding: Encoding, *, limit: int, overlap: int) -> list[Window]:
+def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -> list[Window]:
     """Windows of at most `limit` tokens over the long side, neighbours sharing `overlap` tokens.
 
-    The long side is the second text of a pair, else the only text; the rest (first text and special tokens) is
+    The long side is text `side` of a pair, else the only text; the rest (the other text and special tokens) is
     repeated whole in every window. A token belongs to the window in which it has most context: neighbours
     meet in the middle of what they share, and the last window reaches back so that it is as full as the others.
     """
     if limit < 1 or overlap < 0:
         raise UserError(f"Windows of {limit} tokens that share {overlap} are impossible. Use limit >= 1, overlap >= 0.")
     is_pair = 1 in encoding.sides
-    body = [i for i, side in enumerate(encoding.sides) if side == int(is_pair)]
+    side = side if is_pair else 0
+    body = [i for i, of in enumerate(encoding.sides) if of == side]
     start, end = (body[0], body[-1] + 1) if body else (len(encoding), len(encoding))
     if len(encoding) <= limit:
         return [Window(encoding, (start, end))]
     room = limit - (len(encoding) - len(body))
-    _check_room(room, limit, overlap, is_pair, first=encoding.sides.count(0))
+    _check_room(room, limit, overlap, is_pair, whole=encoding.sides.count(1 - side))
     last = len(body) - room
     starts = [*range(0, last, room - overlap), last]
     meets = [(a + room + b + 1) // 2 for a, b in pairwise(starts)]
@@ -65,11 +66,11 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
     return (half, room - half) if first <= second else (room - half, half)
 
 
-def _check_room(room: int, limit: int, overlap: int, is_pair: bool, first: int) -> None:
+def _check_room(room: int, limit: int, overlap: int, is_pair: bool, whole: int) -> None:
     if is_pair and 4 * room < limit:
         raise UserError(
-            f"The first text takes {first} of {limit} tokens and leaves {max(room, 0)} for the second, less than a "
-            "quarter. Shorten the first text, swap the two, or use a model that takes longer texts."
+            f"One text of a pair takes {whole} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "
+            "less than a quarter. Shorten it, cut both (--on-long truncate), or use a model that takes longer texts."
         )
     if room < 1:
         raise UserError(f"A limit of {limit} tokens leaves no room beside the special tokens. Raise the limit.")

@@ -132,3 +132,13 @@ def test_a_model_trained_on_cut_texts_says_so(runs, notes):
     facts = run.result["data"]["cut"]["train"]
     assert facts["rows_cut"] == 20 and 0 < facts["tokens_cut"] < facts["tokens"]
     assert run.predict([rows[0]["text"]])[0]["cut"] > 0  # as in training, unless asked otherwise
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_longer_text_of_a_pair_is_read_in_windows_whichever_it_is(order, runs):
+    run = runs("pair")
+    pair = [long_text(0, "prize", 200), "the old people"][::order]
+    (said,) = run.predict([tuple(pair)])
+    assert said["cut"] == 0 and said["tokens"] == len(run.tokenizer.encode(*pair)) > 200
+    with pytest.raises(UserError, match=r"leaves 0 for windows over the other.*truncate"):
+        run.predict([(pair[0], pair[0]) if order == 1 else (pair[1], pair[1])])

@@ -63,8 +63,18 @@ def test_a_pair_keeps_its_first_text_whole_in_every_window(first, second, limit,
         assert len(window.encoding) <= limit
 
 
+@given(st.integers(61, 200), st.integers(0, 12), st.integers(30, 60), st.integers(0, 9))
+def test_windows_can_go_over_the_first_text_with_the_second_whole_in_each(first, second, limit, overlap):
+    windows = windows_of(pair(first, second), limit=limit, overlap=overlap, side=0)
+    owned = [i for window in windows for i in window.encoding.ids[slice(*window.core)]]
+    assert owned == list(range(1, first + 1))
+    for window in windows:
+        assert len(window.encoding) <= limit
+        assert window.encoding.sides.count(1) == second
+
+
 def test_a_first_text_that_leaves_under_a_quarter_is_refused_with_the_fix():
-    with pytest.raises(UserError, match=r"takes 90 of 100 tokens and leaves 7 .* Shorten the first text"):
+    with pytest.raises(UserError, match=r"takes 90 of 100 tokens and leaves 7 .* Shorten it"):
         windows_of(pair(90, 50), limit=100, overlap=2)
     assert len(windows_of(pair(72, 50), limit=100, overlap=2)) > 1
 
