@@ -15,6 +15,9 @@ from bertkit.model.layers import Chance, Dropout, Linear
 # Above this length the scores of one group no longer fit the cache, and torch's fused kernel,
 # which never writes them out, is faster; below it the plain products are (forward and backward).
 FUSED_FROM = 1024
+# Below this length a CPU computes attention in float32: as fast, since the products are small, and without a kernel that
+# oneDNN would make and keep for each of the many shapes of short texts.
+EXACT_BELOW = 64
 
 
 class Rotation:
@@ -107,11 +110,13 @@ class Attention(nn.Module):
         """Two batched products with a softmax between. apart: (3, texts, heads, length, head_width)."""
         _, texts, heads, length, head_width = apart.shape
         # One copy lays the heads out for the batched products, which are slow on strided input.
-        q, k, v = apart.reshape(3, texts * heads, length, head_width)
+        exact = apart.is_cpu and length < EXACT_BELOW
+        laid = apart.float() if exact else apart
+        q, k, v = laid.reshape(3, texts * heads, length, head_width)
         scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(head_width))
         if hidden is not None:
             scores = (scores.view(texts, heads, length, length) + hidden).view(texts * heads, length, length)
         weights = soften(scores)
         if maps is not None:
             maps.append(weights.view(texts, heads, length, length))
-        return torch.bmm(self.dropout(weights), v).view(texts, heads, length, head_width)
+        return torch.bmm(self.dropout(weights), v).to(apart.dtype).view(texts, heads, length, head_width)
