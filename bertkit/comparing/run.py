@@ -21,6 +21,7 @@ from bertkit.finetuning.data import held_out, key_of, names_of
 from bertkit.report.comparing import comparison_report
 from bertkit.report.verdict import verdict
 from bertkit.tasks import make
+from bertkit.tasks.starting_model import starting_model
 from bertkit.tasks.task import Prediction, Reading, Task
 from bertkit.telling import note
 from bertkit.train.saving import atomic_write
@@ -72,7 +73,9 @@ class _Comparison:
         self.task.learn(self.rows.train + self.rows.choose)
         self.task.check(self.rows.judge, str(s.test or s.dev or s.train))
         self.given = Given(
-            models=tuple(name.strip() for name in s.models.split(",") if name.strip()),
+            models=tuple(
+                starting_model(name.strip(), self.task, self.rows.train) for name in s.models.split(",") if name.strip()
+            ),
             vectors=str(s.vectors or ""), lm=str(s.lm or ""), elmo=str(s.elmo or ""), gpt=s.gpt,
             threads=s.threads, precision=s.precision, device=s.device,
         )  # fmt: skip

@@ -20,7 +20,7 @@ class CompareSettings(Common):
     test: Path | None = option(None, "Labelled rows to score on instead; --dev then only chooses.")
     out: Path = option(Path("runs/compare"), "Where the report, the figures and every model go.")
     contenders: str = option("", "Which ones, with commas; without it all that fit.")
-    models: str = option("en", "Encoders to fine-tune, with commas: embedded names, folders, hub names.")
+    models: str = option("auto", "Encoders to fine-tune, with commas: names, folders; auto: as in finetune.")
     vectors: Path | None = option(None, "Word vectors made elsewhere (word2vec's formats) instead of own ones.")
     lm: Path | None = option(None, "A language model for ULMFiT and its kin (bertkit learn lstm).")
     elmo: Path | None = option(None, "An ELMo (bertkit learn elmo).")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from bertkit.model.init import initialise
 from bertkit.model.prepare import choose
 from bertkit.objectives.supervised import Supervised
 from bertkit.tasks.outputs import outputs_of
+from bertkit.tasks.starting_model import starting_model, tell_unknown
 from bertkit.tasks.task import Task
 from bertkit.telling import note, status
 from bertkit.train import world as worlds
@@ -53,6 +55,8 @@ class Finetuning:
         self.task: Task = rows_of_run.task_of(s, labels)
         self.split = split or rows_of_run.read_split(s, self.task)
         self.task.learn(self.split.examples["train"])
+        model = starting_model(s.model, self.task, self.split.examples["train"])
+        self.settings = s = replace(s, model=model)
         for role in ("dev", "test"):
             self.task.check(self.split.examples.get(role, ()), str(getattr(s, role) or s.train))
         if s.class_weights:
@@ -69,6 +73,7 @@ class Finetuning:
             for role, examples in self.split.examples.items()
         }
         self._tell_cut()
+        tell_unknown(self.folder.tokenizer, self.items["train"], s.model)
 
     def _open(self) -> Folder:
         """The starting model with this task's head."""

@@ -18,7 +18,7 @@ class FinetuneSettings(Common):
     train: Path = option(help="Labelled rows to learn from.")
     dev: Path | None = option(None, "Labelled rows to choose by; without it a tenth of --train is held out.")
     test: Path | None = option(None, "Labelled rows for one final evaluation.")
-    model: str = option("en", "Embedded name, folder, or hub name to start from.")
+    model: str = option("auto", "Embedded name, folder, or hub name; auto: the embedded model of the texts' language.")
     out: Path = option(Path("runs/finetune"), "The run's folder.")
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")

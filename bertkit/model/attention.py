@@ -15,8 +15,8 @@ from bertkit.model.layers import Chance, Dropout, Linear
 # Above this length the scores of one group no longer fit the cache, and torch's fused kernel,
 # which never writes them out, is faster; below it the plain products are (forward and backward).
 FUSED_FROM = 1024
-# Below this length a CPU computes attention in float32: as fast, since the products are small, and without a kernel that
-# oneDNN would make and keep for each of the many shapes of short texts.
+# Below this length a CPU computes attention in float32: as fast, since the products are small, and without a kernel
+# that oneDNN would make and keep for each of the many shapes of short texts.
 EXACT_BELOW = 64
 
 
