@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.ancestors.ngram_words import UNITS
-from bertkit.config import Common, option
+from bertkit.config import option
 from bertkit.errors import UserError
-from bertkit.train.settings import LoopSettings
+from bertkit.train.settings import LoopSettings, RunSettings
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,21 @@ class ElmoNumbers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElmoSettings(Common):
+class ElmoSettings(RunSettings):
     """What training an ELMo needs."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text; each line is a sentence.")
     out: Path = option(Path("runs/elmo"), "The run's folder.")
-    minutes: float = option(0.0, "Time budget: the schedule ends when it does.")
-    steps: int = option(0, "Budget in steps.")
-    resume: bool = option(False, "Continue the run in --out.")
     units: str = option("words", "How text is cut: words, jieba (Chinese words) or characters.", choices=tuple(UNITS))
     cased: bool = option(True, "Keep capitals.")
     vocabulary: int = option(20_000, "Words that can be guessed; any word can be read.")
     length: int = option(64, "Words in a row; longer sentences are learnt in stretches.")
     batch_words: int = option(2048, "Words a step.")
-    held_out: float = option(0.01, "Share of the sentences kept for evaluation.")
     eval_words: int = option(20_000, "Words of held-out text an evaluation reads.")
-    eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
-    save_minutes: float = option(10.0, "Save at least this often.")
-    save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.")
-    log_every: int = option(10, "Steps between two rows of metrics.jsonl.")
     model: ElmoNumbers = option(factory=ElmoNumbers)
     loop: LoopSettings = option(factory=lambda: LoopSettings(lr=2e-3, beta2=0.99))
 
     def __post_init__(self) -> None:
-        if not self.steps and not self.minutes:
-            raise UserError("How long shall it train? Give --minutes or --steps.")
         if not 2 <= self.length <= self.batch_words:
             raise UserError(
                 f"length is {self.length}; it must be from 2 up to the words a step (batch_words, {self.batch_words})."

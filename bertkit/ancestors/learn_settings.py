@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.config import Common, option
-from bertkit.train.settings import LoopSettings
+from bertkit.config import option
+from bertkit.train.settings import LoopSettings, RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnSettings(Common):
+class LearnSettings(RunSettings):
     """What `learn` needs. With the seed, length and held_out of a GPT run it sees the same text in the same order."""
 
     kind: str = option("lstm", "What is learnt.", choices=("nnlm", "rnn", "lstm", "gru"))
@@ -22,17 +22,8 @@ class LearnSettings(Common):
     context: int = option(5, "nnlm: how many pieces it looks back on.")
     direct: int = option(0, "nnlm: 1 joins the word vectors to the output directly, too.")
     dropout: float = option(0.1, "Dropout, one mask a text.")
-    minutes: float = option(0.0, "Time budget: the schedule ends when it does.")
-    steps: int = option(0, "Budget in steps.")
-    tokens: int = option(0, "Budget in tokens.")
-    resume: bool = option(False, "Continue the run in --out.")
     batch_tokens: int = option(4096, "Tokens a step.")
     micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.")
     length: int = option(128, "The longest example, in tokens.")
-    held_out: float = option(0.01, "Share of the documents kept for evaluation.")
-    eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
     eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.")
-    save_minutes: float = option(10.0, "Save at least this often.")
-    save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.")
-    log_every: int = option(10, "Steps between two rows of metrics.jsonl.")
     loop: LoopSettings = option(factory=lambda: LoopSettings(lr=4e-3, warmup=0.05, beta2=0.98, eps=1e-6))

@@ -31,6 +31,13 @@ class Feed(Protocol):
         """The micro-batches of this step for this rank."""
 
 
+class CountedFeed(Feed, Protocol):
+    """A feed that knows how often its text was read."""
+
+    def epoch(self, step: int) -> float:
+        """Passes over the text by this step."""
+
+
 @dataclass(frozen=True)
 class Phase:
     """A stretch of steps [first, last) with one length. rows: examples a step."""

@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import time
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from bertkit import machine
 from bertkit.pretraining.build import Built, make_feed
+from bertkit.train.long_run import FIRST_GUESS, Trial, try_out
 from bertkit.train.training import Training
 from bertkit.train.world import World
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Measured on this machine, now."""
-
-    seconds_a_step: float
-    tokens_a_step: float
-    steps_measured: int
-    memory_gb: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens a second."""
-        return self.tokens_a_step / self.seconds_a_step
-
-
-def measure(built: Built, world: World, seconds: float = 20.0) -> Cost:
-    """Train a copy for a moment; the run itself is untouched."""
+def measure(built: Built, world: World, seconds: float = 20.0) -> Trial:
+    """What a step of this run costs; the run itself is untouched."""
     s = built.settings
-    copied = copy.deepcopy(built.objective)
-    training = Training(copied, make_feed(built, 1000, world), 1000, s.loop, s.seed, world)
-    end = time.monotonic() + seconds
-    times: list[float] = []
-    tokens: list[int] = []
-    last = time.perf_counter()
-    for step in training:
-        now = time.perf_counter()
-        times.append(now - last)
-        tokens.append(step.tokens)
-        last = now
-        stop = time.monotonic() > end and len(times) >= 4
-        if world.anywhere(stop) if world.size > 1 else stop:
-            break
-    # The first steps fill caches and are slower than all that follow.
-    return Cost(float(np.mean(times[2:])), float(np.mean(tokens[2:])), len(times), machine.peak_memory() / 2**30)
+    return try_out(
+        Training(built.objective, make_feed(built, FIRST_GUESS, world), FIRST_GUESS, s.loop, s.seed, world), seconds
+    )
 
 
 def plan(built: Built, world: World, seconds: float = 20.0) -> dict[str, Any]:
@@ -84,11 +52,13 @@ def plan(built: Built, world: World, seconds: float = 20.0) -> dict[str, Any]:
             "take a smaller preset, or give it more time."
         )
     return {
-        "preset": s.preset, "parameters": parameters, "tokens_per_second": round(cost.tokens_per_second, 1),
+        "preset": s.preset, "parameters": parameters,
+        "tokens_per_second": round(cost.tokens_a_step / cost.seconds_a_step, 1),
         "seconds_a_step": round(cost.seconds_a_step, 4), "steps": steps,
         "seconds": round(steps * cost.seconds_a_step, 1), "tokens": tokens,
         "store_tokens": store_tokens, "epochs": round(steps / steps_an_epoch, 2),
-        "seconds_an_epoch": round(steps_an_epoch * cost.seconds_a_step, 1), "memory_gb": round(cost.memory_gb, 2),
+        "seconds_an_epoch": round(steps_an_epoch * cost.seconds_a_step, 1),
+        "memory_gb": round(machine.peak_memory() / 2**30, 2),
         "expected_loss": [round(low, 1), round(high, 1)], "warnings": warnings,
     }  # fmt: skip
 

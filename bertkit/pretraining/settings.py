@@ -5,36 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bertkit.config import Common, option
+from bertkit.config import option
 from bertkit.data.settings import MaskSettings
 from bertkit.model.config import Config
-from bertkit.train.settings import LoopSettings
+from bertkit.train.settings import LoopSettings, RunSettings
 
 OBJECTIVES = ("masked", "replaced", "next-token")
 PACKING = ("next-sentence", "sentence-order", "full-sentences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainSettings(Common):
+class PretrainSettings(RunSettings):
     """What `pretrain` needs."""
 
     preset: str = option("bert-mini", "A named set of numbers; see bertkit/presets.")
     data: Path = option(help="The store that `bertkit prepare` made.")
-    out: Path = option(Path("runs/pretrain"), "The run's folder.")
-    minutes: float = option(0.0, "Time budget: the schedule ends when it does.")
-    steps: int = option(0, "Budget in steps.")
-    tokens: int = option(0, "Budget in tokens.")
     init: str = option("", "Continue from this model on own text.")
     add_tokens: int = option(0, "With --init: this many frequent words of the text become pieces of their own.")
-    resume: bool = option(False, "Continue the run in --out.")
     plan: bool = option(False, "Measure for 20 seconds, say what the run will cost, and stop.")
-    eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
     eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.")
     eval_length: int = option(0, "Length of the held-out examples; 0: the first of lengths.", hidden=True)
-    held_out: float = option(0.01, "Share of the documents kept for evaluation.")
-    save_minutes: float = option(10.0, "Save at least this often.")
-    save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.")
-    log_every: int = option(10, "Steps between two rows of metrics.jsonl.")
     minimal_pairs: str = option("", "Files of minimal pairs to score at every evaluation.")
     tensorboard: bool = option(False, "Write TensorBoard events too.")
     compile: bool = option(False, "Compile the encoder with torch.compile (slow to start).")

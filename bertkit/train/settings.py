@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from bertkit.config import option
+from bertkit.config import Common, option
 from bertkit.train.schedule import SHAPES
 
 
@@ -27,3 +28,19 @@ class LoopSettings:
     eps: float = option(1e-8, "AdamW's smallest divisor.")
     clip: float = option(1.0, "Longest gradient; 0: no limit.")
     ema: float = option(0.0, "Averaging of weights, e.g. 0.999; 0: none.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Common):
+    """What every long run needs: its folder, its budget, and how often it evaluates, saves and logs."""
+
+    out: Path = option(Path("runs/pretrain"), "The run's folder.")
+    minutes: float = option(0.0, "Time budget: the schedule ends when it does.")
+    steps: int = option(0, "Budget in steps.")
+    tokens: int = option(0, "Budget in tokens.")
+    resume: bool = option(False, "Continue the run in --out.")
+    held_out: float = option(0.01, "Share of the documents kept for evaluation.")
+    eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
+    save_minutes: float = option(10.0, "Save at least this often.")
+    save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.")
+    log_every: int = option(10, "Steps between two rows of metrics.jsonl.")
