@@ -1,4 +1,4 @@
-"""One thread and no network for every test; where the real data is, if it is."""
+"""One thread, no network and the same examples for every test; where the real data is, if it is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+# `same` draws the same examples everywhere; HYPOTHESIS_PROFILE=search looks for new ones.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

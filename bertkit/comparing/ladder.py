@@ -111,14 +111,14 @@ def _frozen(given: Given) -> Contender:
     from bertkit.predictor import Predictor
 
     encoder = Predictor.load(given.models[0], given.precision, given.device)
-    name = f"BERT vectors, frozen ({_short(given.models[0])})"
+    name = f"BERT vectors, frozen ({_short(given.models[0], given)})"
     return Texts("features", name, FrozenVectors(encoder), native_pairs=True)
 
 
 def _frozen_tags(given: Given) -> Contender:
     source = _class("comparing.on_features", "BertSource").load(given.models[0], given.precision)
     model = _class("comparing.on_features", "BertFeaturesTagger")(source)
-    return Tags("features-tags", f"BERT frozen + BiLSTM ({_short(given.models[0])})", model)
+    return Tags("features-tags", f"BERT frozen + BiLSTM ({_short(given.models[0], given)})", model)
 
 
 def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], Contender]:
@@ -126,13 +126,15 @@ def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], C
         from bertkit.comparing.encoders import FineTuned
 
         model = start(given)
-        return FineTuned(f"{name} ({_short(model)})", model, given.threads, given.precision, given.device)
+        return FineTuned(f"{name} ({_short(model, given)})", model, given.threads, given.precision, given.device)
 
     return make
 
 
-def _short(model: str) -> str:
-    return Path(model).name if "/" in model else model
+def _short(model: str, given: Given) -> str:
+    """The last part of a path, unless two models end alike."""
+    ends = [Path(other).name for other in given.models]
+    return model if ends.count(Path(model).name) > 1 else Path(model).name
 
 
 def _needs(what: str, option: str, how: str) -> Callable[[Given], str]:

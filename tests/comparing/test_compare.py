@@ -197,6 +197,12 @@ def test_an_unknown_contender_is_named_with_a_suggestion():
         ladder("answer", (), Given())
 
 
+def test_models_whose_folders_end_alike_are_told_apart():
+    given = Given(models=("runs/a/model", "runs/b/model", "runs/other"))
+    names = [rung.make(given).name for rung in ladder("classify", ("bert",), given)]
+    assert names == [f"BERT fine-tuned ({name})" for name in ("runs/a/model", "runs/b/model", "other")]
+
+
 def test_every_rung_can_be_opened_again():
     own = {rung.key for rung in RUNGS} - {"gpt"}  # a fine-tuned model's folder is any model's folder
     assert own == set(SAVED)
