@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from bertkit.ancestors.bilstm_base import BiLstm
 from bertkit.ancestors.bilstm_words import Sentences
@@ -59,8 +60,16 @@ class BiLstmTagger(BiLstm):
 
     def tag(self, sentences: Sentences) -> list[list[int]]:
         """The most likely label of every word."""
+        return [numbers for numbers, _ in self.judge(sentences)]
+
+    def judge(self, sentences: Sentences) -> list[tuple[list[int], np.ndarray]]:
+        """Of each sentence the most likely labels, and the log-probabilities of all: (words, labels)."""
         found = iter(self._answers([words for words in sentences if len(words)]))
-        return [next(found).argmax(-1).tolist() if len(words) else [] for words in sentences]
+        judged = []
+        for words in sentences:
+            logits = next(found) if len(words) else np.zeros((0, 1))
+            judged.append((logits.argmax(-1).tolist(), log_softmax(logits, -1)))
+        return judged
 
 
 class BiLstmClassifier(BiLstm):

@@ -166,6 +166,30 @@ class HmmTagger:
             before, last = came_from[before, last], before
         return path[::-1]
 
+    def log_shares(self, words: Sequence[str]) -> Floats:
+        """log P(tag of each word | the sentence), over all paths: (words, tags). Forward and backward over pairs."""
+        found = np.full((len(words), len(self.tags)), -np.inf)
+        if not words:
+            return found
+        add_up, border = np.logaddexp.reduce, np.array([len(self.tags)])
+        judged = [(border, np.zeros(1)), (border, np.zeros(1))]
+        judged += [self.emissions(word, place == 0) for place, word in enumerate(words)]
+        judged.append((border, np.zeros(1)))
+        # turns[k][a, b, c]: the three tags that end at place k (two borders stand before the sentence, one behind).
+        turns = [
+            self.transitions[np.ix_(judged[k - 2][0], judged[k - 1][0], judged[k][0])] + judged[k][1]
+            for k in range(2, len(judged))
+        ]
+        forward, backward = [np.zeros((1, 1))], [np.zeros((len(judged[-2][0]), 1))]
+        for turn in turns:
+            forward.append(add_up(forward[-1][:, :, None] + turn, axis=0))
+        for turn in reversed(turns[1:]):
+            backward.append(add_up(turn + backward[-1][None, :, :], axis=2))
+        whole = add_up(forward[-1], axis=None)
+        for place, (ids, _) in enumerate(judged[2:-1]):
+            found[place, ids] = add_up(forward[place + 1] + backward[-1 - place], axis=0) - whole
+        return found
+
     def save(self, folder: str | Path) -> None:
         """Write `hmm.json` (settings, tags, words) and `hmm.npz` (counts of tags in threes) into a folder."""
         folder = Path(folder)

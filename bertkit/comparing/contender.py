@@ -114,7 +114,7 @@ class Tags(_Contender):
     """A tagger of sentences.
 
     The model inside has `fit(sentences, tags, count, dev_sentences, dev_tags, seed=, minutes=)` with tags as numbers,
-    `tag(sentences)`, `parameters`, and `save(folder)`.
+    `judge(sentences)` (of each sentence the tags and (words, labels) log-probabilities), `parameters`, `save(folder)`.
     """
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
@@ -134,14 +134,11 @@ class Tags(_Contender):
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
         """One tag a word; plain texts are split into words and marks."""
         rows = [_with_words(example) for example in examples]
-        found = self.model.tag([list(row.sentence.tokens) for row in rows])
-        answers = []
-        for row, numbers in zip(rows, found):
-            # The number of each word's tag, then its scores: sure of its choice, for a path has no scores of words.
-            table = np.zeros((len(numbers), 1 + len(self.task.labels)))
-            table[:, 0] = numbers
-            answers.append(self.task.decode(Item(row, [], len(numbers), 0), table))
-        return answers
+        found = self.model.judge([list(row.sentence.tokens) for row in rows])
+        return [
+            self.task.decode(Item(row, [], len(numbers), 0), np.column_stack([numbers, shares]))
+            for row, (numbers, shares) in zip(rows, found)
+        ]
 
 
 def _pieces(text: Any) -> list[str]:

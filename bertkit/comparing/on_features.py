@@ -105,8 +105,8 @@ class OnFeatures:
         return model
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """`tag` or `probabilities`: what the BiLSTM inside has."""
-        if name in ("tag", "probabilities"):
+        """`tag`, `judge` or `probabilities`: what the BiLSTM inside has."""
+        if name in ("tag", "judge", "probabilities"):
             return getattr(self.inner, name)
         raise AttributeError(name)
 

@@ -64,7 +64,7 @@ def plain_transitions(answers, tags):
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10**6), tags=st.integers(1, 4), size=st.integers(1, 60))
-def test_viterbi_finds_the_best_of_all_tag_sequences(seed, tags, size):
+def test_the_best_and_the_share_of_all_tag_sequences_are_found(seed, tags, size):
     words, answers = random_language(seed, size, tags)
     tagger = HmmTagger().fit(words, answers)
     moves = plain_transitions(answers, tagger.tags)
@@ -85,8 +85,13 @@ def test_viterbi_finds_the_best_of_all_tag_sequences(seed, tags, size):
     rng = random.Random(seed)
     for sentence in ([*rng.choice(words)[:4], "zz9"], rng.choice(words)[:5], ["q", "Xy-7"]):
         found = tagger.tag([sentence])[0]
-        best = max(weigh(sentence, path) for path in itertools.product(tagger.tags, repeat=len(sentence)))
-        assert weigh(sentence, found) == pytest.approx(best, rel=1e-9)
+        paths = {path: weigh(sentence, path) for path in itertools.product(tagger.tags, repeat=len(sentence))}
+        assert weigh(sentence, found) == pytest.approx(max(paths.values()), rel=1e-9)
+        whole = np.logaddexp.reduce(list(paths.values()))
+        for place, shares in enumerate(tagger.log_shares(sentence)):
+            for tag, share in zip(tagger.tags, shares):
+                of_all = np.logaddexp.reduce([w for path, w in paths.items() if path[place] == tag])
+                assert math.exp(share) == pytest.approx(math.exp(of_all - whole), abs=1e-9)
 
 
 @settings(deadline=None, max_examples=25)

@@ -107,7 +107,11 @@ def test_taggers_with_numbers_for_tags_open_as_they_were_saved(make, tmp_path):
     model = make().fit(sentences, tags, 3, sentences, tags)
     assert model.tag([["a", "dog", "sleeps"], []]) == [[0, 1, 2], []]
     model.save(tmp_path)
-    assert make.load(tmp_path).tag(sentences) == model.tag(sentences)
+    again = make.load(tmp_path)
+    assert again.tag(sentences) == model.tag(sentences)
+    for (numbers, shares), (same, others) in zip(model.judge(sentences), again.judge(sentences)):
+        assert numbers == same == [0, 1, 2] and np.array_equal(shares, others)
+        assert np.exp(shares).sum(1) == pytest.approx(1, abs=1e-6) and shares.shape == (3, 3)
 
 
 def test_an_unseen_word_gets_the_tag_of_rare_words():
