@@ -17,18 +17,21 @@ FOLDS = 5
 Embed = Callable[..., Any]  # Predictor.embed
 
 
-def probe(embed: Embed, depth: int, texts: Sequence[str], labels: Sequence[str], seed: int = 0) -> list[dict[str, Any]]:
-    """A row a choice, in the order of CHOICES: {choice, accuracy, spread}: 5-fold logistic regression on mean vectors.
+def probe(
+    embed: Embed, depth: int, texts: Sequence[str], labels: Sequence[str], seed: int = 0, pool: str = "mean"
+) -> list[dict[str, Any]]:
+    """A row a choice, in the order of CHOICES: {choice, accuracy, spread}: 5-fold logistic regression on vectors.
 
-    embed, depth: the model's. At most 2,000 rows are used, drawn at random; what is left out is told.
+    embed, depth: the model's. pool: mean or cls; other ways are probed by the mean. At most 2,000 rows are used, drawn at random; what is left out is told.
     """
     if len(texts) > MOST_ROWS:
         drawn = np.sort(np.random.default_rng(seed).permutation(len(texts))[:MOST_ROWS])
         note(f"The probe uses {MOST_ROWS:,} of {len(texts):,} labelled rows, drawn at random.")
         texts, labels = [texts[n] for n in drawn], [labels[n] for n in drawn]
     folds = _folds(labels)
-    # The mean over tokens and the joining of layers may change places: one pass gives all six choices.
-    every = embed(texts, layers=list(range(depth + 1)), pool="mean").reshape(len(texts), depth + 1, -1)
+    # Such pooling and the joining of layers may change places: one pass gives all six choices.
+    pool = pool if pool == "cls" else "mean"
+    every = embed(texts, layers=list(range(depth + 1)), pool=pool).reshape(len(texts), depth + 1, -1)
     return [{"choice": choice, **_judge(_joined(every, choice), labels, folds, seed)} for choice in CHOICES]
 
 

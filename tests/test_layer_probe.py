@@ -105,3 +105,15 @@ def test_auto_embeds_with_the_layers_the_probe_chose_and_tells_the_table(model: 
 def test_auto_and_a_probe_belong_together(given: dict, told: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=told):
         embed.run(embed.Settings(model="none", file=tmp_path / "t.txt", **given))
+
+
+@pytest.mark.parametrize("pool, asked", [("mean", "mean"), ("cls", "cls"), ("max", "mean"), ("none", "mean")])
+def test_vectors_are_probed_as_they_will_be_pooled_where_that_can_be(pool: str, asked: str) -> None:
+    seen = []
+
+    def hear(texts, layers, pool):
+        seen.append(pool)
+        return carrier(6)(texts, layers, "mean")
+
+    probe(hear, DEPTH, *rows(40), pool=pool)
+    assert seen == [asked]

@@ -96,7 +96,7 @@ def _probed(settings: Settings, predictor: Predictor) -> str:
     assert settings.probe is not None
     rows = list(read_rows(settings.probe, text=settings.text, label=settings.label, encoding=settings.encoding))
     texts, labels = [row.text for row in rows], [str(row.label) for row in rows]
-    found = probe(predictor.embed, predictor.config.depth, texts, labels, settings.seed)
+    found = probe(predictor.embed, predictor.config.depth, texts, labels, settings.seed, settings.pool)
     note(table(found))
     return best_layers(found)
 
