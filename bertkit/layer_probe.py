@@ -22,7 +22,8 @@ def probe(
 ) -> list[dict[str, Any]]:
     """A row a choice, in the order of CHOICES: {choice, accuracy, spread}: 5-fold logistic regression on vectors.
 
-    embed, depth: the model's. pool: mean or cls; other ways are probed by the mean. At most 2,000 rows are used, drawn at random; what is left out is told.
+    embed, depth: the model's. pool: mean or cls; other ways are probed by the mean.
+    At most 2,000 rows are used, drawn at random; what is left out is told.
     """
     if len(texts) > MOST_ROWS:
         drawn = np.sort(np.random.default_rng(seed).permutation(len(texts))[:MOST_ROWS])
