@@ -31,7 +31,7 @@ class Group:
     texts: int
     length: int  # the longest of them, rounded up where they differ
     lengths: Tensor | None = None  # (texts,) when they differ
-    gather: Tensor | None = None  # (texts * length,) run token of each padded place
+    gather: Tensor | None = None  # (texts * length,) token of each padded place, counted from start
     scatter: Tensor | None = None  # (stop - start,) padded place of each run token
 
 
@@ -147,7 +147,7 @@ def _group(lengths: np.ndarray, start: int) -> Group:
     real = column[None, :] < lengths[:, None]
     first = np.cumsum(lengths) - lengths
     # Padded places read the text's last token: any real token will do, since no one attends to it.
-    gather = start + first[:, None] + np.minimum(column[None, :], lengths[:, None] - 1)
+    gather = first[:, None] + np.minimum(column[None, :], lengths[:, None] - 1)
     return Group(
         start,
         start + total,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +68,35 @@ def soften(scores: Tensor) -> Tensor:
     return (raised / raised.sum(-1, keepdim=True)).to(scores.dtype)
 
 
+class _Padded(torch.autograd.Function):
+    """Tokens to padded places. Nobody attends to padding, so it has no gradient, and none needs to be added up."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, gather: Tensor, scatter: Tensor) -> Tensor:
+        ctx.save_for_backward(scatter)
+        return rows[gather]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad[ctx.saved_tensors[0]], None, None
+
+
+class _Unpadded(torch.autograd.Function):
+    """Padded places back to tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, scatter: Tensor) -> Tensor:
+        ctx.places = len(flat)
+        ctx.save_for_backward(scatter)
+        return flat[scatter]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        padded = grad.new_zeros(ctx.places, grad.shape[1])
+        padded[ctx.saved_tensors[0]] = grad
+        return padded, None
+
+
 class Attention(nn.Module):
     """Self-attention: every token looks at every token of its own text."""
 
@@ -90,21 +120,22 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(-1, 3, heads, head_width)
         if rotation is not None:
             qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
-        mixed = [self._attend(qkv, group, hidden, maps) for group, hidden in zip(batch.groups, masks)]
+        parts = qkv.split([*(group.stop - group.start for group in batch.groups), batch.filler])
+        mixed = [self._attend(*one, maps) for one in zip(parts, batch.groups, masks)]
         if batch.filler:
             mixed.append(x.new_zeros(batch.filler, self.config.width))
         return self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed) if mixed else x)
 
     def _attend(self, qkv: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
-        """One group. qkv: (tokens, 3, heads, head_width) of the whole batch. Returns (group's tokens, width)."""
-        rows = qkv[group.start : group.stop] if group.gather is None else qkv[group.gather]
+        """One group. qkv: (group's tokens, 3, heads, head_width). Returns (group's tokens, width)."""
+        rows = qkv if group.gather is None else _Padded.apply(qkv, group.gather, group.scatter)
         apart = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
         if maps is None and group.length >= FUSED_FROM and not (self.training and self.dropout.rate):
             context = F.scaled_dot_product_attention(apart[0], apart[1], apart[2], attn_mask=hidden)
         else:
             context = self._plain(apart, group, hidden, maps)
         flat = context.transpose(1, 2).reshape(group.texts * group.length, -1)
-        return flat if group.scatter is None else flat[group.scatter]
+        return flat if group.scatter is None else _Unpadded.apply(flat, group.scatter)
 
     def _plain(self, apart: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
         """Two batched products with a softmax between. apart: (3, texts, heads, length, head_width)."""
