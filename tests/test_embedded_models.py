@@ -25,8 +25,8 @@ TEXTS = {
 }
 
 
-def test_english_is_there():
-    assert "en" in embedded()
+def test_english_and_chinese_are_there():
+    assert embedded() == ["en", "zh"]
 
 
 @pytest.mark.parametrize("name", embedded())
