@@ -29,7 +29,7 @@ from bertkit.telling import note
 
 TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
 POOLS = ("mean", "cls", "max", "none")
-AT_ONCE = 4096  # texts that verbs read, sort and compute together: bounds memory however long the input
+AT_ONCE = 1024  # texts that verbs read, sort and compute together: bounds memory however long the input
 
 
 class Predictor:
