@@ -66,9 +66,9 @@ def keep_few_kernels() -> None:
     """For texts of all lengths without end; call it before torch multiplies anything.
 
     oneDNN makes a kernel of some 200 KB for every new shape of a product and keeps 1,024 of them, few of which are ever
-    asked for again. What is asked for in every batch stays among the last 64.
+    asked for again. What is asked for in every batch stays among the last 16.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
 
 
 def give_back() -> None:
