@@ -81,13 +81,15 @@ def test_an_installed_wheel_brings_them_along(tmp_path):
         inside = set(wheel.namelist())
         wheel.extractall(tmp_path / "installed")
     assert {f"bertkit/models/{name}/model.safetensors" for name in embedded()} <= inside
-    code = "import bertkit; print(bertkit.__file__, bertkit.load('en').embed(['one text']).shape)"
+    code = (
+        "import bertkit, sys; print(bertkit.__file__, [bertkit.load(n).embed(['一 text']).shape for n in sys.argv[1:]])"
+    )
     alone = {"PYTHONPATH": str(tmp_path / "installed"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=os.environ | alone
+        [sys.executable, "-c", code, *embedded()], capture_output=True, text=True, cwd=tmp_path, env=os.environ | alone
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert str(tmp_path / "installed") in done.stdout and "(1, 256)" in done.stdout
+    assert str(tmp_path / "installed") in done.stdout and done.stdout.count("(1, 256)") == 2
 
 
 def test_its_weights_are_numbers():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bertkit import machine
 from bertkit.checkpoint import folder as model_folder
-from bertkit.data.feed import PretrainingFeed, phases
+from bertkit.data.feed import phases
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
 from bertkit.pretraining.build import Built, build, make_feed
@@ -136,6 +136,3 @@ class _Run(LongRun):
 def _identity(built: Built) -> str:
     """The model's numbers as one line: a resumed run must have the same."""
     return repr(built.model.config)
-
-
-__all__ = ["PretrainingFeed", "pretrain"]
