@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import numpy as np
 from bertkit.data.rows import Windows
 from bertkit.errors import UserError
 from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.predictor import AT_ONCE, Predictor
 from bertkit.tasks import make
+from bertkit.tasks.embed_taught import Taught
 from bertkit.tasks.task import Item, Reading, Task
-from bertkit.telling import note
+from bertkit.telling import note, track
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -37,6 +40,7 @@ ONLY_FOR: dict[str, tuple[tuple[str, ...], Any]] = {
     "class_weights": (("classify", "pair", "tag"), False),
     "crf": (("tag",), False),
     "word": (("tag",), "first"),
+    "teacher": (("embed",), ""),
 }
 
 
@@ -56,9 +60,19 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
         for name in ("multi_label", "crf", "word")
         if getattr(settings, name) != ONLY_FOR[name][1]
     }
+    if settings.teacher:
+        return Taught(options=options, teacher=partial(_vectors, settings))
     task = make(settings.task, labels=given, options=options)
     task.merge = settings.merge or task.merge
     return task
+
+
+def _vectors(settings: FinetuneSettings, texts: list[str]) -> np.ndarray:
+    """What the teacher makes of texts."""
+    teacher = Predictor.load(settings.teacher, settings.precision, settings.device)
+    note(f"{settings.teacher} makes vectors of {len(texts):,} texts.")
+    parts = track([texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)], "asking the teacher")
+    return np.concatenate([np.asarray(teacher.embed(part)) for part in parts])
 
 
 def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:

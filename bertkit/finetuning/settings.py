@@ -42,6 +42,7 @@ class FinetuneSettings(Common):
     class_weights: bool = option(False, "Rare labels weigh more (classify, pair, tag).")
     word: str = option("first", "Which of a word's pieces speak for it (tag).", choices=("first", "mean", "max"))
     crf: bool = option(False, "Choose the tags of a sentence together, by which tag follows which (tag).")
+    teacher: str = option("", "A model whose sentence vectors are learnt, from texts without labels (embed).")
     language: float = option(0.0, "With a causal model: weight of guessing each next piece too; GPT took 0.5.")
     merge: str = option("", "How windows of a long text agree.", choices=("", "max", "mean"))
     max_tokens: int = option(0, "Window size; 0: what the model sees, at most 512.")

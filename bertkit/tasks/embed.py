@@ -127,13 +127,13 @@ class Embed(Task):
     def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """Spearman where there are scores, else the share of partners found among all second texts."""
         if all(row.label is not None for row in examples):
-            return _agreement, [row.label for row in examples], [p["similarity"] for p in predictions], {}
+            return agreement, [row.label for row in examples], [p["similarity"] for p in predictions], {}
         left, right = (np.stack([p["vectors"][side] for p in predictions]) for side in (0, 1))
         found = [int(n) for n in (left @ right.T).argmax(1)]
         return metrics.choice, list(range(len(examples))), found, {}
 
 
-def _agreement(gold: Sequence[float], said: Sequence[float]) -> Scores:
+def agreement(gold: Sequence[float], said: Sequence[float]) -> Scores:
     """Correlations alone: the distance of a cosine from a score of another scale says nothing."""
     scores = metrics.regression(gold, said)
     for name in ("mae", "rmse"):

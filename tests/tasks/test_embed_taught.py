@@ -1,0 +1,114 @@
+"""A teacher's vectors: a student of another width learns which texts they hold to be alike."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from finetuning.toy import SMALL, make_model
+
+import bertkit
+from bertkit.checkpoint.folder import read_folder
+from bertkit.data.rows import Windows
+from bertkit.errors import UserError
+from bertkit.tasks.embed import SCALE
+from bertkit.tasks.embed_taught import Taught
+from bertkit.tasks.task import Reading
+
+NAMES = ("house", "train", "bread", "garden", "school", "table")
+
+
+def sentences(rows: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(NAMES, k=rng.randint(1, 5))) for _ in range(rows)]
+
+
+def counted(texts: list[str]) -> np.ndarray:
+    """A teacher that counts words: texts with the same words are alike, in whatever order."""
+    return np.array([[text.split().count(name) for name in NAMES] for text in texts], np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return read_folder(make_model(tmp_path / "bert"))
+
+
+def taught(path, folder):
+    task = Taught(teacher=counted)
+    examples = task.read(path, Reading())
+    task.learn(examples)
+    return task, examples, task.encode(examples, folder.tokenizer, Windows(64))
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_a_plain_sum(tmp_path, folder):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(sentences(5, 0)) + "\n")
+    task, examples, items = taught(path, folder)
+    model = folder.model.eval()
+    loss = float(task.loss(model, task.collate(items, training=True)))
+    own = F.normalize(
+        torch.stack([model.encoder(task.collate([item], training=False)).tokens[: item.tokens].float().mean(0)
+                     for item in items]), dim=-1,
+    )  # fmt: skip
+    wanted = F.normalize(torch.from_numpy(counted([row.text for row in examples])), dim=-1)
+    plain = 0.0
+    for n in range(5):
+        others = [m for m in range(5) if m != n]
+        p = (wanted[others] @ wanted[n] * SCALE).softmax(0)
+        q = (own[others] @ own[n] * SCALE).softmax(0)
+        plain += float((p * (p / q).log()).sum())
+    assert loss == pytest.approx(plain, rel=2e-3)
+
+
+def test_texts_of_pairs_count_one_by_one_and_every_text_is_asked_about_once(tmp_path, folder):
+    path = tmp_path / "pairs.jsonl"
+    rows = [("house table", "bread"), ("bread", "garden"), ("house table", "school")]
+    path.write_text("".join(json.dumps({"text": a, "text_b": b}) + "\n" for a, b in rows))
+    asked = []
+
+    def teacher(texts):
+        asked.extend(texts)
+        return counted(texts)
+
+    task = Taught(teacher=teacher)
+    examples = task.read(path, Reading())
+    task.learn(examples)
+    items = task.encode(examples, folder.tokenizer, Windows(64))
+    assert asked == ["house table", "bread", "garden", "school"]
+    assert [len(item.rows) for item in items] == [2, 2, 2]
+    assert task.targets(items)["target"].shape == (6, len(NAMES))
+
+
+def test_a_student_comes_to_see_what_its_teacher_sees(tmp_path):
+    """The teacher is random, but as wide as it is, like words make like texts; the student starts from other words."""
+    texts = list(dict.fromkeys(sentences(500, 1)))
+    train, fresh = tmp_path / "texts.txt", [text for text in sentences(60, 2) if text not in texts]
+    train.write_text("\n".join(texts) + "\n")
+    teacher, student = make_model(tmp_path / "teacher", seed=5, width=64), make_model(tmp_path / "student")
+    run = bertkit.finetune(
+        "embed", train=str(train), teacher=str(teacher), model=str(student), out=str(tmp_path / "run"),
+        **{**SMALL, "steps": 60, "batch": 32},
+    )  # fmt: skip
+    wanted = likeness(bertkit.load(teacher), fresh)
+    before, after = (float(np.corrcoef(wanted, likeness(one, fresh))[0, 1]) for one in (bertkit.load(student), run))
+    assert after > before + 0.1
+    assert run.result["headline"] == "spearman"
+    assert run.result["metrics"]["spearman"] > 0.8
+    assert bertkit.load(tmp_path / "run").task.name == "embed"
+
+
+def likeness(model, texts: list[str]) -> np.ndarray:
+    """The cosines of all pairs of texts."""
+    vectors = np.asarray(model.embed(texts))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors @ vectors.T)[np.triu_indices(len(texts), 1)]
+
+
+def test_a_teacher_is_for_embed_alone(tmp_path):
+    with pytest.raises(UserError, match="--teacher has no meaning for the task classify"):
+        bertkit.finetune("classify", train=str(tmp_path / "x.csv"), teacher="en", out=str(tmp_path / "run"))
