@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bertkit.data.batch import Batch
+from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.objectives.objective import Objective
 from bertkit.objectives.words_loss import rounded, words_loss
@@ -29,8 +30,12 @@ class NextToken(Objective):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """next: over every piece but the first of each text."""
-        places, targets = rounded(*self._pairs(batch))
-        vectors = self.model.head("words").vectors(self.model.encoder(batch).tokens[places])
+        return self.guess(self.model.encoder(batch))
+
+    def guess(self, encoded: Encoded) -> dict[str, Tensor]:
+        """The same, from what the encoder made of the batch."""
+        places, targets = rounded(*self._pairs(encoded.batch))
+        vectors = self.model.head("words").vectors(encoded.tokens[places])
         return {"next": words_loss(vectors, *self.model.word_weights(), targets)}
 
     def counts(self, batch: Batch) -> dict[str, int]:

@@ -26,7 +26,8 @@ class Supervised(Objective):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The task's loss, summed, and that of the next pieces where it is asked for."""
-        return {"loss": self.task.loss(self.model, batch), **(self.guess(batch) if self.guess else {})}
+        encoded = self.model.encoder(batch)
+        return {"loss": self.task.loss(self.model, encoded), **(self.guess.guess(encoded) if self.guess else {})}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """What the task counts, and pieces guessed."""

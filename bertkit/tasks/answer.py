@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit import metrics
-from bertkit.data.batch import Batch
 from bertkit.data.examples import Question
 from bertkit.data.readers import read_questions
 from bertkit.data.rows import Row, Windows, encode_rows
@@ -71,9 +70,10 @@ class Answer(Task):
         pairs = [_place(row, item.example) for item in items for row in item.rows]
         return {"target": torch.tensor(pairs)}
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Cross-entropy of start and end over each row's tokens, halved."""
-        parts = batch.split(model.ask("span", model.encoder(batch)).float())
+        batch = encoded.batch
+        parts = batch.split(model.ask("span", encoded).float())
         target = batch.extra["target"].to(parts[0].device)
         losses = [F.cross_entropy(part.t(), wanted, reduction="sum") for part, wanted in zip(parts, target)]
         return torch.stack(losses).sum() / 2

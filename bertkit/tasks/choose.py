@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit import metrics
-from bertkit.data.batch import Batch
 from bertkit.data.examples import Choice
 from bertkit.data.readers import read_choices
 from bertkit.data.rows import Row, Windows, rows_of
@@ -71,9 +70,10 @@ class Choose(Task):
         """The number of the right choice."""
         return {"target": torch.tensor([item.example.label for item in items])}
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Cross-entropy among the choices of each question."""
-        scores = batch.restore(model.ask("choice", model.encoder(batch)))[:, 0].float()
+        batch = encoded.batch
+        scores = batch.restore(model.ask("choice", encoded))[:, 0].float()
         sizes = torch.bincount(batch.extra["owner"]).tolist()
         pairs = zip(scores.split(sizes), batch.extra["target"])
         return torch.stack([F.cross_entropy(part, wanted) for part, wanted in pairs]).sum()

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit import metrics
-from bertkit.data.batch import Batch
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
 from bertkit.data.rows import Windows, encode_rows
@@ -98,10 +97,10 @@ class Classify(Task):
             return merged
         return (merged - BACKGROUND * self.merged(rows, owner, items, "mean")) / (1 - BACKGROUND)
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Cross-entropy; for several labels the sum of yes-or-no losses over labels, divided by their number."""
-        target = batch.extra["target"]
-        logits = self.logits(model, model.encoder(batch), len(target))
+        target = encoded.batch.extra["target"]
+        logits = self.logits(model, encoded, len(target))
         weights = self.weights(logits.device)
         if self.multi:  # weights of the rows that have the label
             loss = F.binary_cross_entropy_with_logits(logits, target, pos_weight=weights, reduction="sum")

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit import metrics
-from bertkit.data.batch import Batch
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
 from bertkit.data.rows import Windows, encode_rows
@@ -93,10 +92,10 @@ class Embed(Task):
         pooled = first_vectors(encoded, POOLS[self.options.get("pool", "mean")])
         return F.normalize(encoded.batch.restore(pooled).float(), dim=-1)
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Contrast within the batch, or (scored) every pair of pairs whose cosines are in the wrong order (CoSENT)."""
-        vectors = self.vectors(model.encoder(batch))
-        first, third, target = (batch.extra[name] for name in ("first", "third", "target"))
+        vectors = self.vectors(encoded)
+        first, third, target = (encoded.batch.extra[name] for name in ("first", "third", "target"))
         left, right = vectors[first], vectors[first + 1]
         if not self.options.get("scored"):
             forth = left @ torch.cat([right, vectors[third]]).t() * SCALE

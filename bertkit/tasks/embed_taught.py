@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.data.batch import Batch
 from bertkit.data.examples import TextRow
 from bertkit.data.read_columns import has_pair
 from bertkit.data.readers import columns_of, read_rows
 from bertkit.data.rows import Windows, encode_rows
+from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.embed import SCALE, Embed, agreement
 from bertkit.tasks.task import Item, Prediction, Reading
@@ -77,9 +77,9 @@ class Taught(Embed):
         vectors = [self._known[text] for item in items for text in _texts(item.example)]
         return {"target": torch.from_numpy(np.stack(vectors)).float()}
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Each text's likeness to the others as a distribution: the student's against the teacher's."""
-        wanted, own = batch.extra["target"], self.vectors(model.encoder(batch))
+        wanted, own = encoded.batch.extra["target"], self.vectors(encoded)
         # A text's cosine with itself is 1 for both, and would drown the others.
         itself = torch.eye(len(own), dtype=torch.bool, device=own.device)
         teacher, student = (
@@ -87,7 +87,7 @@ class Taught(Embed):
         )
         return F.kl_div(student, teacher, reduction="sum", log_target=True)
 
-    def answers(self, model: Model, encoded: Any, items: Sequence[Item]) -> list[np.ndarray]:
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
         """The vectors of each item's texts: (texts, width)."""
         vectors = self.vectors(encoded).cpu().numpy()
         ends = np.cumsum([len(item.rows) for item in items])

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bertkit import metrics
-from bertkit.data.batch import Batch
 from bertkit.data.examples import TextRow
 from bertkit.data.read_columns import has_pair
 from bertkit.data.read_rows import columns_of
@@ -86,10 +85,10 @@ class Regress(Task):
         values = torch.tensor([float(item.example.label) for item in items])
         return {"target": (values - self.options["mean"]) / self.options["spread"]}
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Squared error."""
+        batch = encoded.batch
         target = batch.extra["target"]
-        encoded = model.encoder(batch)
         said = self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], len(target))
         return (said[:, 0] - target).square().sum()
 

@@ -147,10 +147,11 @@ class Tag(Task):
         filled = F.pad(vectors, (0, 0, 0, -len(at) % ROUND))  # few different shapes, as for batches
         return model.ask("token", replace(encoded, tokens=filled))[: len(at)].float()
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Cross-entropy over words; with a CRF minus the log-probability of each sentence's tags."""
+        batch = encoded.batch
         target = batch.extra["target"]
-        logits = self.logits(model, model.encoder(batch))
+        logits = self.logits(model, encoded)
         if model.crf is None:
             return F.cross_entropy(logits, target, weight=self.weights(logits.device), reduction="sum")
         _, counts = batch.extra["item"].unique_consecutive(return_counts=True)

@@ -100,7 +100,7 @@ class Task:
         """The answers of items, for training."""
         raise NotImplementedError
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Summed over what `count` counts."""
         raise NotImplementedError
 

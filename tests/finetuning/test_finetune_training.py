@@ -155,7 +155,7 @@ def test_rare_labels_weigh_more_when_asked(runs):
         with torch.no_grad():
             logits = one.task.logits(one.model, one.model.encoder(batch), 1)
         wanted = -logits.log_softmax(-1)[0, one.task.labels.index("spam")] * factor
-        assert one.task.loss(one.model, batch).item() == pytest.approx(float(wanted), rel=1e-4)
+        assert one.task.loss(one.model, one.model.encoder(batch)).item() == pytest.approx(float(wanted), rel=1e-4)
 
 
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(runs):
@@ -171,7 +171,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(runs):
         run.model.zero_grad()
         count = sum(run.task.count(batch) for batch in batches)
         for batch in batches:
-            (run.task.loss(run.model, batch) / count).backward()
+            (run.task.loss(run.model, run.model.encoder(batch)) / count).backward()
         found.append(
             (len(batches), torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None]))
         )

@@ -50,7 +50,7 @@ def test_the_loss_is_that_of_a_plain_sum(tmp_path, folder):
     path.write_text("\n".join(sentences(5, 0)) + "\n")
     task, examples, items = taught(path, folder)
     model = folder.model.eval()
-    loss = float(task.loss(model, task.collate(items, training=True)))
+    loss = float(task.loss(model, model.encoder(task.collate(items, training=True))))
     own = F.normalize(
         torch.stack([model.encoder(task.collate([item], training=False)).tokens[: item.tokens].float().mean(0)
                      for item in items]), dim=-1,

@@ -47,7 +47,7 @@ def test_a_third_text_is_read_where_there_is_one(tmp_path, folder):
 def test_the_loss_is_that_of_a_plain_sum(tmp_path, folder):
     task, _, items = items_of(tmp_path, folder)
     model = folder.model.eval()
-    loss = float(task.loss(model, task.collate(items, training=True)))
+    loss = float(task.loss(model, model.encoder(task.collate(items, training=True))))
 
     def vector(row) -> torch.Tensor:
         batch = task.collate([type(items[0])(None, [row], 0, 0)], training=False)

@@ -185,7 +185,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(crf, runs):
         run.model.zero_grad()
         count = sum(run.task.count(batch) for batch in batches)
         for batch in batches:
-            (run.task.loss(run.model, batch) / count).backward()
+            (run.task.loss(run.model, run.model.encoder(batch)) / count).backward()
         found.append(torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None]))
     torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-3)
 
@@ -204,7 +204,7 @@ def test_the_loss_is_that_of_whole_sentences_whatever_their_windows(runs):
         wanted -= float(run.model.crf(part[None], tags[None], torch.tensor([len(tags)])))
         at += len(tags)
     assert at == len(logits) == run.task.count(batch)
-    assert float(run.task.loss(run.model, batch)) == pytest.approx(wanted, rel=1e-5)
+    assert float(run.task.loss(run.model, run.model.encoder(batch))) == pytest.approx(wanted, rel=1e-5)
 
 
 POOLED = {"first": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}
