@@ -220,7 +220,9 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
         tensor_file.write(path / CRF, folder.model.crf.state_dict())
     raw = config_to(folder.model.config, family, architecture.name, folder.raw_config)
     raw["dtype"] = str(dtype).removeprefix("torch.")
-    raw["pad_token_id"] = folder.tokenizer.pad_id if folder.tokenizer.pad_id is not None else raw["pad_token_id"]
+    ours = folder.tokenizer
+    special = {"pad": ours.pad_id, "cls": ours.cls_id, "sep": ours.sep_id, "bos": ours.cls_id, "eos": ours.sep_id}
+    raw |= {f"{k}_token_id": n for k, n in special.items() if n is not None and f"{k}_token_id" in raw}
     if {"text", "token"} & set(folder.model.heads):
         raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}

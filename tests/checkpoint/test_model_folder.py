@@ -73,6 +73,16 @@ def test_the_tokenizer_of_a_written_folder_gives_the_same_ids_in_transformers(tm
         assert theirs.model_max_length == folder.model.config.max_tokens == 40
 
 
+def test_a_modern_config_names_the_tokenizers_own_special_pieces(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a", "modernbert", "ModernBertForMaskedLM")
+    folder = read_folder(tmp_path / "a")
+    write_folder(tmp_path / "b", folder)
+    config = AutoConfig.from_pretrained(tmp_path / "b")
+    ours = folder.tokenizer
+    assert (config.pad_token_id, config.cls_token_id, config.sep_token_id) == (ours.pad_id, ours.cls_id, ours.sep_id)
+    assert len({ours.pad_id, ours.cls_id, ours.sep_id}) == 3
+
+
 def test_what_is_not_ours_in_the_config_is_kept_and_code_is_not(tmp_path: Path, notes) -> None:
     folders.write(tmp_path / "a", "bert", "BertModel")
     folders.change(
