@@ -116,7 +116,7 @@ class Predictor:
 
     def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
         """Guesses for every mask of a text: a list a mask of {token, score, id, text}, best first."""
-        self._needs("words", "guess masked words")
+        self.needs("words", "guess masked words")
         mask = self.tokenizer.mask_id
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
@@ -155,7 +155,7 @@ class Predictor:
         """
         from bertkit.scoring import score
 
-        self._needs("words", "score texts")
+        self.needs("words", "score texts")
         return score(self, [texts] if isinstance(texts, str) else list(texts), words)
 
     @cached_property
@@ -189,7 +189,7 @@ class Predictor:
     def predict_examples(self, examples: Sequence[Any], on_long: str = "") -> list[dict[str, Any]]:
         """Predictions for examples that a reader gave."""
         if self.task.head:
-            self._needs(self.task.head, "predict")
+            self.needs(self.task.head, "predict")
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
         if len(items) >= AT_ONCE:
             machine.give_back()  # what the tokenizer left in fragments, before the computation takes its share
@@ -202,7 +202,7 @@ class Predictor:
         self.task.check(examples, str(path))
         return dict(self.task.score(examples, self.predict_examples(examples)))
 
-    def _needs(self, head: str, what: str) -> None:
+    def needs(self, head: str, what: str) -> None:
         """A head that is absent or untrained answers nothing."""
         if head not in self.model.heads:
             has = ", ".join(self.model.heads) or "none"

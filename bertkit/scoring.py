@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import torch
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.sharing import share_out
+from bertkit.telling import note, track
 
 if TYPE_CHECKING:
     from bertkit.predictor import Predictor
@@ -55,6 +57,34 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
     for owner, found in zip(owners, values):
         totals[owner] += sum(found)
     return totals
+
+
+AT_ONCE = 64  # sentences: each becomes as many rows as it has pieces
+
+
+def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, float]:
+    """How hard it is to guess a piece that is hidden from all others of its text: see Salazar et al. (2020).
+
+    Texts longer than the model sees are left out, and told. Pieces differ from tokenizer to tokenizer: compare
+    pseudo_bits_per_byte.
+    """
+    predictor.needs("words", "guess hidden words")
+    sizes = [len(encoding) for encoding in predictor.tokenizer.encode_batch(texts)]
+    fit = [text for text, size in zip(texts, sizes) if text.strip() and size <= predictor.config.max_tokens]
+    if left := sum(size > predictor.config.max_tokens for size in sizes):
+        note(f"{left} texts are longer than {predictor.config.max_tokens} tokens and are left out.")
+    if not fit:
+        raise UserError("There is no text to measure.")
+    parts = track([fit[n : n + AT_ONCE] for n in range(0, len(fit), AT_ONCE)], "scoring", -(-len(fit) // AT_ONCE))
+    nats = -sum(sum(score(predictor, part)) for part in parts)
+    pieces = sum(encoding.special.count(False) for encoding in predictor.tokenizer.encode_batch(fit))
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in fit)
+    return {
+        "pseudo_perplexity": math.exp(min(700.0, nats / pieces)),
+        "pseudo_bits_per_byte": nats / math.log(2) / size,
+        "pieces": pieces,
+        "bytes": size,
+    }
 
 
 Run = tuple[list[int], list[int], list[int]]  # ids, places of the answer, wanted ids

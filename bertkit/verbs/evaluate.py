@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ class Settings(Common):
         "", "minimal-pairs or perplexity of a language model, analogies or similarity of word vectors; "
         "otherwise the model's own task.",
     )  # fmt: skip
-    most: int = option(0, "With minimal pairs: at most this many of each file; 0: all.")
+    most: int = option(0, "At most this many minimal pairs of each file, or texts of a perplexity; 0: all.")
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     label: str = option("label", "Name (or number) of the label column.")
@@ -71,12 +72,19 @@ def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
 
 
 def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
-    """Of the documents of a text file."""
+    """Of the documents of a text file; an encoder that sees both sides has a pseudo-perplexity, of sentences."""
     from bertkit.ancestors import gpt
     from bertkit.data.read_documents import read_documents
     from bertkit.predictor import Predictor
+    from bertkit.scoring import pseudo_perplexity
+    from bertkit.text.words import split_sentences
 
-    texts = list(read_documents(settings.file, encoding=settings.encoding))
+    documents = read_documents(settings.file, encoding=settings.encoding)
+    if isinstance(model, Predictor) and not model.config.causal:
+        sentences = (one for text in documents for line in text.split("\n") for one in split_sentences(line))
+        chosen = list(islice(sentences, settings.most or None))
+        return {"metrics": pseudo_perplexity(model, chosen), "intervals": {}, "rows": len(chosen), "rows_cut": 0}
+    texts = list(documents)
     texts = texts[: settings.most] if settings.most else texts
     found = gpt.perplexity(model, texts) if isinstance(model, Predictor) else model.perplexity(texts)
     return {"metrics": found, "intervals": {}, "rows": len(texts), "rows_cut": 0}
