@@ -126,28 +126,6 @@ class FullSentences(_Chunks):
         return self._wrap([(int(self.first[number]), int(self.last[number]))])
 
 
-class Echoes(FullSentences):
-    """Full sentences; in one example of four a part of the text follows once more, hidden elsewhere.
-
-    What one of the two hides, the other shows: heads learn to look for the same word in another text, without labels.
-    Pairs (paraphrases, questions, entailment) are learnt on top of that.
-    """
-
-    share = 0.25
-
-    def example(self, number: int, chance: Generator) -> Example:
-        """The chunk; or [CLS] text [SEP] part [SEP], the two in either order."""
-        first, last = int(self.first[number]), int(self.last[number])
-        if chance.random() >= self.share or last - first < 3:
-            return super().example(number, chance)
-        room = self.room - 1  # a third special piece
-        whole = min(last - first, room * 2 // 3)
-        part = min(whole, room - whole)
-        start = first + int(chance.integers(0, whole - part + 1))
-        both = [(first, first + whole), (start, start + part)]
-        return self._wrap(both if chance.random() < 0.5 else both[::-1])
-
-
 class _Pairs(_Chunks):
     """Two runs of sentences, side by side."""
 
@@ -253,7 +231,6 @@ class SentenceOrder(_Pairs):
 
 PACKINGS: dict[str, type[Packing]] = {
     "full-sentences": FullSentences,
-    "echoes": Echoes,
     "next-sentence": NextSentence,
     "sentence-order": SentenceOrder,
 }

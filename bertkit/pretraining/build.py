@@ -117,8 +117,7 @@ def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings
             "Continue from a BERT, RoBERTa, ALBERT, DistilBERT or ModernBERT model."
         )
     pairs = {head: packing for packing, head in PAIR_HEAD.items()}
-    alone = "echoes" if settings.packing == "echoes" else "full-sentences"
-    packing = next((pairs[head] for head in source.model.heads if head in pairs), alone)
+    packing = next((pairs[head] for head in source.model.heads if head in pairs), "full-sentences")
     objective = "next-token" if source.model.config.causal else "masked"
     note(f"Continuing {settings.init}: {source.family}, {objective}, {packing}.")
     return replace(settings, family=source.family, packing=packing, objective=objective, model=source.model.config)

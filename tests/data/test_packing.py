@@ -171,25 +171,6 @@ def test_full_sentences_are_what_plain_python_cuts_and_hold_every_token_once(len
     assert joined(rows) == whole
 
 
-def test_an_echo_is_a_part_of_its_own_text_and_one_example_of_four_has_one(store):
-    packing, plain = (PACKINGS[kind](store, some(store), 48) for kind in ("echoes", "full-sentences"))
-    assert len(packing) == len(plain)
-    draws, echoes, first = 2000, 0, 0
-    for n in range(draws):
-        texts = text_of(packing.example(n % len(packing), chance(n)))
-        whole = text_of(plain.example(n % len(plain), chance(n)))[0]
-        if len(texts) == 1:
-            assert texts[0] == whole
-            continue
-        echoes += 1
-        first += len(texts[0]) >= len(texts[1])
-        text, part = sorted(texts, key=len, reverse=True)
-        assert whole[: len(text)] == text
-        assert any(text[at : at + len(part)] == part for at in range(len(text)))
-    assert abs(echoes - draws / 4) < 120  # longer than three pieces, nearly all; a fair coin of four strays by 20
-    assert 0.3 < first / echoes < 0.9  # in either order
-
-
 @pytest.mark.parametrize("kind", sorted(PACKINGS))
 @pytest.mark.parametrize("length", [16, 48, 128])
 def test_no_example_is_longer_than_its_length(kind, length, store):
