@@ -40,6 +40,10 @@ REAL = {
         "regress", "glue/STS-B/train.tsv.xz", "glue/STS-B/dev.tsv.xz",
         Reading("sentence1", "sentence2", "score"), "spearman",
     ),
+    "STS-B-vectors": RealTask(
+        "embed", "glue/STS-B/train.tsv.xz", "glue/STS-B/dev.tsv.xz",
+        Reading("sentence1", "sentence2", "score"), "spearman",
+    ),
     "CoNLL-2003": RealTask("tag", "tagging/conll2003/eng.train.xz", "tagging/conll2003/eng.testa.xz"),
     "EWT UPOS": RealTask("tag", "tagging/ud_ewt/train.conllu.xz", "tagging/ud_ewt/dev.conllu.xz"),
     "ChnSentiCorp": RealTask(
