@@ -8,15 +8,24 @@ and 1.0 is constant memory.
 from __future__ import annotations
 
 import random
-import re
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from _harness import RESULTS, Row, machine, made_up_words, only_the_document, options, publish, row, tell, with_ratios
+from _harness import (
+    RESULTS,
+    Row,
+    machine,
+    made_up_words,
+    only_the_document,
+    options,
+    peak_of,
+    publish,
+    row,
+    tell,
+    with_ratios,
+)  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {"smoke": (200, 400), "quick": (10_000, 100_000), "full": (10_000, 100_000, 1_000_000)}
@@ -48,24 +57,6 @@ def write_rows(path: Path, words: list[str], rows: int) -> Path:
     return path
 
 
-def peak_of(command: list[str]) -> int:
-    """The most bytes a command held; a wait of ours may miss what it took in its last twentieth of a second."""
-    peak = 0
-    with tempfile.TemporaryFile() as notes:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=notes)
-        while process.poll() is None:
-            # Not getrusage: what it tells of a child begins with what its parent held.
-            with suppress(OSError):
-                found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
-                peak = max(peak, int(found[1]) * 1024) if found else peak
-            time.sleep(0.05)
-        if process.returncode:
-            notes.seek(0)
-            said = notes.read().decode("utf-8", "replace")[-500:]
-            raise SystemExit(f"bertkit predict ended with code {process.returncode}: {said}")
-    return peak
-
-
 def memory(folder: Path, sizes: tuple[int, ...], threads: int) -> list[Row]:
     """One row a size."""
     words = made_up_words(3000)
@@ -86,8 +77,6 @@ def memory(folder: Path, sizes: tuple[int, ...], threads: int) -> list[Row]:
 
 def main() -> None:
     chosen = options(__doc__ or "")
-    if not Path("/proc/self/status").exists():
-        raise SystemExit("The peak of another process is read from /proc, which this system does not have.")
     with only_the_document() as out, tempfile.TemporaryDirectory() as folder:
         rows = memory(Path(folder), SIZES[chosen.form], chosen.threads)
         document = {"machine": machine(chosen.threads), "rows": rows}
