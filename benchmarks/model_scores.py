@@ -97,7 +97,7 @@ def main() -> None:
                 tell(f"{name} seed {seed}: {found[-1]:.4f}")
             rows.append(
                 {
-                    "case": name, "contestant": "random weights" if mine.random else mine.model,
+                    "case": name, "contestant": "random weights" if mine.random else Path(mine.model).name,
                     "value": round(statistics.median(found), 4), "unit": REAL[name].score or "headline",
                     "range": [round(min(found), 4), round(max(found), 4)], "ratio": None, "scores": found,
                     "rows": len(data["train"]), "seconds": round(time.perf_counter() - begun, 1),
