@@ -25,9 +25,8 @@ from _harness import (
     row,
     tell,
     with_ratios,
-)  # fmt: skip
+)
 
-ROOT = Path(__file__).resolve().parents[1]
 SIZES = {"smoke": (200, 400), "quick": (10_000, 100_000), "full": (10_000, 100_000, 1_000_000)}
 LABELS = ("down", "even", "up")
 

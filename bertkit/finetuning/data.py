@@ -71,8 +71,8 @@ def _vectors(settings: FinetuneSettings, texts: list[str]) -> np.ndarray:
     """What the teacher makes of texts."""
     teacher = Predictor.load(settings.teacher, settings.precision, settings.device)
     note(f"{settings.teacher} makes vectors of {len(texts):,} texts.")
-    parts = track([texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)], "asking the teacher")
-    return np.concatenate([np.asarray(teacher.embed(part)) for part in parts])
+    parts = [texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)]
+    return np.concatenate([np.asarray(teacher.embed(part)) for part in track(parts, "asking the teacher", len(parts))])
 
 
 def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from bertkit.data.examples import TextRow
 from bertkit.data.read_columns import has_pair
 from bertkit.data.readers import columns_of, read_rows
 from bertkit.data.rows import Windows, encode_rows
+from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.embed import SCALE, Embed, agreement
@@ -61,6 +62,13 @@ class Taught(Embed):
             lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
             self._known.update(zip(new, (vectors / lengths).astype(np.float16)))
 
+    def check(self, examples: Sequence[TextRow], where: str) -> None:
+        """Unscored texts are judged by their cosines with each other: one or two say nothing."""
+        if examples and not _scored(examples) and sum(len(_texts(row)) for row in examples) < 3:
+            raise UserError(
+                f"{where}: too few texts are held out to judge by. Give more rows, or a --dev file of scored pairs."
+            )
+
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
         """Each text by itself; a long one is cut to its first window, and that is counted."""
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
@@ -100,12 +108,16 @@ class Taught(Embed):
 
     def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """Spearman with the pairs' scores where there are any, else with the teacher's cosines among these texts."""
-        if examples and all(row.text_b is not None and row.label is not None for row in examples):
+        if _scored(examples):
             return super().judged(examples, predictions)
         self.ask(examples)
         gold = np.stack([self._known[text] for row in examples for text in _texts(row)]).astype(np.float32)
         said = np.concatenate([p["vectors"] for p in predictions])
         return agreement, _cosines(gold), _cosines(said), {}
+
+
+def _scored(examples: Sequence[TextRow]) -> bool:
+    return bool(examples) and all(row.text_b is not None and row.label is not None for row in examples)
 
 
 def _texts(row: TextRow) -> list[str]:

@@ -109,6 +109,14 @@ def likeness(model, texts: list[str]) -> np.ndarray:
     return (vectors @ vectors.T)[np.triu_indices(len(texts), 1)]
 
 
+def test_too_few_held_out_texts_are_told_before_anything_is_learnt(tmp_path):
+    train, model = tmp_path / "texts.txt", make_model(tmp_path / "bert")
+    train.write_text("\n".join(("house", "train", "bread", "garden", "school")) + "\n")
+    with pytest.raises(UserError, match="too few texts are held out"):
+        bertkit.finetune("embed", train=str(train), teacher=str(model), model=str(model), out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_teacher_is_for_embed_alone(tmp_path):
     with pytest.raises(UserError, match="--teacher has no meaning for the task classify"):
         bertkit.finetune("classify", train=str(tmp_path / "x.csv"), teacher="en", out=str(tmp_path / "run"))
