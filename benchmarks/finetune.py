@@ -74,11 +74,11 @@ ENOUGH = {"smoke": float("inf"), "quick": 130.0, "full": float("inf")}  # second
 def bertkit(folder: Path, texts: Sequence[str], mix: str, threads: int, precision: str = "auto") -> dict[str, Epoch]:
     """The loop of `bertkit finetune`, with its own packing and precision."""
     from bertkit.finetuning.data import Split
-    from bertkit.finetuning.feed import SupervisedFeed
     from bertkit.finetuning.run import Finetuning
     from bertkit.finetuning.settings import FinetuneSettings
     from bertkit.objectives.supervised import Supervised
     from bertkit.tasks import make as make_task
+    from bertkit.tasks.feed import SupervisedFeed
     from bertkit.train.settings import LoopSettings
     from bertkit.train.training import Training
 

@@ -28,7 +28,7 @@ FLOORS = [
     ["objectives"],
     ["scoring"],
     ["predictor"],
-    ["layer_probe"],
+    ["layer_probe", "teacher"],
     ["pretraining", "finetuning"],
     ["ancestors"],  # built on the same runs as BERT
     ["comparing"],

@@ -73,7 +73,7 @@ def phases(steps: int, lengths: tuple[tuple[float, int], ...], batch_tokens: int
 
 
 class PretrainingFeed:
-    """Masked examples from a store."""
+    """Masked examples from a store. beside: another feed, whose batches are added to each step."""
 
     def __init__(
         self,
@@ -88,7 +88,9 @@ class PretrainingFeed:
         micro_tokens: int = 8192,
         rank: int = 0,
         ranks: int = 1,
+        beside: Feed | None = None,
     ) -> None:
+        self.beside = beside
         self.masking, self.plan, self.seed, self.micro_tokens = masking, plan, seed, micro_tokens
         self.rank, self.ranks = rank, ranks
         fewest = min(phase.rows for phase in plan)
@@ -149,7 +151,8 @@ class PretrainingFeed:
         mine = self.numbers(step)[self.rank :: self.ranks]
         rows = [self.masked(phase.length, number, epoch, rate) for number, epoch in mine]
         parts = budgeted([len(row[0].ids) for row in rows], self.micro_tokens)
-        return [collate([rows[i] for i in part]) for part in parts]
+        own = [collate([rows[i] for i in part]) for part in parts]
+        return own + self.beside.step(step) if self.beside else own
 
     def masked(self, length: int, number: int, epoch: int, rate: float) -> tuple[Example, np.ndarray, np.ndarray]:
         """One example with (ids after hiding, hidden places)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,10 @@ import numpy as np
 from bertkit.data.rows import Windows
 from bertkit.errors import UserError
 from bertkit.finetuning.settings import FinetuneSettings
-from bertkit.predictor import AT_ONCE, Predictor
 from bertkit.tasks import make
-from bertkit.tasks.embed_taught import Taught
+from bertkit.tasks.embed_taught import Taught, Teacher
 from bertkit.tasks.task import Item, Reading, Task
-from bertkit.telling import note, track
+from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -61,18 +59,16 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
         if getattr(settings, name) != ONLY_FOR[name][1]
     }
     if settings.teacher:
-        return Taught(options=options, teacher=partial(_vectors, settings))
+        return Taught(options=options, teacher=_teacher(settings))
     task = make(settings.task, labels=given, options=options)
     task.merge = settings.merge or task.merge
     return task
 
 
-def _vectors(settings: FinetuneSettings, texts: list[str]) -> np.ndarray:
-    """What the teacher makes of texts."""
-    teacher = Predictor.load(settings.teacher, settings.precision, settings.device)
-    note(f"{settings.teacher} makes vectors of {len(texts):,} texts.")
-    parts = [texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)]
-    return np.concatenate([np.asarray(teacher.embed(part)) for part in track(parts, "asking the teacher", len(parts))])
+def _teacher(s: FinetuneSettings) -> Teacher:
+    from bertkit.teacher import teacher
+
+    return teacher(s.teacher, s.out / "teacher", s.precision, s.device)
 
 
 def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:

@@ -20,8 +20,8 @@ from bertkit.train.metrics_log import read_metrics
 from bertkit.train.saving import atomic_write, write_folder
 
 if TYPE_CHECKING:
-    from bertkit.finetuning.feed import SupervisedFeed
     from bertkit.finetuning.run import Finetuning
+    from bertkit.tasks.feed import SupervisedFeed
     from bertkit.train.running import RunFolder
     from bertkit.train.training import Training
 

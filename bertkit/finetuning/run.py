@@ -18,7 +18,6 @@ from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.rows import Windows
 from bertkit.errors import Stopped, UserError
 from bertkit.finetuning import data as rows_of_run
-from bertkit.finetuning.feed import SupervisedFeed
 from bertkit.finetuning.finish import finish, report
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.model.crf import Crf
@@ -26,6 +25,7 @@ from bertkit.model.heads import Head, Model
 from bertkit.model.init import initialise
 from bertkit.model.prepare import choose
 from bertkit.objectives.supervised import Supervised
+from bertkit.tasks.feed import SupervisedFeed
 from bertkit.tasks.outputs import outputs_of
 from bertkit.tasks.starting_model import starting_model, tell_unknown
 from bertkit.tasks.task import Task

@@ -11,16 +11,21 @@ import torch
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.data.feed import PretrainingFeed, phases
+from bertkit.data.rows import Windows
 from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.model.config import Config
 from bertkit.model.heads import Model
 from bertkit.model.prepare import choose
 from bertkit.objectives.masked import Masked
+from bertkit.objectives.masked_taught import MaskedTaught
 from bertkit.objectives.next_token import NextToken
 from bertkit.objectives.objective import Objective
 from bertkit.objectives.replaced import Replaced, generator_config
 from bertkit.pretraining.settings import PretrainSettings
+from bertkit.tasks.embed_taught import Taught
+from bertkit.tasks.feed import SupervisedFeed
+from bertkit.tasks.task import Item, Reading
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.world import World
@@ -38,6 +43,7 @@ class Built:
     held_out: np.ndarray
     folders: dict[str, Folder]
     settings: PretrainSettings
+    taught: list[Item]  # texts whose vectors a teacher has said
 
     @property
     def model(self) -> Model:
@@ -83,6 +89,9 @@ def build(settings: PretrainSettings, world: World) -> Built:
         else:
             model = Model(config, heads, summary=len(heads) > 1)
         objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
+    taught: list[Item] = []
+    if settings.teacher or settings.teacher_texts:
+        objective, taught = _taught(settings, objective, store.tokenizer)
     folders[""] = Folder(model, store.tokenizer, settings.family, about=about)
     model.untrained = ()
     objective.set_precision(choose(settings.precision, world.device))
@@ -91,7 +100,7 @@ def build(settings: PretrainSettings, world: World) -> Built:
         world.shard(objective)
     if settings.compile:
         model.encoder.compile(dynamic=True)
-    return Built(objective, store, train, held_out, folders, settings)
+    return Built(objective, store, train, held_out, folders, settings, taught)
 
 
 def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
@@ -136,11 +145,35 @@ def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
     return model
 
 
+def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer) -> tuple[Objective, list[Item]]:
+    """The objective with a teacher's vectors beside it, and the texts they are of."""
+    from bertkit.teacher import teacher
+
+    if not settings.teacher or settings.teacher_texts is None:
+        raise UserError(
+            "--teacher and --teacher-texts go together: the model that teaches, and the texts it teaches by."
+        )
+    if not isinstance(objective, Masked):
+        raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
+    task = Taught(teacher=teacher(settings.teacher, settings.out / "teacher", settings.precision, settings.device))
+    examples = task.read(settings.teacher_texts, Reading(), labelled=False)
+    task.learn(examples)
+    items = task.encode(examples, tokenizer, Windows(objective.model.config.max_tokens, "truncate"))
+    if cut := sum(item.cut > 0 for item in items):
+        note(f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model sees, and are cut.")
+    return MaskedTaught(objective.model, task), items
+
+
 def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
-    """Training examples for this many steps."""
-    s = built.settings
+    """Training examples for this many steps, and beside them the texts of a teacher."""
+    s, beside = built.settings, None
+    if isinstance(built.objective, MaskedTaught):
+        beside = SupervisedFeed(
+            built.taught, built.objective.task, batch=s.teacher_batch, seed=s.seed, micro_tokens=s.micro_tokens,
+            rank=world.rank, ranks=world.size,
+        )  # fmt: skip
     return PretrainingFeed(
         built.store, built.train_documents, packing=s.packing, masking=s.hiding,
         plan=phases(steps, s.length_plan, s.batch_tokens, s.ramp), seed=s.seed, short_prob=s.short_prob,
-        micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size,
+        micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size, beside=beside,
     )  # fmt: skip

@@ -22,6 +22,11 @@ class PretrainSettings(RunSettings):
     data: Path = option(help="The store that `bertkit prepare` made.")
     init: str = option("", "Continue from this model on own text.")
     add_tokens: int = option(0, "With --init: this many frequent words of the text become pieces of their own.")
+    teacher: str = option("", "A model whose sentence vectors are learnt beside the words; needs --teacher-texts.")
+    teacher_texts: Path | None = option(
+        None, "Texts, or pairs of texts, without labels: of these the vectors are learnt."
+    )
+    teacher_batch: int = option(32, "Rows of --teacher-texts a step.")
     plan: bool = option(False, "Measure for 20 seconds, say what the run will cost, and stop.")
     eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.")
     eval_length: int = option(0, "Length of the held-out examples; 0: the first of lengths.", hidden=True)

@@ -50,9 +50,8 @@ class Taught(Embed):
         )  # fmt: skip
 
     def learn(self, examples: Sequence[TextRow]) -> None:
-        """Ask the teacher about every text, once."""
+        """The batch is compared as a whole."""
         self.options["whole_batch"] = True
-        self.ask(examples)
 
     def ask(self, examples: Sequence[TextRow]) -> None:
         """Keep the teacher's vectors of texts it was not asked about before."""
@@ -70,7 +69,8 @@ class Taught(Embed):
             )
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """Each text by itself; a long one is cut to its first window, and that is counted."""
+        """Each text by itself, and what the teacher says of it; a long one is cut to its first window, and counted."""
+        self.ask(examples)
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
         found = iter(encode_rows(tokenizer, [text for row in examples for text in _texts(row)], None, how))
         items = []

@@ -104,7 +104,7 @@ class Training:
             values = {name: float(loss.detach()) for name, loss in losses.items()}
             if not math.isfinite(sum(values.values())) and math.isfinite(sum(sums.values())):
                 blamed = [batch]
-            sums = {name: sums[name] + value for name, value in values.items()}
+            sums |= {name: sums[name] + value for name, value in values.items()}
         self.world.add_gradients(self.parameters)
         sums = self.world.sums(sums)
         means = {name: value / max(1.0, counts[name]) for name, value in sums.items()}

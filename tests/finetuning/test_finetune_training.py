@@ -15,11 +15,11 @@ from bertkit.checkpoint.folder import read_folder
 from bertkit.data.rows import Windows
 from bertkit.finetuning import repeat
 from bertkit.finetuning.data import Split
-from bertkit.finetuning.feed import SupervisedFeed
 from bertkit.finetuning.run import Finetuning
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.objectives.supervised import Supervised
 from bertkit.tasks import make
+from bertkit.tasks.feed import SupervisedFeed
 from bertkit.train.metrics_log import read_metrics
 from bertkit.train.optimizer import make_optimizers, set_rate
 

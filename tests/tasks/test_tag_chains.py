@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.errors import DamagedFile, UserError
-from bertkit.finetuning.feed import SupervisedFeed
 from bertkit.finetuning.run import Finetuning
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.model.crf import Crf
+from bertkit.tasks.feed import SupervisedFeed
 from bertkit.tasks.tag import Tag, words_of
 from bertkit.tasks.task import Reading
 
