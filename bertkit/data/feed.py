@@ -48,8 +48,17 @@ class Phase:
     rows: int
 
 
-def phases(steps: int, lengths: tuple[tuple[float, int], ...], batch_tokens: int, ramp: float = 0.0) -> list[Phase]:
-    """The run's stretches: lengths by share of the steps, and a batch that grows from a quarter over `ramp` of them."""
+def phases(
+    steps: int,
+    lengths: tuple[tuple[float, int], ...],
+    batch_tokens: int,
+    ramp: float = 0.0,
+    typical: Callable[[int], int] = lambda length: length,
+) -> list[Phase]:
+    """The run's stretches: lengths by share of the steps, and a batch that grows from a quarter over `ramp` of them.
+
+    typical: the tokens of an example, by the length it may have.
+    """
     cuts: list[tuple[float, float]] = [(0.0, 1.0)]
     if ramp:
         cuts = [(i * ramp / 3, (i + 1) / 4) for i in range(3)] + [(ramp, 1.0)]
@@ -68,7 +77,7 @@ def phases(steps: int, lengths: tuple[tuple[float, int], ...], batch_tokens: int
         share_of_batch = [size for start, size in cuts if start <= low][-1]
         first, last = round(low * steps), round(high * steps)
         if last > first:
-            found.append(Phase(first, last, length, max(1, round(batch_tokens * share_of_batch / length))))
+            found.append(Phase(first, last, length, max(1, round(batch_tokens * share_of_batch / typical(length)))))
     return found
 
 

@@ -34,6 +34,10 @@ class Packing(Protocol):
     def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
         """Cut these documents of the store into chunks for examples of at most `length` tokens."""
 
+    @classmethod
+    def typical(cls, store: Store, length: int) -> int:
+        """Tokens of an example of at most `length`, about."""
+
     def __len__(self) -> int:
         """How many examples one pass has."""
 
@@ -84,6 +88,11 @@ class _Chunks:
         self.room = length - self.specials
         self.short_prob = short_prob
 
+    @classmethod
+    def typical(cls, store: Store, length: int) -> int:
+        """Tokens of an example, about: a step has as many examples as fill it."""
+        return length
+
     def _wrap(self, parts: list[tuple[int, int]], label: int = -1) -> Example:
         """[CLS] a [SEP] (b [SEP]) from token ranges of the store."""
         size = sum(b - a for a, b in parts) + 1 + len(parts)
@@ -108,7 +117,7 @@ class FullSentences(_Chunks):
 
     def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
         super().__init__(store, documents, length, short_prob)
-        chunks = sentence_chunks(store, documents, self.room)
+        chunks = self._runs(store, documents)
         starts = np.asarray(store.sentence_starts)
         first, last = starts[chunks[:, 0]], starts[chunks[:, 1]]
         # A single sentence longer than the room is cut into rooms.
@@ -117,6 +126,9 @@ class FullSentences(_Chunks):
         self.first = np.repeat(first, pieces) + which * self.room
         self.last = np.minimum(self.first + self.room, np.repeat(last, pieces))
 
+    def _runs(self, store: Store, documents: np.ndarray) -> np.ndarray:
+        return sentence_chunks(store, documents, self.room)
+
     def __len__(self) -> int:
         """Chunks."""
         return len(self.first)
@@ -124,6 +136,20 @@ class FullSentences(_Chunks):
     def example(self, number: int, chance: Generator) -> Example:
         """The chunk, whole."""
         return self._wrap([(int(self.first[number]), int(self.last[number]))])
+
+
+class Sentences(FullSentences):
+    """Each sentence by itself; one of a word or two, as headings are, goes with the next."""
+
+    LEAST = 4  # tokens
+
+    def _runs(self, store: Store, documents: np.ndarray) -> np.ndarray:
+        return sentence_chunks(store, documents, self.LEAST, over=True)
+
+    @classmethod
+    def typical(cls, store: Store, length: int) -> int:
+        """A sentence's mean."""
+        return min(length, round(store.tokens / max(1, store.sentences)) + cls.specials)
 
 
 class _Pairs(_Chunks):
@@ -231,6 +257,7 @@ class SentenceOrder(_Pairs):
 
 PACKINGS: dict[str, type[Packing]] = {
     "full-sentences": FullSentences,
+    "sentences": Sentences,
     "next-sentence": NextSentence,
     "sentence-order": SentenceOrder,
 }

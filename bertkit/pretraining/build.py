@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
-from bertkit.data.feed import PretrainingFeed, phases
+from bertkit.data.feed import Phase, PretrainingFeed, phases
+from bertkit.data.packing import PACKINGS
 from bertkit.data.rows import Windows
 from bertkit.data.store import Store
 from bertkit.errors import UserError
@@ -164,6 +166,13 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     return MaskedTaught(objective.model, task), items
 
 
+def plan_of(built: Built, steps: int) -> list[Phase]:
+    """Lengths and batches by share of the steps."""
+    s = built.settings
+    typical = partial(PACKINGS[s.packing].typical, built.store)
+    return phases(steps, s.length_plan, s.batch_tokens, s.ramp, typical)
+
+
 def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
     """Training examples for this many steps, and beside them the texts of a teacher."""
     s, beside = built.settings, None
@@ -174,6 +183,6 @@ def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
         )  # fmt: skip
     return PretrainingFeed(
         built.store, built.train_documents, packing=s.packing, masking=s.hiding,
-        plan=phases(steps, s.length_plan, s.batch_tokens, s.ramp), seed=s.seed, short_prob=s.short_prob,
+        plan=plan_of(built, steps), seed=s.seed, short_prob=s.short_prob,
         micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size, beside=beside,
     )  # fmt: skip

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from bertkit import machine
 from bertkit.checkpoint import folder as model_folder
-from bertkit.data.feed import phases
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
-from bertkit.pretraining.build import Built, build, make_feed
+from bertkit.pretraining.build import Built, build, make_feed, plan_of
 from bertkit.pretraining.evaluate import Evaluation
 from bertkit.pretraining.settings import PretrainSettings
 from bertkit.telling import note
@@ -62,8 +61,7 @@ class _Run(LongRun):
 
     def planned(self) -> None:
         """Lengths and batches by share of the steps."""
-        s = self.settings
-        self.feed.plan = phases(self.training.steps, s.length_plan, s.batch_tokens, s.ramp)
+        self.feed.plan = plan_of(self.built, self.training.steps)
 
     def introduce(self) -> str:
         """Model, text, steps."""

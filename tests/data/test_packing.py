@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bertkit.data.feed import phases
 from bertkit.data.packing import PACKINGS, Example
 from bertkit.data.preparing import prepare
 from bertkit.data.store import Store
@@ -171,6 +173,27 @@ def test_full_sentences_are_what_plain_python_cuts_and_hold_every_token_once(len
     assert joined(rows) == whole
 
 
+@pytest.mark.parametrize("length", [16, 400])
+def test_sentences_stand_alone_and_short_ones_go_with_the_next(length, tmp_path):
+    sizes = [[9, 1, 6, 30, 2, 1], [1], [2, 2, 12]]
+    store = make(tmp_path, sizes)
+    packing = PACKINGS["sentences"](store, np.arange(3), length)
+    rows = [text_of(packing.example(n, chance(0)))[0] for n in range(len(packing))]
+    assert joined(rows) == store.ids.tolist()
+    runs = [10, 2 + 7, 31, 3 + 2, 2, 3 + 3, 13]  # tokens: words, and each sentence's full stop
+    cut = [part for size in runs for part in ([length - 2] * (size // (length - 2)) + [size % (length - 2)]) if part]
+    assert [len(row) for row in rows] == cut
+
+
+def test_a_step_of_sentences_is_as_full_as_one_of_whole_rows(store):
+    typical = partial(PACKINGS["sentences"].typical, store)
+    assert typical(8) == 8
+    mean = np.diff(store.sentence_starts).mean()
+    assert typical(128) == round(mean) + 2
+    (phase,) = phases(10, ((1.0, 128),), 4096, typical=typical)
+    assert phase.rows == round(4096 / (round(mean) + 2)) and phase.length == 128
+
+
 @pytest.mark.parametrize("kind", sorted(PACKINGS))
 @pytest.mark.parametrize("length", [16, 48, 128])
 def test_no_example_is_longer_than_its_length(kind, length, store):
@@ -178,7 +201,7 @@ def test_no_example_is_longer_than_its_length(kind, length, store):
     sizes = [len(packing.example(n, chance(n)).ids) for n in range(len(packing))]
     assert max(sizes) <= length
     assert min(sizes) >= 3
-    if length < 128:  # longer than most documents
+    if length < 128 and kind != "sentences":  # longer than most documents
         assert np.mean(sizes) > 0.6 * length
 
 
