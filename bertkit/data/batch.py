@@ -48,6 +48,7 @@ class Batch:
     starts: Tensor  # (texts,) first token of each text, packed order
     filler: int = 0  # tokens at the end of the run that belong to no text
     extra: dict[str, Tensor] = field(default_factory=dict)  # targets and the like, made by tasks and objectives
+    causal: bool = False  # every token sees those before it alone, whatever the model is
 
     @property
     def tokens(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -82,7 +82,11 @@ def phases(
 
 
 class PretrainingFeed:
-    """Masked examples from a store. beside: another feed, whose batches are added to each step."""
+    """Masked examples from a store.
+
+    causal: this share of a step's examples is read from left to right, with nothing hidden.
+    beside: another feed, whose batches are added to each step.
+    """
 
     def __init__(
         self,
@@ -97,9 +101,10 @@ class PretrainingFeed:
         micro_tokens: int = 8192,
         rank: int = 0,
         ranks: int = 1,
+        causal: float = 0.0,
         beside: Feed | None = None,
     ) -> None:
-        self.beside = beside
+        self.causal, self.beside = causal, beside
         self.masking, self.plan, self.seed, self.micro_tokens = masking, plan, seed, micro_tokens
         self.rank, self.ranks = rank, ranks
         fewest = min(phase.rows for phase in plan)
@@ -158,10 +163,15 @@ class PretrainingFeed:
         phase, _ = self.phase(step)
         rate = self.masking.at(step / max(1, self.plan[-1].last))
         mine = self.numbers(step)[self.rank :: self.ranks]
-        rows = [self.masked(phase.length, number, epoch, rate) for number, epoch in mine]
-        parts = budgeted([len(row[0].ids) for row in rows], self.micro_tokens)
-        own = [collate([rows[i] for i in part]) for part in parts]
+        whole = round(self.causal * len(mine))
+        own = self._batches(phase.length, mine[whole:], rate)
+        own += [replace(batch, causal=True) for batch in self._batches(phase.length, mine[:whole], 0.0)]
         return own + self.beside.step(step) if self.beside else own
+
+    def _batches(self, length: int, numbers: list[tuple[int, int]], rate: float) -> list[Batch]:
+        rows = [self.masked(length, number, epoch, rate) for number, epoch in numbers]
+        parts = budgeted([len(row[0].ids) for row in rows], self.micro_tokens)
+        return [collate([rows[i] for i in part]) for part in parts]
 
     def masked(self, length: int, number: int, epoch: int, rate: float) -> tuple[Example, np.ndarray, np.ndarray]:
         """One example with (ids after hiding, hidden places)."""

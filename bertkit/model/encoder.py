@@ -5,7 +5,7 @@ What differs between them is in `Config`, as numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -131,8 +131,9 @@ class Encoder(nn.Module):
                 "Cut it (--on-long truncate), or let it be read in windows (--on-long window)."
             )
         x = self.embeddings(batch, self.dtype)
+        seen = replace(config, causal=True) if batch.causal else config
         masks = {
-            local: [mask(g, config, local, x.dtype, x.device) for g in batch.groups]
+            local: [mask(g, seen, local, x.dtype, x.device) for g in batch.groups]
             for local in {not config.is_global(i) for i in range(config.depth)}
         }
         rotations = {

@@ -9,6 +9,7 @@ from torch import Tensor
 from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
+from bertkit.objectives.next_token import next_term
 from bertkit.objectives.objective import Objective
 from bertkit.objectives.words_loss import rounded, words_loss
 
@@ -16,7 +17,10 @@ PAIR_HEADS = ("next_sentence", "order")
 
 
 class Masked(Objective):
-    """Masked words, with next sentence or sentence order where the model has that head."""
+    """Masked words, with next sentence or sentence order where the model has that head.
+
+    A batch that is read from left to right hides nothing: each next piece is guessed, by the same head.
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -24,8 +28,10 @@ class Masked(Objective):
         self.pair = next((head for head in PAIR_HEADS if head in model.heads), None)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """words: over hidden places; next_sentence or order: over texts."""
+        """words: over hidden places; next_sentence or order: over texts; next: over pieces, from left to right."""
         encoded = self.model.encoder(batch)
+        if batch.causal:
+            return {"next": next_term(self.model, encoded)}
         losses = {"words": words_term(self.model, encoded, batch)}
         if self.pair:
             answers = self.model.ask(self.pair, encoded).float()
@@ -33,7 +39,9 @@ class Masked(Objective):
         return losses
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Hidden places, and texts."""
+        """Hidden places, and texts; pieces that have one before them."""
+        if batch.causal:
+            return {"next": batch.tokens - batch.texts}
         counts = {"words": len(batch.extra["targets"])}
         return counts | {self.pair: batch.texts} if self.pair else counts
 

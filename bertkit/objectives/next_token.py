@@ -20,23 +20,13 @@ class NextToken(Objective):
         assert model.config.causal
         self.model = model
 
-    def _pairs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Places that have a next piece, and that piece."""
-        last = batch.starts + torch.tensor(batch.lengths, device=batch.ids.device) - 1
-        inner = torch.ones(batch.tokens, dtype=torch.bool, device=batch.ids.device)
-        inner[last] = False
-        places = inner.nonzero()[:, 0]
-        return places, batch.ids[places + 1]
-
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """next: over every piece but the first of each text."""
         return self.guess(self.model.encoder(batch))
 
     def guess(self, encoded: Encoded) -> dict[str, Tensor]:
         """The same, from what the encoder made of the batch."""
-        places, targets = rounded(*self._pairs(encoded.batch))
-        vectors = self.model.head("words").vectors(encoded.tokens[places])
-        return {"next": words_loss(vectors, *self.model.word_weights(), targets)}
+        return {"next": next_term(self.model, encoded)}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Pieces that are guessed."""
@@ -45,9 +35,25 @@ class NextToken(Objective):
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
         """The loss and the right guesses."""
-        places, targets = self._pairs(batch)
+        places, targets = next_pieces(batch)
         logits = self.model.ask("words", self.model.encoder(batch), places).float()
         return {
             "next": float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum")),
             "next:right": float((logits.argmax(-1) == targets).sum()),
         }
+
+
+def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Places that have a next piece, and that piece."""
+    last = batch.starts + torch.tensor(batch.lengths, device=batch.ids.device) - 1
+    inner = torch.ones(batch.tokens, dtype=torch.bool, device=batch.ids.device)
+    inner[last] = False
+    places = inner.nonzero()[:, 0]
+    return places, batch.ids[places + 1]
+
+
+def next_term(model: Model, encoded: Encoded) -> Tensor:
+    """Summed loss of guessing every piece from those before it."""
+    places, targets = rounded(*next_pieces(encoded.batch))
+    vectors = model.head("words").vectors(encoded.tokens[places])
+    return words_loss(vectors, *model.word_weights(), targets)

@@ -91,6 +91,8 @@ def build(settings: PretrainSettings, world: World) -> Built:
         else:
             model = Model(config, heads, summary=len(heads) > 1)
         objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
+    if settings.causal and not isinstance(objective, Masked):
+        raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     taught: list[Item] = []
     if settings.teacher or settings.teacher_texts:
         objective, taught = _taught(settings, objective, store.tokenizer)
@@ -128,7 +130,8 @@ def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings
             "Continue from a BERT, RoBERTa, ALBERT, DistilBERT or ModernBERT model."
         )
     pairs = {head: packing for packing, head in PAIR_HEAD.items()}
-    packing = next((pairs[head] for head in source.model.heads if head in pairs), "full-sentences")
+    single = "full-sentences" if settings.packing in PAIR_HEAD else settings.packing
+    packing = next((pairs[head] for head in source.model.heads if head in pairs), single)
     objective = "next-token" if source.model.config.causal else "masked"
     note(f"Continuing {settings.init}: {source.family}, {objective}, {packing}.")
     return replace(settings, family=source.family, packing=packing, objective=objective, model=source.model.config)
@@ -184,5 +187,5 @@ def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
     return PretrainingFeed(
         built.store, built.train_documents, packing=s.packing, masking=s.hiding,
         plan=plan_of(built, steps), seed=s.seed, short_prob=s.short_prob,
-        micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size, beside=beside,
+        micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size, causal=s.causal, beside=beside,
     )  # fmt: skip

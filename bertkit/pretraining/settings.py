@@ -38,6 +38,7 @@ class PretrainSettings(RunSettings):
     family: str = option("bert", "How the model is written: transformers' name of its family.", hidden=True)
     objective: str = option("masked", "What is learnt.", choices=OBJECTIVES, hidden=True)
     packing: str = option("next-sentence", "How examples are cut.", choices=PACKING, hidden=True)
+    causal: float = option(0.0, "Share of the examples read from left to right, each next piece guessed.", hidden=True)
     generator: float = option(0.25, "Width of ELECTRA's generator, as a share.", hidden=True)
     short_prob: float = option(0.1, "Share of the pairs that are cut short on purpose.", hidden=True)
     batch_tokens: int = option(4096, "Tokens a step.")

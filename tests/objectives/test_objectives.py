@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -202,3 +204,11 @@ def test_dropout_is_a_function_of_seed_step_rank_and_part(kind):
     assert (
         len({loss(*numbers) for numbers in [(1, 2, 0, 0), (2, 2, 0, 0), (1, 3, 0, 0), (1, 2, 1, 0), (1, 2, 0, 1)]}) == 5
     )
+
+
+def test_a_batch_read_from_left_to_right_is_what_a_causal_model_makes_of_it():
+    both, causal = make("masked").eval(), make("next").eval()
+    causal.load_state_dict(both.state_dict())
+    given = replace(batch(), causal=True)
+    assert both.counts(given) == causal.counts(given)
+    assert float(both(given)["next"].detach()) == pytest.approx(float(causal(given)["next"].detach()), rel=1e-6)

@@ -13,6 +13,7 @@ import pytest
 
 from bertkit.errors import Stopped, UserError
 from bertkit.pretraining.run import _Run, pretrain
+from bertkit.train.metrics_log import read_metrics
 from bertkit.train.saving import newest_generation
 
 PRESETS = ("bert-tiny", "roberta-mini", "albert-mini", "electra-mini", "modern-tiny", "gpt-mini")
@@ -51,6 +52,21 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(preset, make, tmp_pa
                 pretrain(make(preset, out, model={"dropout": 0.1, "attention_dropout": 0.1}))
         pretrain(make(preset, out, resume=True, model={"dropout": 0.1, "attention_dropout": 0.1}))
         assert fingerprint(out) == whole, f"stopped after step {step}"
+
+
+def test_examples_read_from_left_to_right_resume_too(make, tmp_path, monkeypatch):
+    def settings(out: str, **more):
+        return make("modern-tiny", tmp_path / out, causal=0.5, packing="sentences", **more)
+
+    pretrain(settings("whole"))
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Stopped):
+            pretrain(settings("stopped"))
+    pretrain(settings("stopped", resume=True))
+    assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
+    row = read_metrics(tmp_path / "whole" / "metrics.jsonl")[0]
+    assert row["loss"] == pytest.approx(row["words_loss"] + row["next_loss"])
 
 
 def test_muon_and_its_memory_resume_too(make, tmp_path, monkeypatch):
