@@ -37,7 +37,7 @@ def finetune(task: str, **settings: Any) -> Predictor:
     return predictor
 
 
-_VERBS = ("tokenizer", "prepare", "pretrain", "convert", "doctor")
+_VERBS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "index", "search", "ask")
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,7 @@ FLOORS = [
     ["scoring"],
     ["predictor"],
     ["layer_probe", "teacher"],
-    ["pretraining", "finetuning"],
+    ["pretraining", "finetuning", "searching"],
     ["ancestors"],  # built on the same runs as BERT
     ["comparing"],
     ["verbs", "sklearn"],

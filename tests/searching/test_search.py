@@ -1,0 +1,154 @@
+"""Own documents: cut, indexed, found again, and asked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from finetuning.toy import SMALL, make_model
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertkit
+from bertkit.errors import DamagedFile, UserError
+from bertkit.searching.by_words import LENGTH, SATURATION, WordTable
+from bertkit.searching.index import Index, best_of, fused
+from bertkit.searching.passages import cut
+from bertkit.verbs import ask, index, search
+
+DOCUMENTS = [
+    "The garden was green. It had a wall of old stone. Nobody came there in winter.",
+    "A train left the station at nine. The train was late again, and it rained.",
+    "Bread is made of flour. The baker sells bread and milk on the market.",
+    "The school has a large table. Children sit at the table and read.",
+]
+
+
+@pytest.fixture
+def documents(tmp_path):
+    path = tmp_path / "documents.txt"
+    path.write_text("\n\n".join(DOCUMENTS), "utf-8")
+    return path
+
+
+@pytest.fixture
+def made(tmp_path, documents):
+    out = tmp_path / "index"
+    facts = index.run(index.Settings(files=(documents,), model="en", out=out, passage=12, threads=1))
+    return out, facts
+
+
+def test_passages_are_whole_sentences_up_to_a_size():
+    tokenizer = bertkit.load("en").tokenizer
+    for size in (8, 16, 400):
+        parts = cut(DOCUMENTS[0], tokenizer, size)
+        assert " ".join(parts) == DOCUMENTS[0]
+        sizes = [len(ids) for ids in tokenizer.pieces_batch(parts)]
+        assert all(n <= size or part.count(".") == 1 for n, part in zip(sizes, parts))
+    assert len(cut(DOCUMENTS[0], tokenizer, 400)) == 1
+    assert cut("今天下雨。我们在家。", bertkit.load("zh").tokenizer, 6) == ["今天下雨。", "我们在家。"]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=8), st.lists(st.integers(0, 9), max_size=5)
+)
+def test_words_are_scored_as_the_formula_says(rows, question):
+    found = WordTable.of(rows, 10).scores(question)
+    mean = max(1.0, sum(map(len, rows)) / len(rows))
+    for row, score in zip(rows, found):
+        plain = 0.0
+        for piece in set(question):
+            having = sum(piece in other for other in rows)
+            often = Counter(row)[piece]
+            rarity = math.log(1 + (len(rows) - having + 0.5) / (having + 0.5))
+            long = 1 - LENGTH + LENGTH * len(row) / mean
+            plain += rarity * often * (SATURATION + 1) / (often + SATURATION * long) if often else 0
+        assert score == pytest.approx(plain, rel=1e-5, abs=1e-6)
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=30), st.integers(1, 40))
+def test_the_best_are_the_head_of_a_stable_sort(values, top):
+    scores = np.array(values, np.float32)
+    assert best_of(scores, top).tolist() == np.argsort(-scores, kind="stable")[:top].tolist()
+
+
+def test_first_in_both_rankings_is_one():
+    joined = fused(np.array([0.9, 0.1, 0.5]), np.array([3.0, 0.0, 1.0]), 3)
+    assert joined[0] == pytest.approx(1)
+    assert joined[1] < joined[2] < 1
+
+
+def test_a_passage_is_found_by_itself_and_told_where_it_stands(made, documents):
+    out, facts = made
+    assert facts["passages"] > len(DOCUMENTS) and facts["files"] == 1
+    opened = Index.open(out)
+    kept = [opened.passage(n) for n in range(len(opened))]
+    assert " ".join(one["text"] for one in kept) == " ".join(DOCUMENTS)
+    for by in ("both", "vectors", "words"):
+        for one in kept:
+            first = opened.search(one["text"], top=3, by=by)[0]
+            assert first["text"] == one["text"], by
+            assert (first["file"], first["document"]) == (str(documents), one["document"])
+            assert first["cosine"] == pytest.approx(1, abs=2e-3)
+    vectors = bertkit.load("en").embed([one["text"] for one in kept], normalize=True)
+    assert np.abs(np.asarray(opened.vectors, np.float32) - vectors).max() < 2e-3
+
+
+def test_the_command_tells_the_passages_and_rare_words_count(made, capsys):
+    out, _ = made
+    result = search.run(search.Settings(index=out, query="What does the baker sell?", k=2, threads=1))
+    assert len(result["found"]) == 2
+    assert "baker" in result["found"][0]["text"]
+    shown = search.lines(result)
+    assert "document 3" in shown[0]
+    assert search.lines(search.run(search.Settings(index=out, query="zzz", by="words", threads=1))) == ["nothing found"]
+
+
+def test_an_answer_is_cut_out_of_a_passage(made, tmp_path):
+    out, _ = made
+    rows = [
+        {"id": str(n), "question": "What is it?", "context": text, "answers": [{"text": text.split()[0], "start": 0}]}
+        for n, text in enumerate(DOCUMENTS * 3)
+    ]
+    train = tmp_path / "train.jsonl"
+    train.write_text("\n".join(map(json.dumps, rows)))
+    model = make_model(tmp_path / "model")
+    reader = tmp_path / "reader"
+    bertkit.finetune("answer", train=str(train), model=str(model), out=str(reader), **{**SMALL, "steps": 3})
+    result = ask.run(ask.Settings(index=out, question="Who sells milk?", reader=str(reader), k=3, threads=1))
+    assert result["answer"] in result["text"]
+    assert len(result["others"]) == 2
+    assert all(one["score"] <= result["score"] for one in result["others"])
+    assert result["text"][result["start"] : result["end"]] == result["answer"]
+    assert ask.lines(result)[0].startswith(result["answer"])
+    with pytest.raises(UserError, match="was not fine-tuned"):
+        ask.run(ask.Settings(index=out, question="Who?", reader="en", threads=1))
+
+
+def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
+    out, _ = made
+    opened = Index.open(out)
+    with pytest.raises(UserError, match="empty"):
+        opened.search("  ")
+    with pytest.raises(UserError, match="at least 1"):
+        opened.search("bread", top=0)
+    with pytest.raises(UserError, match="is no index"):
+        Index.open(tmp_path)
+    with pytest.raises(UserError, match="other weights than zh"):
+        Index.open(out, model="zh")
+    with pytest.raises(UserError, match="at least 8"):
+        index.run(index.Settings(files=(documents,), out=tmp_path / "x", passage=3))
+    (out / "vectors.f16").write_bytes((out / "vectors.f16").read_bytes()[: -2 * 256])
+    with pytest.raises(DamagedFile, match="different numbers of passages"):
+        Index.open(out)
+
+
+def test_an_index_made_again_replaces_the_old_one(made, tmp_path):
+    out, _ = made
+    other = tmp_path / "other.txt"
+    other.write_text("One sentence stands here alone.", "utf-8")
+    index.run(index.Settings(files=(other,), model="en", out=out, threads=1))
+    assert len(Index.open(out)) == 1
