@@ -55,6 +55,8 @@ REAL = {
     ),
     "LCQMC": RealTask("pair", "pairs/lcqmc_dev.txt.xz", "", Reading("1", "2", "3"), test="pairs/lcqmc_test.txt.xz"),
     "News NER": RealTask("tag", "tagging/zh_news_ner/train.txt.xz", "tagging/zh_news_ner/dev.txt.xz"),
+    "DRCD": RealTask("answer", "qa/drcd_dev.json.xz", "", test="qa/drcd_test.json.xz"),
+    "CMRC": RealTask("answer", "qa/cmrc2018_trial.json.xz", "", test="qa/cmrc2018_dev.json.xz"),
 }  # fmt: skip
 
 

@@ -91,6 +91,11 @@ def build(settings: PretrainSettings, world: World) -> Built:
         else:
             model = Model(config, heads, summary=len(heads) > 1)
         objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
+    if model.config.causal and settings.family != "gpt2":
+        raise UserError(
+            f"model.causal with the family {settings.family}: its folders cannot say that a model reads from left to "
+            "right, and it would be opened as one that does not. Use a gpt-… preset."
+        )
     if settings.causal and not isinstance(objective, Masked):
         raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     taught: list[Item] = []

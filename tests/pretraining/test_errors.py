@@ -151,3 +151,13 @@ def test_electra_cannot_go_on_without_its_generator(make, store, tmp_path):
     table = {"init": str(tmp_path / "electra"), "data": store, "out": tmp_path / "run", "steps": 1}
     with pytest.raises(UserError, match="generator is not in the folder"):
         pretrain(config.build(PretrainSettings, resolve(table)))
+
+
+def test_a_left_to_right_model_is_not_written_as_a_family_that_cannot_say_so(make, tmp_path):
+    with pytest.raises(UserError, match=r"Use a gpt-… preset"):
+        pretrain(make("modern-tiny", tmp_path, objective="next-token", model={"causal": True}))
+
+
+def test_a_share_read_from_left_to_right_is_for_masked_words(make, tmp_path):
+    with pytest.raises(UserError, match="causal is for masked-word pretraining"):
+        pretrain(make("gpt-mini", tmp_path, causal=0.5))
