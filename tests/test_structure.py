@@ -28,7 +28,7 @@ FLOORS = [
     ["objectives"],
     ["scoring"],
     ["predictor"],
-    ["layer_probe", "teacher"],
+    ["layer_probe", "teacher", "looking"],
     ["pretraining", "finetuning", "searching"],
     ["ancestors"],  # built on the same runs as BERT
     ["comparing"],

@@ -94,6 +94,11 @@ def read_split(settings: FinetuneSettings, task: Task) -> Split:
     if "dev" not in examples:
         seed = settings.seed if settings.split_seed < 0 else settings.split_seed
         examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed)
+        if not examples["dev"]:
+            raise UserError(
+                f"{settings.train}: none of {len(examples['train'])} rows can be held out, they have too few different "
+                "texts. Give a --dev file."
+            )
         note(
             f"No --dev file: {len(examples['dev'])} of {len(examples['train']) + len(examples['dev'])} rows of "
             f"{settings.train} are held out, in equal shares of every label."

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from bertkit.errors import UserError, suggest
+from bertkit.report.words_looking import LOOKING
 
 # key: (English, Chinese)
 _WORDS: dict[str, tuple[str, str]] = {
@@ -319,6 +320,7 @@ _NAMES: dict[str, tuple[str, str]] = {
 }
 
 LANGUAGES = ("en", "zh")
+_WORDS |= LOOKING
 WORDS = {lang: {key: told[n] for key, told in _WORDS.items()} for n, lang in enumerate(LANGUAGES)}
 NAMES = {lang: {key: told[n] for key, told in _NAMES.items()} for n, lang in enumerate(LANGUAGES)}
 

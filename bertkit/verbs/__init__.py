@@ -15,6 +15,7 @@ VERBS = {  # the order of `bertkit --help`
     "compare": "The ladder from the most frequent label to BERT on your rows: is it worth it?",
     "fill": "Guess the masked words of a text.",
     "embed": "Turn texts into vectors.",
+    "inspect": "Tokens, attention heads and what matters in a text, as a page.",
     "index": "Make own documents searchable.",
     "search": "The passages of an index nearest to a question.",
     "ask": "An answer cut out of own documents.",

@@ -225,3 +225,10 @@ def test_settings_are_written_so_that_the_run_can_be_repeated(runs):
     assert second["metrics"] == first.result["metrics"]
     one, two = ((runs.folder / out / "model.safetensors").read_bytes() for out in ("again", "again-2"))
     assert one == two
+
+
+def test_rows_that_are_all_alike_cannot_be_held_out_and_that_is_told(tmp_path):
+    train = tmp_path / "train.csv"
+    train.write_text("text,label\n" + "good,yes\nbad,no\n" * 20)
+    with pytest.raises(UserError, match="none of 40 rows can be held out"):
+        bertkit.finetune("classify", train=str(train), model="en", out=str(tmp_path / "run"))
