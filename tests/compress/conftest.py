@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+import pytest
+from finetuning.toy import Runs
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("compressed"))
