@@ -78,3 +78,21 @@ class ExportSettings(CompareSettings):
         known = {"onnx": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
         if self.weights not in known:
             raise UserError(f"--weights {self.weights}: the format {self.format} has {', '.join(known)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeSettings(CompareSettings):
+    """What `quantize` needs."""
+
+    to: str = option("int8", "int8 opens in bertkit alone, bf16 and fp16 in transformers too.",
+                     choices=("int8", "bf16", "fp16"))  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings(CompareSettings):
+    """What `prune` needs."""
+
+    layers: int = option(0, "Keep this many layers; 0: all.")
+    drop: str = option("spread", "Which layers go: evenly spread ones, or the top.", choices=("spread", "top"))
+    inner: float = option(1.0, "Share of the feed-forward neurons that stay, the most active of each layer.")
+    train: Path | None = option(None, "Rows by whose texts neurons are judged; labels are not needed.")

@@ -14,7 +14,6 @@ import pytest
 import torch
 from finetuning import toy
 
-from bertkit.compress import measure
 from bertkit.compress.distill import distill
 from bertkit.compress.layers import chosen, with_layers
 from bertkit.compress.settings import DistillSettings
@@ -29,15 +28,9 @@ from bertkit.predictor import Predictor
 SMALL = toy.SMALL | {"steps": 60}
 
 
-@pytest.fixture(autouse=True)
-def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "SECONDS", 0.0)
-    monkeypatch.setattr(measure, "TURNS", 1)
-
-
-def go(runs, case: str, out: str, **changes):
+def go(runs, case: str, name: str, **changes):
     runs(case)
-    values = toy.files(runs.folder, case) | {"teacher": str(runs.folder / f"run-{case}"), "out": runs.folder / out}
+    values = toy.files(runs.folder, case) | {"teacher": str(runs.folder / f"run-{case}"), "out": runs.folder / name}
     return distill(build(DistillSettings, SMALL | {"layers": 1} | values | changes))
 
 
