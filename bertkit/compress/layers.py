@@ -15,16 +15,17 @@ def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
     """The layers that stay, from 0. drop "spread": evenly, as DistilBERT took every second; "top": the lowest stay.
 
     A layer keeps its kind: one that learnt to see its neighbours alone must not be put where the whole text is seen,
-    and a pre-norm stack's first layer, which may have no norm of its own, stays the first.
+    and a pre-norm stack's first layer, which may have no norm of its own, stays the first. Where layers share weights
+    (ALBERT), all weights stay and are visited less often.
     """
     if not 1 <= number < config.depth:
         raise UserError(f"--layers {number}: the model has {config.depth}; keep at least 1 and fewer than that.")
-    if 1 < config.unique_layers < config.depth:
+    if number < config.unique_layers < config.depth:
         raise UserError(
-            f"The model's {config.depth} layers share {config.unique_layers} sets of weights between them, so none can "
-            "be taken out by itself. Choose another model."
+            f"--layers {number}: the model's {config.depth} layers share {config.unique_layers} sets of weights, "
+            "and each is needed. Keep at least as many."
         )
-    if drop == "top" or config.unique_layers == 1:
+    if drop == "top" or config.unique_layers < config.depth:
         return list(range(number))
     ideal = [n * config.depth // number for n in range(number)]
     return _nearest(ideal, [config.is_global(n) for n in range(config.depth)])
@@ -47,9 +48,10 @@ def _nearest(ideal: list[int], kinds: list[bool]) -> list[int]:
 def with_layers(model: Model, kept: list[int]) -> Model:
     """The model with these layers alone, weights copied."""
     config = model.config
-    shared = config.unique_layers == 1
-    smaller = replace(config, depth=len(kept), unique_layers=1 if shared else len(kept))
-    place = {0: 0} if shared else {layer: n for n, layer in enumerate(kept)}
+    if config.unique_layers < config.depth:
+        return rebuilt(model, replace(config, depth=len(kept)), dict(model.state_dict()))
+    smaller = replace(config, depth=len(kept), unique_layers=len(kept))
+    place = {layer: n for n, layer in enumerate(kept)}
     state = {}
     for name, tensor in model.state_dict().items():
         parts = name.split(".")

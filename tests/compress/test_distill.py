@@ -160,8 +160,8 @@ def test_layers_are_spread_and_keep_their_kind() -> None:
         assert kept == sorted(set(kept)) and len(kept) == number and kept[0] == 0
         assert [mixed.is_global(layer) for layer in kept] == [mixed.is_global(place) for place in range(number)]
     assert chosen(Config(vocabulary=9, depth=12, unique_layers=1), 4) == [0, 1, 2, 3]
-    with pytest.raises(UserError, match="share 2 sets"):
-        chosen(Config(vocabulary=9, depth=4, unique_layers=2), 2)
+    with pytest.raises(UserError, match="share 3 sets"):
+        chosen(Config(vocabulary=9, depth=6, unique_layers=3), 2)
 
 
 def test_the_kept_layers_are_the_models_own() -> None:
