@@ -24,7 +24,7 @@ TURNS = 3  # each model's turns, one after the other: a shared machine changes i
 SECONDS = 1.0  # a turn lasts about as long
 WEIGHTS = ("*.safetensors", "*.onnx", "*.onnx.data", "pytorch_model.bin")
 SAMPLES = {  # task → sample file that it reads
-    "classify": "messages_dev.csv", "regress": "messages_dev.csv", "pair": "pairs_dev.csv", "embed": "pairs_dev.csv",
+    "classify": "messages_dev.csv", "regress": "messages_dev.csv", "pair": "pairs_dev.csv", "embed": "similar_dev.csv",
     "tag": "entities_dev.conll", "answer": "questions_dev.json", "choose": "choices_dev.jsonl",
 }  # fmt: skip
 

@@ -6,9 +6,9 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit.compress.padded import Padded
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
+from bertkit.model.attention import Attention
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import HEADS, Model
 
@@ -42,7 +43,7 @@ def write_onnx(path: Path, padded: Padded) -> None:
     ids, mask, segments = (torch.randint(1, 2, (3, 11)) for _ in INPUTS)
     texts, length = torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC
     values = (ids, mask, segments * 0)[: len(inputs)]
-    with contextlib.redirect_stdout(io.StringIO()), _quiet(), torch.no_grad():
+    with contextlib.redirect_stdout(io.StringIO()), _quiet(), torch.no_grad(), _without_branches(padded.model):
         torch.onnx.export(
             padded.eval(), values, path, dynamo=True, input_names=list(inputs), output_names=list(padded.names),
             dynamic_shapes=tuple({0: texts, 1: length} for _ in inputs), external_data=False, verbose=False,
@@ -61,7 +62,20 @@ def quantize_onnx(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
+def _without_branches(model: Model) -> Iterator[None]:
+    """Attention by one kernel for every length, while the model is traced."""
+    parts = [module for module in model.modules() if isinstance(module, Attention)]
+    for part in parts:
+        part.fused_from = 0
+    try:
+        yield
+    finally:
+        for part in parts:
+            del part.fused_from  # the class has its own
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     """Without the exporters' talk, which is of no use to who exports."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -28,8 +28,6 @@ class Padded(nn.Module):
         super().__init__()
         self.model, self.kind = model, kind
         self.pool, self.normalize = pool, normalize
-        for layer in model.encoder.layers:
-            layer.attention.fused_from = 0  # type: ignore[union-attr]
 
     @property
     def names(self) -> tuple[str, ...]:

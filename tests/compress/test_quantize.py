@@ -126,3 +126,10 @@ def test_scales_that_are_missing_are_found(runs, tmp_path):
     save_file(tensors, tmp_path / "out" / INT8)
     with pytest.raises(DamagedFile, match="no scale"):
         Predictor.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("case", ["embed", "pair", "regress", "answer", "choose", "tag"])
+def test_every_kind_of_model_is_compared_on_sample_rows(case, runs, tmp_path):
+    runs(case)
+    found = go(runs.folder / f"run-{case}", tmp_path / "out")["compared"]
+    assert next(iter(found["parity"].values())) > 0.8 and found["rows"] > 10
