@@ -137,5 +137,5 @@ def lines(result: dict[str, Any]) -> list[str]:
         f"layers {sizes[0]}, feed-forward neurons {sizes[1]}",
         *measure.lines(result["compared"]),
         f"{result['out']}: bertkit.load and transformers open it.",
-        f"What it lost is mostly taught back by {again}" if result["task"] else "Fine-tune it before it is used.",
+        f"To teach it back what it lost: {again}" if result["task"] else "Fine-tune it before it is used.",
     ]
