@@ -37,7 +37,8 @@ def finetune(task: str, **settings: Any) -> Predictor:
     return predictor
 
 
-_VERBS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "index", "search", "ask")
+_VERBS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "index", "search", "ask",
+          "distill", "quantize", "prune", "export")  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -121,6 +121,15 @@ def has_fast_bf16() -> bool:
     )
 
 
+def has_fast_int8() -> bool:
+    """Whether this CPU multiplies int8 in hardware (AVX512-VNNI or AMX)."""
+    import torch
+
+    return torch.backends.mkldnn.is_available() and bool(
+        torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
+    )
+
+
 def look(threads: int) -> dict[str, Any]:
     """The machine as bertkit sees it, with its matrix speed measured for a moment."""
     import platform

@@ -20,7 +20,7 @@ from bertkit.data.batch import Batch, pack
 from bertkit.data.rows import Row, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model.encoder import Encoded
-from bertkit.model.prepare import prepare
+from bertkit.model.prepare import INT8, prepare
 from bertkit.sharing import share_out
 from bertkit.tasks import TASKS, make
 from bertkit.tasks.outputs import outputs_of
@@ -41,10 +41,13 @@ class Predictor:
         self.folder = folder
         self.tokenizer = folder.tokenizer
         self.pooling = folder.pooling or Pooling()
+        if precision == "auto" and folder.about.get("weights") == INT8 and self.device == "cpu":
+            precision = INT8 if machine.has_fast_int8() else precision
         self.model = prepare(folder.model, precision, self.device)
         self.config = folder.model.config
         self.result: dict[str, Any] = {}  # what fine-tuning reached, when it has just been done
-        self.precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
+        flows = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
+        self.precision = precision if precision == INT8 else flows
 
     @classmethod
     def load(cls, name: str | Path, precision: str = "auto", device: str = "auto") -> Predictor:

@@ -24,12 +24,13 @@ FLOORS = [
     ["objectives.objective"],  # the loop knows the shape of an objective, never one of them
     ["train"],
     ["checkpoint"],
-    ["tasks", "compress"],
+    ["tasks"],
     ["objectives"],
     ["scoring"],
     ["predictor"],
     ["layer_probe", "teacher", "looking"],
     ["pretraining", "finetuning", "searching"],
+    ["compress"],
     ["ancestors"],  # built on the same runs as BERT
     ["comparing"],
     ["verbs", "sklearn"],

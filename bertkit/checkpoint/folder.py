@@ -227,7 +227,8 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
         raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}
     folder.tokenizer.save(path, folder.model.config.max_tokens)
-    for name, value in (("config.json", raw), ("bertkit.json", folder.about)):
+    about = {key: value for key, value in folder.about.items() if key != "weights"}  # these are floats now
+    for name, value in (("config.json", raw), ("bertkit.json", about)):
         write_json(path / name, value)
     if folder.pooling is not None and not folder.pooling.refused:
         limit = folder.about.get("windows", {}).get("limit", folder.model.config.max_tokens)

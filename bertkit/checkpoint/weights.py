@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import DamagedFile, UserError
+from bertkit.model.int8 import from_int8
 from bertkit.telling import note
 
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")  # left by DDP, torch.compile and DeepSpeed
+INT8, SCALE = "model.int8.safetensors", ".scale"  # whole numbers, and beside each matrix the scales of its rows
 NEVER_STORED = ("position_ids", "token_type_ids", "rotary_emb.inv_freq")  # buffers of older transformers
 
 
@@ -24,6 +26,8 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
         return clean(_safetensors(single)), single
     if index.is_file():
         return clean(_sharded(index)), index
+    if (folder / INT8).is_file():
+        return clean(_unscaled(_safetensors(folder / INT8), folder / INT8)), folder / INT8
     if pickled.is_file():
         return clean(_pickled(pickled)), pickled
     there = ", ".join(sorted(p.name for p in folder.iterdir())) or "nothing"
@@ -54,6 +58,16 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
             f"{path}: not a whole safetensors file ({reason}; {path.stat().st_size:,} bytes). "
             "Copy or download it again."
         ) from None
+
+
+def _unscaled(raw: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Int8 matrices as the floats they stand for."""
+    for name in [name for name, tensor in raw.items() if tensor.dtype == torch.int8]:
+        scale = raw.pop(name + SCALE, None)
+        if scale is None or scale.shape != (len(raw[name]), 1):
+            raise DamagedFile(f"{path}: {name} has no scale for each of its rows. Copy it again.")
+        raw[name] = from_int8(raw[name], scale)
+    return raw
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:

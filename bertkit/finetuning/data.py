@@ -14,7 +14,7 @@ from bertkit.errors import UserError
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.tasks import make
 from bertkit.tasks.embed_taught import Taught, Teacher
-from bertkit.tasks.task import Item, Reading, Task
+from bertkit.tasks.task import Item, Labelled, Reading, Task
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 
@@ -80,13 +80,13 @@ def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
     return {name: mean / count for name, count in counts.items()}
 
 
-def read_split(settings: FinetuneSettings, task: Task) -> Split:
+def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True) -> Split:
     """Read every file; hold rows out where no dev file is given; tell overlap and duplicates."""
     reading = reading_of(settings)
-    examples = {"train": task.read(settings.train, reading)}
+    examples = {"train": task.read(settings.train, reading, labelled)}
     for role, path in (("dev", settings.dev), ("test", settings.test)):
         if path is not None:
-            examples[role] = task.read(path, reading)
+            examples[role] = task.read(path, reading, labelled)
     files = [
         {"role": role, "name": str(getattr(settings, role) or settings.train), "rows": len(rows)}
         for role, rows in examples.items()

@@ -53,7 +53,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         },
         "errors": errors(run, examples, predictions),
         "environment": environment(run.threads),
-        "command": f"bertkit finetune {s.task} --config {s.out}/run.toml --out OTHER",
+        "command": run.command,
         **calibrated,
     }  # fmt: skip
     if role == "test":
@@ -172,7 +172,7 @@ def write_model(run: Finetuning, result: dict[str, Any]) -> None:
             role: {"file": path.name, "sha256": _digest(path)}
             for role, path in (("train", s.train), ("dev", s.dev), ("test", s.test)) if path and path.is_file()
         },
-        "facts": {"task": s.task, "base": s.model, "rows": len(run.items["train"]), **shown},
+        "facts": {"task": s.task, "base": s.model, **run.facts, "rows": len(run.items["train"]), **shown},
     }  # fmt: skip
     (s.out / "README.md").unlink(missing_ok=True)
     write_folder(s.out, lambda path: model_folder.write_folder(path, folder))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from bertkit.model.crf import Crf
 from bertkit.model.heads import Head, Model
 from bertkit.model.init import initialise
 from bertkit.model.prepare import choose
+from bertkit.objectives.objective import Objective
 from bertkit.objectives.supervised import Supervised
 from bertkit.tasks.feed import SupervisedFeed
 from bertkit.tasks.outputs import outputs_of
@@ -42,7 +45,9 @@ CRF_RATE = 1e-2  # a CRF's scores start from nothing and are compared with logit
 
 
 class Finetuning:
-    """One run. After `go`, `result` holds all that is known of it."""
+    """One run. After `go`, `result` holds all that is known of it. facts: more for the model's card."""
+
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self, settings: FinetuneSettings, split: rows_of_run.Split | None = None, labels: tuple[str, ...] = ()
@@ -52,8 +57,8 @@ class Finetuning:
         self.threads = machine.set_up(s.threads)
         self.world = worlds.join(machine.device_for(s.device))
         torch.manual_seed(s.seed)
-        self.task: Task = rows_of_run.task_of(s, labels)
-        self.split = split or rows_of_run.read_split(s, self.task)
+        self.task: Task = self._task(labels)
+        self.split = split or self._split()
         self.task.learn(self.split.examples["train"])
         model = starting_model(s.model, self.task, self.split.examples["train"])
         self.settings = s = replace(s, model=model)
@@ -74,6 +79,12 @@ class Finetuning:
         }
         self._tell_cut()
         tell_unknown(self.folder.tokenizer, self.items["train"], s.model)
+
+    def _task(self, labels: tuple[str, ...]) -> Task:
+        return rows_of_run.task_of(self.settings, labels)
+
+    def _split(self) -> rows_of_run.Split:
+        return rows_of_run.read_split(self.settings, self.task)
 
     def _open(self) -> Folder:
         """The starting model with this task's head."""
@@ -150,20 +161,35 @@ class Finetuning:
         passes = s.epochs or min(MOST_PASSES, max(3.0, LEAST_STEPS / a_pass))
         return max(1, math.ceil(passes * a_pass))
 
+    def _feed(self) -> SupervisedFeed:
+        return SupervisedFeed(self.items["train"], self.task, **self._sharing())
+
+    def _sharing(self) -> dict[str, int]:
+        """How the rows are cut into steps and shared out."""
+        s = self.settings
+        return {
+            "batch": s.batch, "seed": s.seed, "micro_tokens": s.micro_tokens,
+            "rank": self.world.rank, "ranks": self.world.size,
+        }  # fmt: skip
+
+    def _objective(self) -> Objective:
+        return Supervised(self.model, self.task, self.settings.language)
+
+    @property
+    def command(self) -> str:
+        """What makes this run again."""
+        return f"bertkit finetune {self.settings.task} --config {self.settings.out}/run.toml --out OTHER"
+
     def go(self) -> dict[str, Any]:
         """Train, keep the best, finish."""
         s = self.settings
-        feed = SupervisedFeed(
-            self.items["train"], self.task, batch=s.batch, seed=s.seed, micro_tokens=s.micro_tokens,
-            rank=self.world.rank, ranks=self.world.size,
-        )  # fmt: skip
+        feed = self._feed()
         loop = LoopSettings(
             lr=self._rate(), warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
         )
         training = Training(
-            Supervised(self.model, self.task, s.language), feed, self._steps(feed.steps_a_pass), loop, s.seed,
-            self.world, scale=self._layer_share,
-        )  # fmt: skip
+            self._objective(), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world, scale=self._layer_share
+        )
         about = {"model": repr(self.model.config), "labels": list(self.task.labels)}
         with RunFolder(s.out, self.world, resume=s.resume) as run, Signals() as signals:
             self._train(training, feed, run, signals, about)

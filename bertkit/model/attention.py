@@ -42,7 +42,8 @@ def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: 
     places = torch.arange(group.length, device=device)
     if group.lengths is not None:
         hidden = (places[None, :] >= group.lengths[:, None])[:, None, None, :]
-    if local and group.length > config.local_window // 2:
+    # A length that is traced for export has no size: the mask must be there for any.
+    if local and (torch.compiler.is_exporting() or group.length > config.local_window // 2):
         far = ((places[:, None] - places[None, :]).abs() > config.local_window // 2)[None, None]
         hidden = far if hidden is None else hidden | far
     if config.causal:
@@ -100,6 +101,8 @@ class _Unpadded(torch.autograd.Function):
 class Attention(nn.Module):
     """Self-attention: every token looks at every token of its own text."""
 
+    fused_from = FUSED_FROM  # 0 while it is traced for export: a traced length has no size to choose by
+
     def __init__(self, config: Config, chance: Chance) -> None:
         super().__init__()
         self.config = config
@@ -130,7 +133,7 @@ class Attention(nn.Module):
         """One group. qkv: (group's tokens, 3, heads, head_width). Returns (group's tokens, width)."""
         rows = qkv if group.gather is None else _Padded.apply(qkv, group.gather, group.scatter)
         apart = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
-        if maps is None and group.length >= FUSED_FROM and not (self.training and self.dropout.rate):
+        if maps is None and group.length >= self.fused_from and not (self.training and self.dropout.rate):
             context = F.scaled_dot_product_attention(apart[0], apart[1], apart[2], attn_mask=hidden)
         else:
             context = self._plain(apart, group, hidden, maps)

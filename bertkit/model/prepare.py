@@ -9,8 +9,10 @@ from bertkit.errors import UserError
 from bertkit.machine import has_fast_bf16
 from bertkit.model.encoder import FeedForward
 from bertkit.model.heads import Model, Transform
+from bertkit.model.int8 import Int8Linear
 from bertkit.model.layers import ACTIVATION, Linear
 
+INT8 = "int8"
 PRECISIONS = ("auto", "fp32", "bf16")
 _FUSED = {ACTIVATION["gelu"]: ("gelu", "none"), ACTIVATION["gelu_tanh"]: ("gelu", "tanh")}
 
@@ -55,7 +57,17 @@ class CastLinear(nn.Module):
 
 
 def prepare(model: Model, precision: str = "auto", device: torch.device | str = "cpu") -> Model:
-    """Make a model ready to answer, in place: evaluation mode, precision, weights laid out. Returns it."""
+    """Make a model ready to answer, in place: evaluation mode, precision, weights laid out. Returns it.
+
+    precision int8: the layers' products in int8, everything between them and the heads in float32.
+    """
+    if precision == INT8:
+        if torch.device(device).type != "cpu":
+            raise UserError("int8 is computed on a CPU. Leave --device out, or --precision.")
+        model.eval().requires_grad_(False).to(device)
+        model.encoder.dtype = torch.float32
+        _replace(model.encoder.layers, Int8Linear)
+        return model
     dtype = choose(precision, device)
     model.eval().requires_grad_(False).to(device)
     model.encoder.dtype = dtype

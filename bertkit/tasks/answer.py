@@ -19,7 +19,7 @@ from bertkit.data.rows import Row, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Prediction, Reading, Task
+from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 
 LONGEST = 30  # tokens of an answer, as in BERT's code
@@ -33,7 +33,7 @@ class Answer(Task):
     name: ClassVar[str] = "answer"
     head: ClassVar[str] = "span"
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[Question]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Question]:
         """Questions of a SQuAD file or JSON lines."""
         return list(read_questions(path, encoding=reading.encoding))
 

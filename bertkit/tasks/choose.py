@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import metrics
 from bertkit.data.examples import Choice
@@ -19,8 +20,10 @@ from bertkit.data.rows import Row, Windows, rows_of
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Prediction, Reading, Task
+from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
+
+NEVER = -1e4  # the score of a choice that is not there
 
 
 @dataclass
@@ -33,7 +36,7 @@ class Choose(Task):
     name: ClassVar[str] = "choose"
     head: ClassVar[str] = "choice"
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[Choice]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Choice]:
         """JSON lines."""
         return list(read_choices(path, labelled=labelled, encoding=reading.encoding))
 
@@ -69,6 +72,12 @@ class Choose(Task):
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """The number of the right choice."""
         return {"target": torch.tensor([item.example.label for item in items])}
+
+    def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
+        """(items, most choices); where a question has fewer, what no one would choose."""
+        scores = encoded.batch.restore(model.ask("choice", encoded))[:, 0].float()
+        parts = scores.split(torch.bincount(encoded.batch.extra["owner"], minlength=items).tolist())
+        return pad_sequence(list(parts), batch_first=True, padding_value=NEVER)
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Cross-entropy among the choices of each question."""

@@ -19,7 +19,7 @@ from bertkit.data.rows import Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Prediction, Reading, Task, learnt_labels
+from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task, learnt_labels
 from bertkit.text.tokenizer import Tokenizer
 
 # A long text's windows mostly speak with equal force for the label of plain text, and one for the label that matters:
@@ -41,7 +41,7 @@ class Classify(Task):
         """Whether a text may have several labels."""
         return bool(self.options.get("multi_label"))
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[TextRow]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
         """Rows of a table."""
         return list(self._rows(path, reading, labelled))
 
@@ -49,7 +49,7 @@ class Classify(Task):
         """Rows of a table, one at a time."""
         yield from self._rows(path, reading, labelled=False)
 
-    def _rows(self, path: str | Path, reading: Reading, labelled: bool) -> Iterator[TextRow]:
+    def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
         return read_rows(
             path, text=reading.text, text_b=reading.text_b if self.paired else None, label=reading.label,
             labelled=labelled, multi_label=self.multi, encoding=reading.encoding,

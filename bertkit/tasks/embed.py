@@ -20,7 +20,7 @@ from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model, first_vectors
 from bertkit.tasks.classify import _row
-from bertkit.tasks.task import Item, Prediction, Reading, Task
+from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 
 POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
@@ -38,7 +38,7 @@ class Embed(Task):
     name: ClassVar[str] = "embed"
     head: ClassVar[str] = ""
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[TextRow]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
         """Pairs; scored where the file has numbers as labels."""
         rows = list(
             read_rows(

@@ -20,7 +20,7 @@ from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.embed import SCALE, Embed, agreement
-from bertkit.tasks.task import Item, Prediction, Reading
+from bertkit.tasks.task import Item, Labelled, Prediction, Reading
 from bertkit.text.tokenizer import Tokenizer
 
 Teacher = Callable[[list[str]], np.ndarray]  # texts → (texts, width)
@@ -37,7 +37,7 @@ class Taught(Embed):
     teacher: Teacher | None = None
     _known: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[TextRow]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
         """Pairs where the file has two columns of texts, else texts; a pair's score is for judging alone."""
         asked = (reading.text, reading.text_b, reading.label)
         columns = columns_of(path, asked, reading.encoding)

@@ -44,4 +44,8 @@ class SupervisedFeed:
         mine = [self.items[n] for n in self.numbers(step)[self.rank :: self.ranks]]
         sizes = [sum(len(row.ids) for row in item.rows) for item in mine]
         limit = self.micro_tokens if not self.task.options.get("whole_batch") else sum(sizes) + 1
-        return [self.task.collate([mine[n] for n in part], training=True) for part in budgeted(sizes, limit)]
+        return [self.collate([mine[n] for n in part]) for part in budgeted(sizes, limit)]
+
+    def collate(self, items: Sequence[Item]) -> Batch:
+        """Items as one batch with their answers."""
+        return self.task.collate(items, training=True)

@@ -20,7 +20,7 @@ from bertkit.data.rows import Windows, encode_rows
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.classify import _row
-from bertkit.tasks.task import Item, Prediction, Reading, Task
+from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -34,7 +34,7 @@ class Regress(Task):
     name: ClassVar[str] = "regress"
     merge: str = "mean"
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[TextRow]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
         """Rows of a table; pairs where the file has a second text."""
         return list(self._rows(path, reading, labelled))
 
@@ -42,7 +42,7 @@ class Regress(Task):
         """Rows of a table, one at a time."""
         yield from self._rows(path, reading, labelled=False)
 
-    def _rows(self, path: str | Path, reading: Reading, labelled: bool) -> Iterator[TextRow]:
+    def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
         if "paired" not in self.options:
             names = columns_of(path, encoding=reading.encoding)
             self.options["paired"] = reading.text_b in names or has_pair(names)
@@ -85,17 +85,19 @@ class Regress(Task):
         values = torch.tensor([float(item.example.label) for item in items])
         return {"target": (values - self.options["mean"]) / self.options["spread"]}
 
+    def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
+        """(items, 1), standardised while it learns."""
+        batch = encoded.batch
+        return self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], items)
+
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Squared error."""
-        batch = encoded.batch
-        target = batch.extra["target"]
-        said = self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], len(target))
-        return (said[:, 0] - target).square().sum()
+        target = encoded.batch.extra["target"]
+        return (self.logits(model, encoded, len(target))[:, 0] - target).square().sum()
 
     def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
         """The number of each item, in the user's scale: (1,)."""
-        batch = encoded.batch
-        said = self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], len(items))
+        said = self.logits(model, encoded, len(items))
         return list((said * self.options.get("spread", 1.0) + self.options.get("mean", 0.0)).cpu().numpy())
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:

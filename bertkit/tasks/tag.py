@@ -22,7 +22,7 @@ from bertkit.errors import UserError
 from bertkit.model import crf
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Prediction, Reading, Task, learnt_labels
+from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task, learnt_labels
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 
@@ -70,7 +70,7 @@ class Tag(Task):
     head: ClassVar[str] = "token"
     labelled_by_name: ClassVar[bool] = True
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[Words]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Words]:
         """Sentences of a CoNLL file or JSON lines."""
         return [_joined(s) for s in read_tagged(path, labelled=labelled, encoding=reading.encoding)]
 
@@ -137,7 +137,7 @@ class Tag(Task):
             tags += [numbers[word] for row in item.rows for _, _, word in words_of(row)]
         return {"target": torch.tensor(tags, dtype=torch.long)}
 
-    def logits(self, model: Model, encoded: Encoded) -> Tensor:
+    def logits(self, model: Model, encoded: Encoded, items: int = 0) -> Tensor:
         """(words seen, labels), float32, item after item."""
         batch = encoded.batch
         at = _starts(batch)[batch.extra["row"]] + batch.extra["place"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from bertkit.model.heads import Model
 from bertkit.text.tokenizer import Tokenizer
 
 Prediction = dict[str, Any]
+Labelled = bool | Literal["maybe"]  # every row has its answer, none is read, or some have one
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Task:
     head: ClassVar[str] = "text"
     labelled_by_name: ClassVar[bool] = False  # whether labels are names that must be learnt from the data
 
-    def read(self, path: str | Path, reading: Reading, labelled: bool = True) -> list[Any]:
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Any]:
         """Every example of a file."""
         raise NotImplementedError
 
@@ -98,6 +99,10 @@ class Task:
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """The answers of items, for training."""
+        raise NotImplementedError
+
+    def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
+        """What the head says before it is an answer, float32 and with gradients: a row what `count` counts."""
         raise NotImplementedError
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:

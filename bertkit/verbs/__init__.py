@@ -24,5 +24,9 @@ VERBS = {  # the order of `bertkit --help`
     "learn": "Teach one of BERT's ancestors: n-gram, word2vec, GloVe, LSTM, ELMo …",
     "neighbours": "The words nearest to a word, or the fourth of an analogy.",
     "suggest": "How a left-to-right model would go on.",
+    "distill": "Let a fine-tuned model teach a smaller one.",
+    "quantize": "Weights in fewer bits: int8, bf16 or fp16.",
+    "prune": "Take whole layers or neurons out of a model.",
+    "export": "Write a model for other programs: ONNX, or a plain transformers folder.",
     "convert": "Bring a checkpoint into a folder that bertkit and transformers open.",
 }
