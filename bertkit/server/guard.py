@@ -79,7 +79,7 @@ class Guard:
         if not self.key or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
             return
         kind, _, given = headers.get("authorization", "").partition(" ")
-        fits = hmac.compare_digest(given.strip().encode(), self.key)
+        fits = hmac.compare_digest(given.strip().encode("latin-1"), self.key)
         if kind.lower() != "bearer" or not fits:
             raise Refused("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
 

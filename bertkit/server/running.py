@@ -59,11 +59,16 @@ class Server(uvicorn.Server):
         return done or bool(self.until and (self.desk.queue.idle or time.monotonic() > self.until))
 
 
-def run(app: FastAPI, desk: Desk, bound: socket.socket) -> None:
-    """Serve until a signal comes."""
+def server_of(app: FastAPI, desk: Desk) -> Server:
+    """A server that has not begun."""
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=max(1, int(desk.limits.stop_seconds)),
     )  # fmt: skip
-    Server(config, desk).run([bound])
+    return Server(config, desk)
+
+
+def run(app: FastAPI, desk: Desk, bound: socket.socket) -> None:
+    """Serve until a signal comes."""
+    server_of(app, desk).run([bound])
     desk.queue.join(desk.limits.stop_seconds)
