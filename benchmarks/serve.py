@@ -5,7 +5,9 @@
 Every contestant is a process with a server; clients in this process send one text a request over kept connections,
 alone or many at once, and the contestants take turns. The baseline is what a first script does: an endpoint that calls
 sentence-transformers' `encode`. `bertkit-one-by-one` computes every request by itself, which shows what computing
-together is worth. `difference` is the largest of any number against the baseline's, vectors of length one.
+together is worth. `per_cpu_second` counts requests by the processor time of the server alone: on a machine that others
+use, a server with more threads is given more of it. `difference` is the largest of any number against the baseline's,
+vectors of length one.
 """
 
 from __future__ import annotations
@@ -125,6 +127,11 @@ def port_of(port: int) -> int:
     return port
 
 
+def cpu_of(port: int) -> float:
+    """Seconds that all threads of the server's process have computed."""
+    return time.process_time()
+
+
 class Client:
     """One kept connection."""
 
@@ -154,33 +161,41 @@ def send(port: int, texts: Sequence[str], seconds: float, first: int) -> list[fl
     return times
 
 
-def turn(port: int, case: Case, texts: Sequence[str]) -> tuple[float, list[float]]:
-    """Requests a second of all clients, and the milliseconds of each request."""
-    began = time.perf_counter()
+def turn(worker: workers.Worker, port: int, case: Case, texts: Sequence[str]) -> tuple[float, float, list[float]]:
+    """Requests a second of all clients, and a CPU-second of the server; the milliseconds of each request."""
+    cpu, began = worker.ask(cpu_of), time.perf_counter()
     with ThreadPoolExecutor(case.clients) as pool:
         each = pool.map(lambda n: send(port, texts, case.seconds, 7 * n), range(case.clients))
         times = [1000 * one for client in each for one in client]
-    return len(times) / (time.perf_counter() - began), times
+    seconds = time.perf_counter() - began
+    return len(times) / seconds, len(times) / max(1e-9, worker.ask(cpu_of) - cpu), times
 
 
-def measure(case: Case, ports: dict[str, int], absent: dict[str, str], texts: list[str], rounds: int) -> list[Row]:
+def measure(
+    case: Case, there: dict[str, workers.Worker], absent: dict[str, str], texts: list[str], rounds: int
+) -> list[Row]:
+    ports = {name: worker.ask(port_of) for name, worker in there.items()}
     vectors = {name: np.array([Client(port)(text)[0] for text in texts[:16]]) for name, port in ports.items()}
 
     def drop(name: str, reason: Exception) -> None:
         absent[name] = workers.told(reason)
 
-    turns = {name: partial(turn, port, case, texts) for name, port in ports.items()}
+    turns = {name: partial(turn, there[name], port, case, texts) for name, port in ports.items()}
     found = take_turns(turns, rounds or case.rounds, drop, PAUSE)
     rows = []
     for name, results in found.items():
-        times = np.concatenate([times for _, times in results])
-        more: Row = {"p50_ms": neat(float(np.median(times))), "p99_ms": neat(float(np.quantile(times, 0.99)))}
+        times = np.concatenate([times for _, _, times in results])
+        more: Row = {
+            "p50_ms": neat(float(np.median(times))),
+            "p99_ms": neat(float(np.quantile(times, 0.99))),
+            "per_cpu_second": neat(float(np.median([by_cpu for _, by_cpu, _ in results]))),
+        }
         if BASELINE in vectors and name != BASELINE:
             more["difference"] = neat(float(np.abs(vectors[name] - vectors[BASELINE]).max()))
         if case.clients == 1:
             rows.append(row(case.name, name, times.tolist(), "ms", **more))
         else:
-            rows.append(row(case.name, name, [speed for speed, _ in results], "requests/s", **more))
+            rows.append(row(case.name, name, [speed for speed, _, _ in results], "requests/s", **more))
     return rows + [skipped(case.name, name, reason) for name, reason in absent.items()]
 
 
@@ -203,10 +218,9 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
                     there[name] = workers.Worker(CONTESTANTS[name], folder, threads)
                 except workers.Failed as reason:
                     absent[name] = str(reason)
-            ports = {name: worker.ask(port_of) for name, worker in there.items()}
-            tell(f"{time.perf_counter() - began:4.0f} s  {model}: {len(ports)} contestants are ready")
+            tell(f"{time.perf_counter() - began:4.0f} s  {model}: {len(there)} contestants are ready")
             for case in (case for case in FORMS[form] if case.model == model):
-                rows += measure(case, ports, absent, texts, rounds)
+                rows += measure(case, there, absent, texts, rounds)
                 tell(f"{time.perf_counter() - began:4.0f} s  {case.name}: done")
             for worker in there.values():
                 worker.close()

@@ -41,7 +41,7 @@ def make_app(desk: Desk, *, hosts: Collection[str] = (), key: str = "") -> FastA
     for routes in (routes_tei, routes_openai, routes_own):
         app.include_router(routes.router)
     refusals.install(app)
-    app.add_middleware(Guard, limits=desk.limits, names=list(desk.shelf), hosts=hosts, key=key)
+    app.add_middleware(Guard, desk=desk, hosts=hosts, key=key)
     return app
 
 

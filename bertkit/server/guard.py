@@ -12,8 +12,8 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.server.limits import Limits
-from bertkit.server.refusals import Refused, response
+from bertkit.server.desk import Desk
+from bertkit.server.refusals import REASONS, Refused, response
 
 OPEN = ("/", "/health", "/ping", "/metrics")  # need no key when they are looked at: as in TEI
 PREFIX = "/models/"  # /models/NAME/embed asks NAME
@@ -23,13 +23,12 @@ LINGER = 8  # times the largest body are read and thrown away, so that the clien
 
 
 class Guard:
-    """An ASGI layer. hosts: allowed values of the Host header, all where there are none; names: of the models."""
+    """An ASGI layer. hosts: allowed values of the Host header, all where there are none."""
 
-    def __init__(
-        self, app: ASGIApp, limits: Limits, names: Collection[str], hosts: Collection[str] = (), key: str = ""
-    ) -> None:
-        self.app, self.limits, self.hosts, self.key = app, limits, frozenset(hosts), key.encode()
-        self.prefixes = {PREFIX + name + "/": name for name in sorted(names, key=len, reverse=True)}
+    def __init__(self, app: ASGIApp, desk: Desk, hosts: Collection[str] = (), key: str = "") -> None:
+        self.app, self.desk, self.hosts, self.key = app, desk, frozenset(hosts), key.encode()
+        self.limits = desk.limits
+        self.prefixes = {PREFIX + name + "/": name for name in sorted(desk.shelf, key=len, reverse=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or pass on with the body already read."""
@@ -54,6 +53,7 @@ class Guard:
             if body and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise Refused("type", "Expected request with `Content-Type: application/json`.")
         except Refused as refused:
+            self.desk.metrics.failed(REASONS[refused.why].tei)
             await response(refused, scope["path"])(scope, receive, told)
             return
         await self.app(scope, _replayed(body, receive), told)

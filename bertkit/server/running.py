@@ -13,6 +13,7 @@ from bertkit.errors import UserError
 from bertkit.server.desk import Desk
 
 KEEP_ALIVE = 30  # seconds an idle connection stays open
+FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -63,7 +64,7 @@ def server_of(app: FastAPI, desk: Desk) -> Server:
     """A server that has not begun."""
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
-        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=max(1, int(desk.limits.stop_seconds)),
+        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
     )  # fmt: skip
     return Server(config, desk)
 
@@ -71,4 +72,4 @@ def server_of(app: FastAPI, desk: Desk) -> Server:
 def run(app: FastAPI, desk: Desk, bound: socket.socket) -> None:
     """Serve until a signal comes."""
     server_of(app, desk).run([bound])
-    desk.queue.join(desk.limits.stop_seconds)
+    desk.queue.join(1)  # it is idle, or its time is up
