@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bertkit import layers as layer_choice
 from bertkit import machine
@@ -17,7 +16,7 @@ from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.batch import Batch, pack
-from bertkit.data.rows import Row, Windows, encode_rows
+from bertkit.data.rows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model.encoder import Encoded
 from bertkit.model.prepare import INT8, prepare
@@ -26,6 +25,7 @@ from bertkit.tasks import TASKS, make
 from bertkit.tasks.outputs import outputs_of
 from bertkit.tasks.task import Reading, Task
 from bertkit.telling import note
+from bertkit.text.encoding import Encoding
 
 TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
 POOLS = ("mean", "cls", "max", "none")
@@ -87,16 +87,26 @@ class Predictor:
         pool: mean, cls, max or none. Left out, it and `normalize` are as the folder's sentence-transformers files say,
         else the mean, of its own length.
         """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
+        if cut := sum(one.cut for one in found):
+            note(f"{cut} tokens were cut from texts longer than {self.config.max_tokens} tokens.")
+        return self.vectors(found, layers, pool, normalize)
+
+    def vectors(
+        self,
+        found: Sequence[Rows],
+        layers: str | Sequence[int] = "last",
+        pool: str = "",
+        normalize: bool | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Vectors of texts that are encoded already; else as `embed`."""
         if not pool:
             self.pooling.check()
         pool = pool or self.pooling.mode
         normalize = self.pooling.normalize and pool != "none" if normalize is None else normalize
         _check("pool", pool, POOLS)
         choice = layer_choice.choose(layers, self.config.depth)
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        found = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
-        if cut := sum(one.cut for one in found):
-            note(f"{cut} tokens were cut from texts longer than {self.config.max_tokens} tokens.")
         rows = [row for one in found for row in one.rows]
         whole = len(rows) == len(found)
 
@@ -119,31 +129,55 @@ class Predictor:
 
     def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
         """Guesses for every mask of a text: a list a mask of {token, score, id, text}, best first."""
+        return self.guesses(self.encode_masked([text]), top)[0]
+
+    def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
+        """Texts that have masks, each short enough to be seen whole; another is refused."""
         self.needs("words", "guess masked words")
         mask = self.tokenizer.mask_id
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
         spelled = self.tokenizer.id_to_token(mask) or "[MASK]"
-        text = text.replace("[MASK]", spelled) if spelled not in text else text
-        encoding = self.tokenizer.encode(text)
-        places = [i for i, piece in enumerate(encoding.ids) if piece == mask]
-        if not places:
-            raise UserError(f"The text has no {spelled}. Put {spelled} where a word should be guessed.")
-        if len(encoding) > self.config.max_tokens:
-            raise UserError(
-                f"The text has {len(encoding)} tokens; this model sees {self.config.max_tokens}. Shorten it."
+        found = self.tokenizer.encode_batch([t if spelled in t else t.replace("[MASK]", spelled) for t in texts])
+        for number, encoding in enumerate(found, 1):
+            which = f"Text {number}" if len(found) > 1 else "The text"
+            if mask not in encoding.ids:
+                raise UserError(f"{which} has no {spelled}. Put {spelled} where a word should be guessed.")
+            if len(encoding) > self.config.max_tokens:
+                raise UserError(
+                    f"{which} has {len(encoding)} tokens; this model sees {self.config.max_tokens}. Shorten it."
+                )
+        return found
+
+    def guesses(self, encodings: Sequence[Encoding], top: int = 5) -> list[list[list[dict[str, Any]]]]:
+        """For each text, for each of its masks, the best guesses."""
+        mask = self.tokenizer.mask_id
+        assert mask is not None  # or there would be no encodings with masks
+
+        def use(encoded: Encoded) -> list[tuple[list[float], list[int]]]:
+            batch = encoded.batch
+            hidden = batch.ids[: batch.tokens].eq(mask)
+            scores = self.model.ask("words", encoded, hidden.nonzero()[:, 0]).float().softmax(-1)
+            scores = scores[:, : self.tokenizer.size]  # further rows only pad the table
+            best = scores.topk(min(top, self.tokenizer.size), dim=-1)
+            counts = [int(part.sum()) for part in hidden.split(list(batch.lengths))]
+            packed = list(zip(best.values.split(counts), best.indices.split(counts)))
+            restored: list[Any] = [None] * len(packed)
+            for place, caller in enumerate(batch.order):
+                restored[caller] = tuple(part.tolist() for part in packed[place])
+            return restored
+
+        found = self.run([Row(one.ids, one.segments, (0, len(one))) for one in encodings], use)
+        filled = []
+        for encoding, (scores, pieces) in zip(encodings, found):
+            places = [place for place, piece in enumerate(encoding.ids) if piece == mask]
+            filled.append(
+                [
+                    [self._guess(encoding.ids, place, piece, score) for score, piece in zip(values, ids)]
+                    for place, values, ids in zip(places, scores, pieces)
+                ]
             )
-
-        def use(encoded: Encoded) -> list[Tensor]:
-            return [self.model.ask("words", encoded, torch.tensor(places, device=self.device)).float().softmax(-1)]
-
-        (scores,) = self.run([Row(encoding.ids, encoding.segments, (0, len(encoding)))], use)
-        scores = scores[:, : self.tokenizer.size]  # further rows only pad the table
-        best = scores.topk(min(top, self.tokenizer.size), dim=-1)
-        return [
-            [self._guess(encoding.ids, place, int(i), float(s)) for s, i in zip(values, ids)]
-            for place, values, ids in zip(places, best.values.tolist(), best.indices.tolist())
-        ]
+        return filled
 
     def _guess(self, ids: list[int], place: int, piece: int, score: float) -> dict[str, Any]:
         filled = [*ids[:place], piece, *ids[place + 1 :]]

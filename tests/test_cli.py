@@ -45,7 +45,7 @@ for words in ([], *([verb] for verb in VERBS)):
             cli.main()
         except SystemExit as leaving:
             assert not leaving.code, (words, leaving.code)
-    heavy = [name for name in ("torch", "numpy", "tokenizers", "pydantic", "rich") if name in sys.modules]
+    heavy = [name for name in ("torch", "numpy", "tokenizers", "pydantic", "rich", "fastapi") if name in sys.modules]
     shown[" ".join(words)] = [out.getvalue(), heavy]
 print(json.dumps(shown))
 """
@@ -58,6 +58,7 @@ def test_every_help_is_shown_without_importing_anything_heavy() -> None:
     assert shown.keys() == {"", *VERBS}
     for verb, (text, heavy) in shown.items():
         assert "torch" not in heavy and "tokenizers" not in heavy and "pydantic" not in heavy, (verb, heavy)
+        assert "fastapi" not in heavy, verb
         assert f"bertkit {verb}".strip() in text and "--help" in text
         if verb:
             assert all(option in text for option in ("--seed", "--threads", "--device", "--precision", "--config",

@@ -29,12 +29,13 @@ class Row:
 @dataclass(frozen=True)
 class Windows:
     """How long texts are read. side: the text of a pair that is read in windows, the other whole in each; the longer
-    of the two unless said."""
+    of the two unless said. from_start: what is cut is a text's beginning, not its end."""
 
     limit: int
     on_long: str = "window"
     overlap: int = 64
     side: int | None = None
+    from_start: bool = False
 
     def __post_init__(self) -> None:
         if self.on_long not in ON_LONG:
@@ -77,7 +78,7 @@ def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: 
             "Shorten it, or choose --on-long window or truncate."
         )
     if windows.on_long == "truncate":
-        short, cut = tokenizer.truncated(encoding, limit)
+        short, cut = tokenizer.truncated(encoding, limit, windows.from_start)
         core = tokenizer.windows_of(short, limit=limit, overlap=0)[0].core
         return Rows([Row(short.ids, short.segments, core, True, short)], len(short), cut)
     longer = int(encoding.sides.count(1) >= encoding.sides.count(0))

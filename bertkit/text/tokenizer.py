@@ -96,9 +96,9 @@ class Tokenizer:
         """Windows over text `side` (0 or 1) of a pair, else over the only text; each token is owned by one of them."""
         return cutting.windows_of(encoding, limit=limit, overlap=overlap, side=side)
 
-    def truncated(self, encoding: Encoding, limit: int) -> tuple[Encoding, int]:
-        """Cut to `limit` tokens from the end, the longer text of a pair first; also how many tokens were cut."""
-        return cutting.truncated(encoding, limit)
+    def truncated(self, encoding: Encoding, limit: int, from_start: bool = False) -> tuple[Encoding, int]:
+        """Cut to `limit` tokens, the longer text of a pair first; also how many tokens were cut."""
+        return cutting.truncated(encoding, limit, from_start)
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Text again, as near as the pieces allow."""

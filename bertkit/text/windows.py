@@ -35,10 +35,10 @@ def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -
     return windows
 
 
-def truncated(encoding: Encoding, limit: int) -> tuple[Encoding, int]:
+def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple[Encoding, int]:
     """The encoding cut to `limit` tokens, and how many were cut. Special tokens stay.
 
-    A pair loses from the longer text first until both are equal, then from both; always from the end.
+    A pair loses from the longer text first until both are equal, then from both; from the end unless `from_start`.
     """
     cut = len(encoding) - limit
     if cut <= 0:
@@ -49,12 +49,12 @@ def truncated(encoding: Encoding, limit: int) -> tuple[Encoding, int]:
         raise UserError(f"A limit of {limit} tokens has no room for the special tokens. Use at least {limit - room}.")
     keep = dict(zip((0, 1), _shares(first, second, room)))
     kept = []
-    for position, side in enumerate(encoding.sides):
+    for position, side in reversed([*enumerate(encoding.sides)]) if from_start else enumerate(encoding.sides):
         if side in keep:
             keep[side] -= 1
         if side not in keep or keep[side] >= 0:
             kept.append(position)
-    return encoding.picked(kept), cut
+    return encoding.picked(sorted(kept)), cut
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:

@@ -19,6 +19,7 @@ VERBS = {  # the order of `bertkit --help`
     "index": "Make own documents searchable.",
     "search": "The passages of an index nearest to a question.",
     "ask": "An answer cut out of own documents.",
+    "serve": "Models over HTTP, with a page to try them.",
     "seq2seq": "Train the Transformer on pairs of texts.",
     "rewrite": "Turn texts into others with a trained Transformer.",
     "learn": "Teach one of BERT's ancestors: n-gram, word2vec, GloVe, LSTM, ELMo …",

@@ -135,3 +135,12 @@ def test_no_window_is_needed_for_what_fits(tokenizer):
         (window,) = tokenizer.windows(line, limit=10_000, overlap=5)
         start, end = window.core
         assert [not special for special in window.encoding.special].count(True) == end - start
+
+
+def test_cutting_from_the_start_keeps_the_end_and_the_special_tokens(tokenizer):
+    encoding = tokenizer.encode(" ".join(ENGLISH))
+    short, cut = truncated(encoding, 10, from_start=True)
+    assert short.ids == [tokenizer.cls_id, *encoding.ids[-9:]] and cut == len(encoding) - 10
+    pair = tokenizer.encode("the", " ".join(ENGLISH))
+    kept, _ = truncated(pair, 12, from_start=True)
+    assert kept.ids[-6:] == pair.ids[-6:] and kept.sides.count(0) == pair.sides.count(0)

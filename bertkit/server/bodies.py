@@ -1,0 +1,214 @@
+"""What requests hold, as TEI, OpenAI and we spell it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, model_validator
+
+Ids = list[int]
+Direction = Literal["Left", "Right", "left", "right"]
+
+
+def _text(value: str) -> str:
+    """JSON can spell what is no text."""
+    if "\0" in value:
+        raise ValueError("a text has a NUL character: remove it")
+    if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+        raise ValueError("a text has half a character (a lone surrogate): send whole ones")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_text)]
+
+
+class Body(BaseModel):
+    """A request to TEI's routes. Unknown keys are left alone, as TEI does; `model` is ours."""
+
+    model_config = ConfigDict(strict=True)
+    model: str | None = None
+
+
+class Cut(Body):
+    """What to do with texts that are too long. truncate null: as the server was started, else in windows."""
+
+    truncate: bool | None = None
+    truncation_direction: Direction = "Right"
+
+
+class Prompted(BaseModel):
+    """A body that may name a prompt."""
+
+    prompt_name: str | None = None
+
+    @model_validator(mode="after")
+    def _no_prompts(self) -> Any:
+        if self.prompt_name is not None:
+            raise ValueError("prompt_name is given, but no prompts are kept here: put the prompt before the text")
+        return self
+
+
+class EmbedBody(Cut, Prompted):
+    """/embed."""
+
+    inputs: Text | Ids | list[Text | Ids]
+    normalize: bool = True
+    dimensions: int | None = Field(None, ge=1)
+
+    def listed(self) -> list[str | Ids]:
+        """One input an element."""
+        if isinstance(self.inputs, str):
+            return [self.inputs]
+        ids = [one for one in self.inputs if isinstance(one, int)]
+        return [ids] if ids else [one for one in self.inputs if not isinstance(one, int)]
+
+
+class PredictBody(Cut):
+    """/predict: a text, a pair [a, b], or a batch [[a], [a, b], …]."""
+
+    inputs: Text | list[Text] | list[list[Text]]
+    raw_scores: bool = False
+
+    @model_validator(mode="after")
+    def _one_or_two(self) -> PredictBody:
+        if isinstance(self.inputs, list):
+            flat = all(isinstance(one, str) for one in self.inputs)
+            if any(len(one) not in (1, 2) for one in ([self.inputs] if flat and self.inputs else self.inputs)):
+                raise ValueError("inputs must be a text, a pair of two texts, or a list of lists of one or two texts")
+        return self
+
+    @property
+    def single(self) -> bool:
+        """Whether this is one input and no batch."""
+        return isinstance(self.inputs, str) or (bool(self.inputs) and isinstance(self.inputs[0], str))
+
+    def listed(self) -> list[str | tuple[str, ...]]:
+        """One text or pair an element."""
+        rows: Any = [self.inputs] if self.single else self.inputs
+        return [one if isinstance(one, str) else one[0] if len(one) == 1 else tuple(one) for one in rows]
+
+
+class RerankBody(Cut):
+    """/rerank. label: ours, for models that classify pairs: the label whose probability is the score."""
+
+    query: Text
+    texts: list[Text]
+    raw_scores: bool = False
+    return_text: bool = False
+    label: str | None = None
+
+
+class Sentences(BaseModel):
+    """A text and those it is compared with."""
+
+    model_config = ConfigDict(strict=True)
+    source_sentence: Text
+    sentences: list[Text]
+
+
+class SimilarityParameters(Prompted):
+    """How /similarity reads long texts."""
+
+    model_config = ConfigDict(strict=True)
+    truncate: bool | None = None
+    truncation_direction: Direction = "Right"
+
+
+class SimilarityBody(Body):
+    """/similarity."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters | None = None
+
+
+class TokenizeBody(Body, Prompted):
+    """/tokenize."""
+
+    inputs: Text | list[Text]
+    add_special_tokens: bool = True
+
+
+class OpenAIBody(BaseModel):
+    """/v1/embeddings."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str
+    input: Text | Ids | list[Text] | list[Ids]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+
+    def listed(self) -> list[str | Ids]:
+        """One input an element; OpenAI refuses empty ones."""
+        single = isinstance(self.input, str) or any(isinstance(one, int) for one in self.input)
+        return [self.input] if single else list(self.input)  # type: ignore[list-item, arg-type]
+
+
+class OwnBody(Cut):
+    """A request to our own routes: a key that is not known is a mistake."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class FillBody(BaseModel):
+    """/fill. `text` is another word for `inputs`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str | None = None
+    inputs: Text | list[Text] = Field(validation_alias=AliasChoices("inputs", "text"))
+    top: int = Field(5, ge=1, le=100)
+
+
+class TagBody(OwnBody):
+    """/tag and /ner: a text, a list of texts, or a list of lists of words."""
+
+    inputs: Text | list[Text] | list[list[Text]] = Field(validation_alias=AliasChoices("inputs", "text"))
+
+
+class Question(BaseModel):
+    """A question and the text its answer is cut out of."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    question: Text
+    context: Text
+
+
+class AnswerBody(OwnBody):
+    """/answer and /qa: a question with its context, or `inputs` with one or several of these."""
+
+    question: Text | None = None
+    context: Text | None = None
+    inputs: Question | list[Question] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> AnswerBody:
+        plain = self.question is not None and self.context is not None
+        if plain == (self.inputs is not None) or (self.question is None) != (self.context is None):
+            raise ValueError("give question and context, or inputs with these")
+        return self
+
+    @property
+    def single(self) -> bool:
+        """Whether this is one question."""
+        return not isinstance(self.inputs, list)
+
+    def listed(self) -> list[dict[str, str]]:
+        """One question an element."""
+        rows = self.inputs if isinstance(self.inputs, list) else [self.inputs] if self.inputs else None
+        if rows is None:
+            return [{"question": self.question or "", "context": self.context or ""}]
+        return [one.model_dump() for one in rows]
+
+
+class Choices(BaseModel):
+    """A text and its continuations."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    text: Text
+    choices: list[Text] = Field(min_length=1, max_length=32)
+
+
+class ChooseBody(OwnBody):
+    """/choose: one question with its choices, or several."""
+
+    inputs: Choices | list[Choices]

@@ -1,0 +1,187 @@
+"""What a model can be asked for: each operation encodes its inputs, then computes their answers.
+
+Inputs of several requests come in one list; an answer each goes out, in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Row, Rows, Windows, encode_rows
+from bertkit.errors import UserError
+from bertkit.predictor import Predictor
+from bertkit.server.queue import Computed
+from bertkit.tasks import make
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.outputs import outputs_of
+from bertkit.tasks.task import Item, Task
+
+
+@dataclass(frozen=True)
+class How:
+    """What requests must agree in to be computed together."""
+
+    on_long: str = ""  # window, truncate or error; as in training unless said
+    from_start: bool = False  # what is cut of a long text is its beginning
+    specials: bool = True  # of tokenize: special tokens are shown
+    top: int = 5  # of fill: guesses a mask
+    guesses: int = 2_000  # of fill: masks times guesses of one text
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer; tokens: how many of the input's were seen, cut: how many were not."""
+
+    value: Any
+    tokens: int
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """encode: predictor, inputs, how → encoded; compute: predictor, encoded, how → an Answer each."""
+
+    encode: Callable[[Predictor, list[Any], How], Sequence[Any]]
+    compute: Callable[[Predictor, Any, How], list[Answer]]
+
+    def __call__(self, predictor: Predictor, inputs: list[Any], how: How) -> Computed:
+        """Both steps, timed."""
+        began = time.perf_counter()
+        encoded = self.encode(predictor, inputs, how)
+        middle = time.perf_counter()
+        answers = self.compute(predictor, encoded, how)
+        return Computed(answers, middle - began, time.perf_counter() - middle)
+
+
+def encode_texts(predictor: Predictor, inputs: list[Any], how: How) -> list[Rows]:
+    """Rows of texts; a list of numbers is a text that is encoded already, specials and all."""
+    windows = Windows(predictor.config.max_tokens, how.on_long or "window", from_start=how.from_start)
+    texts = iter(encode_rows(predictor.tokenizer, [one for one in inputs if isinstance(one, str)], None, windows))
+    return [next(texts) if isinstance(one, str) else _given(predictor, one, windows) for one in inputs]
+
+
+def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
+    size = min(predictor.tokenizer.size, predictor.config.vocabulary)
+    if wrong := next((one for one in ids if not 0 <= one < size), None):
+        raise UserError(
+            f"The id {wrong} is not of this model's vocabulary of {size} pieces. Send texts, or its own ids."
+        )
+    if len(ids) > windows.limit and windows.on_long != "truncate":
+        raise UserError(
+            f"An input has {len(ids)} ids; the model sees {windows.limit}. Send a text, which is read in windows, "
+            "or allow cutting with truncate."
+        )
+    kept = ids[-windows.limit :] if windows.from_start else ids[: windows.limit]
+    return Rows([Row(kept, None, (0, len(kept)))], len(kept), len(ids) - len(kept))
+
+
+def vectors(predictor: Predictor, encoded: list[Rows], how: How) -> list[Answer]:
+    """A vector a text, float32 (width,), as the model was made to give it."""
+    found = predictor.vectors(encoded)
+    return [Answer(_finite(vector), one.tokens, one.cut) for vector, one in zip(found, encoded, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A text's numbers: as the head gives them, and as the task tells them."""
+
+    raw: np.ndarray
+    said: dict[str, Any]
+
+
+def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[tuple[Task, Item]]:
+    """Inputs as the model's task reads them; two texts of a pair are a tuple."""
+    windows = replace(predictor.windows(how.on_long), from_start=how.from_start)
+    encoded = []
+    for task, same in _by_task(predictor, inputs):
+        encoded += [(task, item) for item in task.encode(task.wrap(same), predictor.tokenizer, windows)]
+    return encoded
+
+
+def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[Any]]]:
+    """A folder that was not made by us does not say whether it reads one text or two: it reads what it is given."""
+    task = predictor.task
+    if "task" in predictor.folder.about or task.name not in ("classify", "regress"):
+        return [(task, inputs)]
+    parts: list[tuple[Task, list[Any]]] = []
+    for one in inputs:
+        found = paired(task) if isinstance(one, tuple) else task
+        if not parts or parts[-1][0] != found:
+            parts.append((found, []))
+        parts[-1][1].append(one)
+    return parts
+
+
+def paired(task: Task) -> Task:
+    """The same task for pairs of texts."""
+    if isinstance(task, Classify):
+        return make("pair", labels=task.labels, options=dict(task.options))
+    return replace(task, options=task.options | {"paired": True})
+
+
+def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How) -> list[Answer]:
+    """What the task says of every input."""
+    task = predictor.task
+    if task.head:
+        predictor.needs(task.head, "predict")
+    outputs = outputs_of(predictor.model, task, [item for _, item in encoded], predictor.device)
+    return [
+        Answer(Scores(_finite(output), own.decode(item, output)), item.tokens, item.cut)
+        for (own, item), output in zip(encoded, outputs, strict=True)
+    ]
+
+
+def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
+    """Texts with masks."""
+    found = predictor.encode_masked(inputs)
+    for encoding in found:
+        masks = encoding.ids.count(predictor.tokenizer.mask_id or 0)
+        if masks * how.top > how.guesses:
+            raise UserError(f"{masks} masks with {how.top} guesses each are more than {how.guesses}. Ask for fewer.")
+    return found
+
+
+def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
+    """For every mask of a text the best guesses."""
+    found = predictor.guesses(encoded, how.top)
+    return [Answer(value, len(one)) for value, one in zip(found, encoded, strict=True)]
+
+
+def encode_whole(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
+    """Texts with their encodings, however long."""
+    return list(zip(inputs, predictor.tokenizer.encode_batch(inputs), strict=True))
+
+
+def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
+    """The tokens of a text as TEI tells them; `text` is the user's own characters."""
+    answers = []
+    for text, one in encoded:
+        shown = [
+            {
+                "id": number, "text": predictor.tokenizer.id_to_token(number) if special else text[start:stop],
+                "special": special, "start": None if special else start, "stop": None if special else stop,
+            }
+            for number, special, (start, stop) in zip(one.ids, one.special, one.offsets)
+            if how.specials or not special
+        ]  # fmt: skip
+        answers.append(Answer(shown, len(shown)))
+    return answers
+
+
+def _finite(numbers: np.ndarray) -> np.ndarray:
+    if not np.isfinite(numbers).all():
+        raise ArithmeticError("the model gave numbers that are none")
+    return numbers
+
+
+OPERATIONS = {
+    "embed": Operation(encode_texts, vectors),
+    "predict": Operation(encode_examples, predictions),
+    "fill": Operation(encode_masked, guesses),
+    "tokenize": Operation(encode_whole, pieces),
+}

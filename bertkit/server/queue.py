@@ -1,0 +1,156 @@
+"""The queue between the event loop and the model: bounded, and computed by one thread.
+
+Jobs with the same key that wait together are computed together. Nothing waits for company: while one batch is computed
+the next one gathers by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertkit.server.limits import Limits
+from bertkit.server.refusals import Refused
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Answers to inputs, in order, and the seconds that went into them."""
+
+    answers: list[Any]
+    tokenizing: float = 0.0
+    inferring: float = 0.0
+    waited: float = 0.0
+
+
+@dataclass(eq=False)
+class Job:
+    """The inputs of one request. key: what must be equal for jobs to be computed together; size: in characters."""
+
+    key: Hashable
+    inputs: Sequence[Any]
+    size: int
+    future: Future[Computed] = field(default_factory=Future)
+    began: float = field(default_factory=time.perf_counter)
+
+
+class Queue:
+    """Jobs on their way to `compute(key, inputs)`, which runs in one thread of its own after `prepare()`."""
+
+    def __init__(
+        self,
+        compute: Callable[[Any, list[Any]], Computed],
+        limits: Limits = Limits(),  # noqa: B008
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.compute, self.limits, self.prepare = compute, limits, prepare
+        self.closing = False
+        self._waiting: list[Job] = []
+        self._size = 0  # characters that wait
+        self._running = 0
+        self._speed = 50_000.0  # characters a second: a guess until the first batch is done
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="bertkit-compute", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is computed."""
+        with self._changed:
+            return not self._waiting and not self._running
+
+    @property
+    def alive(self) -> bool:
+        """Whether jobs are taken and computed."""
+        return self._thread.is_alive() and not self.closing
+
+    def submit(self, job: Job) -> None:
+        """Take a job, or refuse it at once: one rule for small and large requests."""
+        with self._changed:
+            if self.closing:
+                raise Refused("stopping", "The server is stopping.", retry=5)
+            full = len(self._waiting) >= self.limits.waiting
+            # A request that keeps to its own limits is never refused by an empty queue.
+            if full or (self._waiting and self._size + job.size > self.limits.waiting_characters):
+                raise Refused("busy", "The server is busy: its queue is full.", retry=self.patience())
+            self._waiting.append(job)
+            self._size += job.size
+            self._changed.notify()
+
+    def withdraw(self, job: Job) -> None:
+        """Forget a job nobody waits for any more, if it is not being computed yet."""
+        job.future.cancel()
+        with self._changed:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._size -= job.size
+
+    def patience(self) -> int:
+        """Seconds until what waits now is done, about."""
+        return max(1, min(60, math.ceil(self._size / self._speed)))
+
+    def close(self) -> None:
+        """Take no more jobs; those that were taken are still done."""
+        with self._changed:
+            self.closing = True
+            self._changed.notify()
+
+    def join(self, seconds: float | None = None) -> None:
+        """Close, and wait for the thread to end."""
+        self.close()
+        self._thread.join(seconds)
+
+    def _next(self) -> list[Job]:
+        """The oldest job and all that can be computed with it; none when the queue is closed and empty."""
+        with self._changed:
+            self._running = 0
+            self._changed.wait_for(lambda: self._waiting or self.closing)
+            if not self._waiting:
+                return []
+            first = self._waiting[0]
+            room = self.limits.together - first.size
+            chosen = [first]
+            for job in self._waiting[1:]:
+                if job.key == first.key and job.size <= room:
+                    chosen.append(job)
+                    room -= job.size
+            taken = set(chosen)
+            self._waiting = [job for job in self._waiting if job not in taken]
+            self._size -= sum(job.size for job in chosen)
+            self._running = len(chosen)
+            return chosen
+
+    def _work(self) -> None:
+        self.prepare()
+        while jobs := self._next():
+            began = time.perf_counter()
+            self._do([job for job in jobs if job.future.set_running_or_notify_cancel()], began)
+            speed = sum(job.size for job in jobs) / max(1e-6, time.perf_counter() - began)
+            self._speed += 0.2 * (speed - self._speed)
+        self._running = 0
+
+    def _do(self, jobs: list[Job], began: float) -> None:
+        """Compute jobs together; if that fails each by itself, so that a request's mistake is its own."""
+        if not jobs:
+            return
+        try:
+            done = self.compute(jobs[0].key, [one for job in jobs for one in job.inputs])
+        except BaseException as reason:  # a panic inside a library is no Exception, and must not end this thread
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._do([job], began)
+                return
+            jobs[0].future.set_exception(reason if isinstance(reason, Exception) else RuntimeError(type(reason)))
+            return
+        answers = iter(done.answers)
+        for job in jobs:
+            own = [next(answers) for _ in job.inputs]
+            job.future.set_result(Computed(own, done.tokenizing, done.inferring, began - job.began))

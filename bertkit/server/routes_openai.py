@@ -1,0 +1,72 @@
+"""OpenAI's routes for vectors, so that its clients need only another address."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from bertkit.server.bodies import OpenAIBody
+from bertkit.server.desk import reply
+from bertkit.server.refusals import Refused
+from bertkit.server.routes_tei import desk_of, shaped, stacked
+
+router = APIRouter(prefix="/v1")
+STARTED = int(time.time())
+
+
+def _encoded(vector: np.ndarray) -> str:
+    """float32, little-endian, in base64: what the official client asks for."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+FORMATS: dict[str, Callable[[np.ndarray], Any]] = {"float": np.ndarray.tolist, "base64": _encoded}
+
+
+@router.post("/embeddings")
+async def embeddings(body: OpenAIBody, request: Request) -> Response:
+    """A vector of length one a text."""
+    desk = desk_of(request)
+    model = desk.model(request, body.model, "embed")
+    inputs = body.listed()
+    if "" in inputs:
+        raise Refused("invalid", "An input is an empty string.", param="input")
+    asked = await desk.ask(request, model, "embed", inputs, desk.how())
+    vectors = shaped(stacked(asked), body.dimensions, True)
+    tokens = sum(answer.tokens for answer in asked.answers)
+    found = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": n, "embedding": FORMATS[body.encoding_format](vector)}
+            for n, vector in enumerate(vectors)
+        ],
+        "model": model.name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return reply(request, found, asked)
+
+
+@router.get("/models")
+async def models(request: Request) -> dict[str, Any]:
+    """Every model, with what it can do."""
+    return {"object": "list", "data": [_about(request, name) for name in desk_of(request).shelf]}
+
+
+@router.get("/models/{name:path}")
+async def model(name: str, request: Request) -> dict[str, Any]:
+    """One model."""
+    desk_of(request).shelf.pick(name, "tokenize")
+    return _about(request, name)
+
+
+def _about(request: Request, name: str) -> dict[str, Any]:
+    served = desk_of(request).shelf[name]
+    return {
+        "id": name, "object": "model", "created": STARTED, "owned_by": "bertkit",
+        "task": served.task or None, "abilities": list(served.abilities), "labels": list(served.labels),
+        "pairs": served.pairs,
+    }  # fmt: skip

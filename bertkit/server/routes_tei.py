@@ -1,0 +1,202 @@
+"""The routes of Hugging Face's text-embeddings-inference: its bodies, its answers, its headers."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, ValidationError
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+
+from bertkit.server.bodies import EmbedBody, PredictBody, RerankBody, SimilarityBody, TokenizeBody
+from bertkit.server.desk import Asked, Desk, reply
+from bertkit.server.operations import Scores
+from bertkit.server.refusals import Refused
+from bertkit.server.served import Served
+
+router = APIRouter()
+Kind = TypeVar("Kind", bound=BaseModel)  # Python 3.11 has no shorter way
+
+
+class Label(TypedDict):
+    """A label and its score."""
+
+    score: float
+    label: str
+
+
+class Ranked(TypedDict):
+    """A text's place in the list that was sent, and its score."""
+
+    index: int
+    score: float
+    text: str | None
+
+
+class Piece(TypedDict):
+    """A token; start and stop are characters of the text."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk of the app a request came to."""
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
+    """The first `dimensions` numbers of each vector, of length one if asked. vectors: (n, width)."""
+    if dimensions is not None and dimensions > vectors.shape[1]:
+        words = f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}."
+        raise Refused("invalid", words, param="dimensions")
+    vectors = vectors[:, :dimensions]
+    if not normalize:
+        return vectors
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def stacked(asked: Asked) -> np.ndarray:
+    """The vectors of a job: (n, width)."""
+    return np.stack([answer.value for answer in asked.answers])
+
+
+@router.post("/embed", response_model=list[list[float]])
+async def embed(body: EmbedBody, request: Request) -> Response:
+    """A vector a text."""
+    desk = desk_of(request)
+    model = desk.model(request, body.model, "embed")
+    how = desk.how(body.truncate, body.truncation_direction)
+    asked = await desk.ask(request, model, "embed", body.listed(), how)
+    return reply(request, shaped(stacked(asked), body.dimensions, body.normalize).tolist(), asked)
+
+
+@router.post("/predict", response_model=list[Label] | list[list[Label]])
+async def predict(body: PredictBody, request: Request) -> Response:
+    """Labels with their scores, best first. A model that gives numbers gives one 'label', its score the number."""
+    desk = desk_of(request)
+    model = desk.model(request, body.model, "predict")
+    inputs = body.listed()
+    for one in inputs:
+        if model.pairs is not None and model.pairs != isinstance(one, tuple):
+            wanted = "pairs of texts: [a, b], or [[a, b], …]" if model.pairs else "single texts: a, or [[a], [b], …]"
+            raise Refused("invalid", f"The model '{model.name}' reads {wanted}.")
+    how = desk.how(body.truncate, body.truncation_direction)
+    asked = await desk.ask(request, model, "predict", inputs, how)
+    found = [_labels(model, answer.value, body.raw_scores) for answer in asked.answers]
+    return reply(request, found[0] if body.single else found, asked)
+
+
+def _labels(model: Served, scores: Scores, raw: bool) -> list[Label]:
+    if "value" in scores.said:
+        return [Label(score=scores.said["value"], label=next(iter(model.labels), "value"))]
+    said = dict(zip(model.labels, scores.raw.tolist())) if raw else scores.said["scores"]
+    return [Label(score=said[name], label=name) for name in sorted(said, key=lambda name: -said[name])]
+
+
+@router.post("/rerank", response_model=list[Ranked])
+async def rerank(body: RerankBody, request: Request) -> Response:
+    """Texts by how well they answer a query: read together with it, or by cosine where the model gives vectors."""
+    desk = desk_of(request)
+    model = desk.model(request, body.model, "rerank")
+    how = desk.how(body.truncate, body.truncation_direction)
+    if "predict" in model.abilities:
+        if model.task == "pair" and body.label not in model.labels:
+            known = ", ".join(model.labels)
+            raise Refused("invalid", f"Which label's probability is the score? Send one as `label`: {known}.")
+        asked = await desk.ask(request, model, "predict", [(body.query, text) for text in body.texts], how)
+        scores = [_relevance(answer.value, body, model) for answer in asked.answers]
+    else:
+        asked = await desk.ask(request, model, "embed", [body.query, *body.texts], how, beside=1)
+        scores = _cosines(asked)
+    order = sorted(range(len(scores)), key=lambda n: -scores[n])
+    if "value" in getattr(asked.answers[0].value, "said", {}) and not body.raw_scores:
+        scores = (1 / (1 + np.exp(-np.clip(scores, -60, 60)))).tolist()  # after sorting: large numbers all become 1
+    ranked: list[dict[str, Any]] = [{"index": n, "score": scores[n]} for n in order]
+    if body.return_text:
+        ranked = [one | {"text": body.texts[one["index"]]} for one in ranked]
+    return reply(request, ranked, asked)
+
+
+def _relevance(scores: Scores, body: RerankBody, model: Served) -> float:
+    if "value" in scores.said:
+        return float(scores.said["value"])
+    place = model.labels.index(body.label or "")
+    return float(scores.raw[place]) if body.raw_scores else float(scores.said["scores"][body.label])
+
+
+def _cosines(asked: Asked) -> list[float]:
+    """Of the first vector with each of the others."""
+    vectors = shaped(stacked(asked), None, True)
+    return (vectors[1:] @ vectors[0]).tolist()
+
+
+@router.post("/similarity", response_model=list[float])
+async def similarity(body: SimilarityBody, request: Request) -> Response:
+    """How alike a text is to others: cosines."""
+    desk = desk_of(request)
+    model = desk.model(request, body.model, "similarity")
+    chosen = body.parameters
+    how = desk.how(chosen.truncate, chosen.truncation_direction) if chosen else desk.how()
+    texts = [body.inputs.source_sentence, *body.inputs.sentences]
+    asked = await desk.ask(request, model, "similarity", texts, how, beside=1)
+    return reply(request, _cosines(asked), asked)
+
+
+@router.post("/tokenize", response_model=list[list[Piece]])
+async def tokenize(body: TokenizeBody, request: Request) -> Response:
+    """The tokens of each text."""
+    desk = desk_of(request)
+    model = desk.model(request, body.model, "tokenize")
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    asked = await desk.ask(request, model, "tokenize", texts, desk.how(specials=body.add_special_tokens))
+    return reply(request, [answer.value for answer in asked.answers], asked)
+
+
+@router.post("/")
+async def either(body: dict[str, Any], request: Request) -> Response:
+    """/predict where the model can, else /embed: what clients call that know the server's address alone."""
+    desk = desk_of(request)
+    name = body.get("model")
+    model = desk.model(request, name if isinstance(name, str) else None, "embed")
+    if "predict" in model.abilities:
+        return await predict(_parsed(PredictBody, {**body, "model": model.name}), request)
+    return await embed(_parsed(EmbedBody, {**body, "model": model.name}), request)
+
+
+def _parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+
+
+@router.get("/info")
+async def info(request: Request, model: str | None = None) -> dict[str, Any]:
+    """The model and the server's limits; with several models the one named by path or `?model=`, else the first."""
+    desk = desk_of(request)
+    served = desk.model(request, model, "tokenize")
+    return served.info(desk.limits, desk.on_long) | {"models": list(desk.shelf)}
+
+
+@router.get("/health")
+@router.get("/ping", include_in_schema=False)
+async def health(request: Request) -> Response:
+    """200 while requests are taken."""
+    if not desk_of(request).queue.alive:
+        raise Refused("stopping", "unhealthy", retry=5)
+    return Response()
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> PlainTextResponse:
+    """Counts and times for Prometheus."""
+    desk = desk_of(request)
+    return PlainTextResponse(desk.metrics.text(len(desk.queue)), media_type="text/plain; version=0.0.4")

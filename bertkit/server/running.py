@@ -1,0 +1,75 @@
+"""The server as a process: its socket, its start, and its end."""
+
+from __future__ import annotations
+
+import socket
+import time
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from bertkit.errors import UserError
+from bertkit.server.desk import Desk
+
+KEEP_ALIVE = 30  # seconds an idle connection stays open
+FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet; 0 is any free port."""
+    if not 0 <= port <= 65535:
+        raise UserError(f"--port is {port}; it must be 0 (any free one) to 65535.")
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as reason:
+        raise UserError(f"--host is {host!r}, which is no address of this machine ({reason}).") from None
+    made = socket.socket(family, kind, proto)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+    except OSError as reason:
+        made.close()
+        raise UserError(f"{host}:{port} cannot be used ({reason.strerror}). Take another with --port.") from None
+    return made
+
+
+def address_of(bound: socket.socket) -> str:
+    """http://… of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """On the first signal to stop: no new work, /health says so, what was accepted is answered. On a second: leave."""
+
+    def __init__(self, config: uvicorn.Config, desk: Desk) -> None:
+        super().__init__(config)
+        self.desk = desk
+        self.until = 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What a signal does."""
+        self.force_exit = self.should_exit = bool(self.until)
+        self.until = time.monotonic() + self.desk.limits.stop_seconds
+        self.desk.queue.closing = True  # no lock here: the thread that a signal interrupts may hold it
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether it is time to leave."""
+        done = await super().on_tick(counter)
+        return done or bool(self.until and (self.desk.queue.idle or time.monotonic() > self.until))
+
+
+def server_of(app: FastAPI, desk: Desk) -> Server:
+    """A server that has not begun."""
+    config = uvicorn.Config(
+        app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
+        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
+    )  # fmt: skip
+    return Server(config, desk)
+
+
+def run(app: FastAPI, desk: Desk, bound: socket.socket) -> None:
+    """Serve until a signal comes."""
+    server_of(app, desk).run([bound])
+    desk.queue.join(1)  # it is idle, or its time is up
