@@ -126,6 +126,19 @@ def test_lower_layers_learn_at_a_smaller_rate(runs):
     assert len(set(rates.values())) == 4
 
 
+@pytest.mark.parametrize(("size", "share"), [(0.02, 1.0), (0.1, 1.0), (0.2, 2.0), (4.0, 10.0)])
+def test_word_vectors_larger_than_berts_take_larger_steps(runs, size, share):
+    files = toy.files(runs.folder, "classify")
+    run = Finetuning(FinetuneSettings(task="classify", model=str(runs.model), out=runs.folder / "words", **files))
+    assert run.model.config.init_std == 0.1
+    with torch.no_grad():
+        words = run.model.encoder.embeddings.words.weight
+        words.mul_(size / words.square().mean().sqrt())
+    assert run._layer_share("model.encoder.embeddings.words.weight") == share
+    assert run._layer_share("model.encoder.embeddings.norm.weight") == 1
+    assert run._layer_share("model.encoder.layers.0.attention.qkv.weight") == 1
+
+
 def test_reinitialised_layers_are_the_top_ones(runs):
     files = toy.files(runs.folder, "classify")
     run = Finetuning(
