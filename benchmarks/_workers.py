@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+
+from _harness import only_the_document, options, publish, wanted
 
 PATIENCE = 900.0  # seconds for one turn
 
@@ -110,3 +112,19 @@ def told(reason: BaseException) -> str:
     """An exception in one line."""
     lines = str(reason).strip().splitlines() or [""]
     return str(reason) if isinstance(reason, Failed) else f"{type(reason).__name__}: {lines[0]}"[:300]
+
+
+def compete(
+    name: str, about: str, contestants: Sequence[str], baseline: str, run: Callable[..., dict[str, Any]], *modules: str
+) -> None:
+    """A benchmark from its options to its document: `run(form, names, threads, rounds)` makes it.
+
+    modules: what the workers have imported before they start.
+    """
+    asked = options(about)
+    names = wanted(list(contestants), asked.only, baseline)
+    with only_the_document() as out:
+        use(*modules)
+        document = run(asked.form, names, asked.threads, asked.rounds)
+        recorded = {} if asked.form != "smoke" else {"results": None}
+        publish(name, document, as_json=asked.json, out=out, **recorded)

@@ -29,16 +29,12 @@ from _harness import (
     Row,
     machine,
     neat,
-    only_the_document,
-    options,
-    publish,
     row,
     skipped,
     take_turns,
     tell,
     texts_of,
     timed,
-    wanted,
     with_ratios,
 )
 from _models import CONVERSIONS, learn_vocabulary, make
@@ -237,13 +233,17 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
 
 
 def main() -> None:
-    asked = options(__doc__ or "")
-    names = wanted(list(CONTESTANTS), asked.only, BASELINE)
-    with only_the_document() as out:
-        workers.use("torch", "numpy", "transformers.models.bert.modeling_bert", "tokenizers")
-        document = run(asked.form, names, asked.threads, asked.rounds)
-        recorded = {} if asked.form != "smoke" else {"results": None}
-        publish("embed", document, as_json=asked.json, out=out, **recorded)
+    workers.compete(
+        "embed",
+        __doc__ or "",
+        list(CONTESTANTS),
+        BASELINE,
+        run,
+        "torch",
+        "numpy",
+        "transformers.models.bert.modeling_bert",
+        "tokenizers",
+    )
 
 
 if __name__ == "__main__":

@@ -24,16 +24,12 @@ from _harness import (
     PAUSE,
     Row,
     machine,
-    only_the_document,
-    options,
-    publish,
     row,
     skipped,
     take_turns,
     tell,
     texts_of,
     timed,
-    wanted,
     with_ratios,
 )
 from _models import SHAPES, learn_vocabulary, make
@@ -220,13 +216,9 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
 
 
 def main() -> None:
-    asked = options(__doc__ or "")
-    names = wanted(list(CONTESTANTS), asked.only, BASELINE)
-    with only_the_document() as out:
-        workers.use("torch", "numpy", "transformers", "tokenizers")
-        document = run(asked.form, names, asked.threads, asked.rounds)
-        recorded = {} if asked.form != "smoke" else {"results": None}
-        publish("finetune", document, as_json=asked.json, out=out, **recorded)
+    workers.compete(
+        "finetune", __doc__ or "", list(CONTESTANTS), BASELINE, run, "torch", "numpy", "transformers", "tokenizers"
+    )
 
 
 if __name__ == "__main__":

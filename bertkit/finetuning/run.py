@@ -158,7 +158,8 @@ class Finetuning:
     def _words_share(self) -> float:
         """Word vectors that grew larger than BERT's take larger steps: a rare word must be able to change its meaning.
 
-        Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained four points.
+        Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained three points,
+        on all 67,349 none (docs/results.md).
         """
         size = float(self.model.encoder.embeddings.words.weight.detach().float().square().mean().sqrt())
         return min(10.0, max(1.0, round(size / max(WORDS_LIKE_BERTS, self.model.config.init_std), 2)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -35,20 +35,20 @@ async def fill(body: FillBody, request: Request) -> Response:
 @router.post("/tag")
 async def tag(body: TagBody, request: Request) -> Response:
     """Words, their tags, and the entities they make."""
-    single = isinstance(body.inputs, str)
-    texts: list[Any] = [body.inputs] if isinstance(body.inputs, str) else list(body.inputs)
-    asked = await _asked(request, body, "tag", texts)
-    found = [answer.value.said for answer in asked.answers]
-    return reply(request, found[0] if single else found, asked)
+    return await _tagged(body, request, lambda said: said)
 
 
 @router.post("/ner")
 async def ner(body: TagBody, request: Request) -> Response:
     """The entities alone, as transformers' pipeline spells them."""
+    return await _tagged(body, request, lambda said: [_entity(one) for one in said["entities"]])
+
+
+async def _tagged(body: TagBody, request: Request, shown: Callable[[dict[str, Any]], Any]) -> Response:
     single = isinstance(body.inputs, str)
     texts: list[Any] = [body.inputs] if isinstance(body.inputs, str) else list(body.inputs)
     asked = await _asked(request, body, "tag", texts)
-    found = [[_entity(one) for one in answer.value.said["entities"]] for answer in asked.answers]
+    found = [shown(answer.value.said) for answer in asked.answers]
     return reply(request, found[0] if single else found, asked)
 
 

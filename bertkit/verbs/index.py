@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertkit.config import Common, option
+
+FIRST = 2000  # characters of a document, by which its language is told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +21,10 @@ class Settings(Common):
     files: tuple[Path, ...] = option(
         help="txt (an empty line between documents), jsonl, csv, parquet, or folders.", argument=True
     )
-    model: str = option("en", "Whose sentence vectors: embedded name, folder, or hub name.")
+    model: str = option(
+        "auto",
+        "Whose sentence vectors: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
+    )
     out: Path = option(Path("index"), "The index's folder.")
     passage: int = option(96, "Tokens of a passage, about: whole sentences up to this.")
     text: str = option("text", "Name (or number) of the text column.")
@@ -31,25 +38,40 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.predictor import Predictor
     from bertkit.searching.index import build
     from bertkit.searching.passages import read_passages
+    from bertkit.tasks import make
+    from bertkit.tasks.starting_model import LOOKED_AT, NO_LIMIT, starting_model, tell_unknown
     from bertkit.telling import track
 
     if settings.passage < 8:
         raise UserError(f"--passage is {settings.passage}; a passage has at least 8 tokens.")
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
-    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    task = make("classify")
+    some = task.wrap([text[:FIRST] for text in islice(_documents(settings), LOOKED_AT)])
+    model = starting_model(settings.model, task, some)
+    predictor = Predictor.load(model, settings.precision, settings.device)
+    tell_unknown(predictor.tokenizer, task.encode(some, predictor.tokenizer, NO_LIMIT), model)
     passages = read_passages(settings.files, predictor.tokenizer, settings.passage, settings.text, settings.encoding)
     start = time.perf_counter()
     facts = build(
-        predictor, settings.model, iter(track(passages, "indexing")), settings.out, passage=settings.passage
+        predictor, model, iter(track(passages, "indexing")), settings.out, passage=settings.passage
     )  # fmt: skip
     seconds = time.perf_counter() - start
-    return {"folder": str(settings.out), **facts, "seconds": round(seconds, 2)}
+    return {"folder": str(settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
+
+
+def _documents(settings: Settings) -> Iterator[str]:
+    from bertkit.data.readers import read_documents
+    from bertkit.errors import UserError
+
+    if any(str(path) == "-" for path in settings.files):
+        raise UserError("An index is made of files that can be read twice, not of what is piped in. Name a file.")
+    return read_documents(settings.files, text=settings.text, encoding=settings.encoding)
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """One line."""
     return [
         f"{result['folder']}: {result['passages']:,} passages of {result['files']:,} files, "
-        f"{result['tokens']:,} tokens, {result['seconds']} s"
+        f"{result['tokens']:,} tokens, vectors of {result['model']}, {result['seconds']} s"
     ]

@@ -152,3 +152,16 @@ def test_an_index_made_again_replaces_the_old_one(made, tmp_path):
     other.write_text("One sentence stands here alone.", "utf-8")
     index.run(index.Settings(files=(other,), model="en", out=out, threads=1))
     assert len(Index.open(out)) == 1
+
+
+def test_without_a_name_the_model_of_the_texts_language_is_taken_and_another_is_told(tmp_path, documents, notes):
+    chinese = tmp_path / "zh.txt"
+    chinese.write_text("今天下雨，我们在家看书。\n\n股票市场昨天上涨了。", "utf-8")
+    for path, model in ((documents, "en"), (chinese, "zh")):
+        assert index.run(index.Settings(files=(path,), out=tmp_path / model, threads=1))["model"] == model
+        assert Index.open(tmp_path / model).about["model"] == model
+    assert not [note for note in notes if "unknown" in note]
+    index.run(index.Settings(files=(chinese,), model="en", out=tmp_path / "wrong", threads=1))
+    assert [note for note in notes if "unknown to en" in note]
+    with pytest.raises(UserError, match="read twice"):
+        index.run(index.Settings(files=("-",), out=tmp_path / "pipe", threads=1))
