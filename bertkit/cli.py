@@ -90,12 +90,9 @@ def _parameter(f: Field[Any], kind: Any) -> inspect.Parameter:
     many = get_origin(kind) in (tuple, list)
     plain: Any = list[kind.__args__[0]] if many else kind
     if meta.get("argument"):
-        required = f.default is MISSING and f.default_factory is MISSING
         info: Any = typer.Argument(help=meta["help"], show_default=False)
-        wanted = plain if required else plain | None
-        default = inspect.Parameter.empty if required else None
         return inspect.Parameter(
-            f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Annotated[wanted, info]
+            f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[plain | None, info]
         )
     spelled = "--" + (meta.get("name") or f.name.replace("_", "-"))
     if kind is bool:

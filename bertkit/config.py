@@ -72,12 +72,19 @@ def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T
     if base is not None:
         return replace(base, **given)  # type: ignore[type-var]
     missing = [
-        f.name for f in known.values()
+        _spelled(f) for f in known.values()
         if f.name not in given and f.default is MISSING and f.default_factory is MISSING
     ]  # fmt: skip
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} must be given.")
     return cls(**given)
+
+
+def _spelled(f: dataclasses.Field[Any]) -> str:
+    """A setting as the command line shows it."""
+    if "help" not in f.metadata:
+        return f.name
+    return f.name.upper() if f.metadata["argument"] else "--" + (f.metadata["name"] or f.name.replace("_", "-"))
 
 
 def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:

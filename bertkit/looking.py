@@ -60,11 +60,14 @@ def _importance(predictor: Predictor, row: Row, special: list[bool]) -> tuple[di
     hide = next((n for n in (tokenizer.mask_id, tokenizer.unk_id, tokenizer.pad_id) if n is not None), 0)
     places = [n for n, is_special in enumerate(special) if not is_special]
     rows = [row] + [Row([*row.ids[:n], hide, *row.ids[n + 1 :]], row.segments, row.core) for n in places]
+    options = predictor.folder.about.get("options", {})
+    several, heat = options.get("multi_label"), options.get("temperature", 1.0)
     tells = "text" in model.heads and "text" not in model.untrained and len(predictor.folder.labels) > 1
 
     def use(encoded: Encoded) -> list[np.ndarray]:
         if tells:
-            found = model.ask("text", encoded).float().softmax(-1)
+            logits = model.ask("text", encoded).float()
+            found = logits.sigmoid() if several else (logits / heat).softmax(-1)
         else:
             found = torch.nn.functional.normalize(first_vectors(encoded, "mean").float(), dim=-1)
         return list(encoded.batch.restore(found).cpu().numpy())

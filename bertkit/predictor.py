@@ -206,6 +206,8 @@ class Predictor:
                 raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
             if name == "classify" and len(self.folder.labels) == 1:
                 name = "regress"
+            several = self.folder.raw_config.get("problem_type") == "multi_label_classification"
+            about = about | {"options": {"multi_label": True}} if name == "classify" and several else about
         task = make(
             name, labels=tuple(about.get("labels") or self.folder.labels), options=dict(about.get("options", {}))
         )

@@ -24,7 +24,7 @@ from bertkit.checkpoint.translate import (
     tensors_from,
     tensors_to,
 )
-from bertkit.checkpoint.weights import read_weights
+from bertkit.checkpoint.weights import INSIDE, read_weights, unwrapped
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.config import Config
 from bertkit.model.crf import Crf
@@ -57,6 +57,9 @@ class Folder:
         return architecture_for(FAMILIES[self.family], frozenset(self.model.heads))
 
 
+PROBLEMS = {"regress": "regression", "classify": "single_label_classification", "pair": "single_label_classification"}
+
+
 def read_folder(
     path: Path,
     *,
@@ -85,6 +88,8 @@ def read_folder(
         note(f"{where}: '{key}' asks for code from the folder to be run. bertkit runs none; it was ignored.")
         raw.pop(key)
     family = family_of(raw, where)
+    if family.base != INSIDE:
+        tensors = unwrapped(tensors, (INSIDE,))
     config = replace(config_from(raw, where), **(numbers or {}))
     about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
     pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
@@ -188,6 +193,13 @@ def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: 
         )
 
 
+def _problem(about: dict[str, Any]) -> str:
+    """What transformers calls the task: by it, its pipelines know whether scores add up to one."""
+    options = about.get("options")
+    several = isinstance(options, dict) and options.get("multi_label")
+    return "multi_label_classification" if several else PROBLEMS.get(about.get("task", ""), "")
+
+
 def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: str) -> None:
     """Load what is there; refuse a torn encoder; say which heads are new."""
     torn = [name for name in missing if name.startswith("encoder.")]
@@ -223,6 +235,10 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     ours = folder.tokenizer
     special = {"pad": ours.pad_id, "cls": ours.cls_id, "sep": ours.sep_id, "bos": ours.cls_id, "eos": ours.sep_id}
     raw |= {f"{k}_token_id": n for k, n in special.items() if n is not None and f"{k}_token_id" in raw}
+    if "text" not in folder.model.heads:
+        raw.pop("problem_type", None)
+    elif problem := _problem(folder.about):
+        raw["problem_type"] = problem
     if {"text", "token"} & set(folder.model.heads):
         raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}

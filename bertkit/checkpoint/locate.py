@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 from bertkit.errors import UserError, suggest
+from bertkit.telling import note
 
 EMBEDDED = Path(__file__).parent.parent / "models"
 # What is fetched from the hub: never code, never pickles where safetensors exist.
 WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors")
 PICKLED = ("pytorch_model.bin",)
+WEIGHTS = ("model.safetensors", *PICKLED)
 
 
 def embedded() -> list[str]:
@@ -23,6 +25,10 @@ def locate(name: str | Path) -> Path:
     path = Path(name)
     if str(name) in embedded():
         return EMBEDDED / str(name)
+    if path.is_file() and path.name in WEIGHTS:  # the folder is meant: config and tokenizer stand beside the weights
+        if path.name in PICKLED and (path.parent / WEIGHTS[0]).is_file():
+            note(f"{path.parent} has {WEIGHTS[0]} too; that is what is read.")
+        return path.parent
     if path.exists() or Path(f"{path}.index").is_file():
         return path
     if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not str(name).startswith((".", "/")):

@@ -112,7 +112,7 @@ def _plain_rotary(raw: dict[str, Any], where: str) -> dict[str, Any]:
 def config_to(config: Config, family: Family, architecture: str, keep: dict[str, Any] | None = None) -> dict[str, Any]:
     """Config → config.json, on top of what a loaded config.json said (`keep`)."""
     raw: dict[str, Any] = dict(family.written) | dict(keep or {})
-    for key in ("auto_map", "_name_or_path", "torch_dtype", "id2label", "label2id", "problem_type"):
+    for key in ("auto_map", "_name_or_path", "torch_dtype", "id2label", "label2id"):
         raw.pop(key, None)
     raw |= {"architectures": [architecture], "model_type": family.model_type, "dtype": "float32"}
     for ours, theirs in family.numbers.items():

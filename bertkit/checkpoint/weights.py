@@ -13,6 +13,7 @@ from bertkit.model.int8 import from_int8
 from bertkit.telling import note
 
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")  # left by DDP, torch.compile and DeepSpeed
+INSIDE = "model."  # left by Lightning and the like; but some families' own names begin so
 INT8, SCALE = "model.int8.safetensors", ".scale"  # whole numbers, and beside each matrix the scales of its rows
 NEVER_STORED = ("position_ids", "token_type_ids", "rotary_emb.inv_freq")  # buffers of older transformers
 
@@ -36,15 +37,21 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
 
 def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
     """Strip wrappers' prefixes, spell norms as weight and bias, drop buffers."""
-    for wrapper in WRAPPERS * 2:
-        if raw and all(key.startswith(wrapper) for key in raw):
-            note(f"Every tensor's name begins with '{wrapper}', which a training wrapper left; it was stripped.")
-            raw = {key.removeprefix(wrapper): tensor for key, tensor in raw.items()}
+    raw = unwrapped(raw, WRAPPERS * 2)
     renamed = {
         key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for key, tensor in raw.items()
     }
     return {key: tensor for key, tensor in renamed.items() if not key.endswith(NEVER_STORED)}
+
+
+def unwrapped(tensors: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
+    """The tensors without what a wrapper put before every name."""
+    for prefix in prefixes:
+        if tensors and all(key.startswith(prefix) for key in tensors):
+            note(f"Every tensor's name begins with '{prefix}', which a training wrapper left; it was stripped.")
+            tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
+    return tensors
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from bertkit.checkpoint.folder import Folder, write_folder
-from bertkit.checkpoint.json_file import read_json, write_json
 from bertkit.compress import measure
 from bertkit.compress.onnx_file import OnnxModel, quantize_onnx, runtime, write_onnx
 from bertkit.compress.padded import Padded
@@ -26,7 +25,6 @@ from bertkit.telling import note
 FILE = "model.onnx"
 MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
 POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
-PROBLEMS = {"regress": "regression", "classify": "single_label_classification", "pair": "single_label_classification"}
 
 
 def export(settings: ExportSettings) -> dict[str, Any]:
@@ -127,8 +125,6 @@ def _hf(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
         (path / "README.md").write_text(_card(folder), "utf-8")
         write_folder(path, folder, dtype=dtype)
         (path / "bertkit.json").unlink()
-        if problem := _problem(exact):
-            write_json(path / "config.json", read_json(path / "config.json") | {"problem_type": problem})
 
     write_new(s.out, fill)
     after = Predictor.load(s.out, s.precision, "cpu")
@@ -137,13 +133,6 @@ def _hf(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
         after.task.options.pop("temperature", None)
     return {"class": folder.architecture.name, "temperature_folded_in": heat,
             "compared": measure.side_by_side(s, before, after)}  # fmt: skip
-
-
-def _problem(model: Predictor) -> str:
-    if not measure.has_task(model):
-        return ""
-    several = model.task.options.get("multi_label")
-    return "multi_label_classification" if several else PROBLEMS.get(model.task.name, "")
 
 
 def _card(folder: Folder) -> str:

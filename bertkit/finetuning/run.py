@@ -101,7 +101,8 @@ class Finetuning:
             folder.model.heads["words"] = Head("words", config, 0, folder.model.encoder.chance)
         if not self.task.labels:
             folder.labels = ("value",) if s.task == "regress" else ()
-        folder.raw_config.pop("id2label", None)
+        for key in ("id2label", "problem_type"):  # those of another task
+            folder.raw_config.pop(key, None)
         folder.model.crf = Crf(len(self.task.labels)) if s.crf else None
         folder.pooling = self._pooling(folder.pooling) if s.task == "embed" else None
         return folder

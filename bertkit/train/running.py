@@ -66,7 +66,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         self.started = self.last_save = time.monotonic()
         if self.world.speaks:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
             self.lock = RunLock(self.path)
             self.lock.__enter__()
             self.metrics = MetricsLog(self.path / "metrics.jsonl")

@@ -13,7 +13,7 @@ from bertkit.config import Common, option
 class Settings(Common):
     """What `convert` needs."""
 
-    source: str = option(help="Google's checkpoint, a folder, or a hub name.", argument=True)
+    source: str = option(help="Google's checkpoint, a folder, its weights file, or a hub name.", argument=True)
     target: Path = option(help="The folder to write.", argument=True)
     exact_google: bool = option(False, "Keep Google's tanh GELU instead of the erf GELU that transformers uses.")
     part: str = option(
@@ -34,6 +34,8 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.errors import UserError
     from bertkit.train.saving import write_folder as write_safely
 
+    if settings.target.suffix in (".bin", ".safetensors"):
+        raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
     if settings.target.exists() and any(settings.target.iterdir() if settings.target.is_dir() else [1]):
         raise UserError(f"{settings.target} exists and is not empty. Choose another folder, or empty it.")
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
