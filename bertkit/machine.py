@@ -130,21 +130,29 @@ def has_fast_int8() -> bool:
     )
 
 
-def look(threads: int) -> dict[str, Any]:
-    """The machine as bertkit sees it, with its matrix speed measured for a moment."""
+LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")  # whose versions a model or a checkpoint may depend on
+
+
+def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
+    """bertkit's, Python's and these libraries' versions."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    import torch
-
     from bertkit import __version__
 
-    versions = {"bertkit": __version__, "python": platform.python_version()}
-    for name in ("torch", "numpy", "tokenizers", "safetensors", "scikit-learn", "pyarrow", "numba"):
+    found = {"bertkit": __version__, "python": platform.python_version()}
+    for name in names:
         try:
-            versions[name] = version(name)
+            found[name] = version(name)
         except PackageNotFoundError:
-            versions[name] = "not installed"
+            found[name] = "not installed"
+    return found
+
+
+def look(threads: int) -> dict[str, Any]:
+    """The machine as bertkit sees it, with its matrix speed measured for a moment."""
+    import torch
+
     return {
         "processor": _processor(),
         "cores": usable_cores(),
@@ -158,7 +166,7 @@ def look(threads: int) -> dict[str, Any]:
         "matmul_gflops": {
             name: matmul_speed(kind) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))
         },
-        "versions": versions,
+        "versions": versions((*LIBRARIES, "scikit-learn", "pyarrow", "numba")),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -184,6 +185,17 @@ def cut_facts(items: Sequence[Item]) -> dict[str, int]:
         "rows": len(items), "rows_cut": sum(item.cut > 0 for item in items),
         "tokens": sum(item.tokens + item.cut for item in items), "tokens_cut": sum(item.cut for item in items),
     }  # fmt: skip
+
+
+def digest(items: Sequence[Item]) -> str:
+    """Tells other rows from these."""
+    found = hashlib.sha256()
+    for item in items:
+        for row in item.rows:
+            found.update(np.asarray(row.ids, np.int32).tobytes())
+        answer = [getattr(item.example, key, None) for key in ("label", "answers")]
+        found.update(repr((answer, names_of(item.example))).encode())
+    return found.hexdigest()
 
 
 def label_counts(examples: Sequence[Any]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from bertkit.finetuning import data as rows_of_run
 from bertkit.tasks.classify import Classify
 from bertkit.telling import note
 from bertkit.train.metrics_log import read_metrics
-from bertkit.train.saving import atomic_write, write_folder
+from bertkit.train.saving import atomic_write, newest_generation, write_folder
 
 if TYPE_CHECKING:
     from bertkit.finetuning.run import Finetuning
@@ -71,6 +72,20 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         write_model(run, result)
         report(run, result)
     return result
+
+
+def already(run: Finetuning) -> dict[str, Any]:
+    """What a finished run said, and its model in place of the starting one; {} where there is something to do."""
+    s = run.settings
+    if not s.resume or not (s.out / "result.json").is_file() or newest_generation(s.out / "checkpoints"):
+        return {}
+    note(f"{s.out} is finished: nothing is left to train.")
+    run.folder = model_folder.read_folder(s.out)
+    run.folder.model.encoder.dtype = run.model.encoder.dtype
+    run.model = run.folder.model.to(run.world.device)
+    run.task.options |= run.folder.about["options"]
+    result: dict[str, Any] = json.loads((s.out / "result.json").read_text("utf-8"))
+    return result | {"errors": errors(run, *run.predictions(result["scored_on"]))}
 
 
 def calibrate(run: Finetuning) -> dict[str, Any]:
@@ -167,7 +182,9 @@ def write_model(run: Finetuning, result: dict[str, Any]) -> None:
     folder.about = {
         "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
         "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},
-        "base": s.model, "bertkit": __version__, "metrics": result["metrics"], "scored_on": result["scored_on"],
+        "calibration": {k: v for k, v in run.task.options.items() if k in ("temperature", "threshold", "abstain")},
+        "base": s.model, "bertkit": __version__, "versions": machine.versions(),
+        "metrics": result["metrics"], "scored_on": result["scored_on"],
         "data": {
             role: {"file": path.name, "sha256": _digest(path)}
             for role, path in (("train", s.train), ("dev", s.dev), ("test", s.test)) if path and path.is_file()
@@ -180,8 +197,6 @@ def write_model(run: Finetuning, result: dict[str, Any]) -> None:
 
 def report(run: Finetuning, result: dict[str, Any]) -> None:
     """`report.html` and `result.json`."""
-    import json
-
     from bertkit.report.finetuning import finetuning_report
 
     curves = read_metrics(run.settings.out / "metrics.jsonl")

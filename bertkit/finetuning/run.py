@@ -20,7 +20,8 @@ from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.rows import Windows
 from bertkit.errors import Stopped, UserError
 from bertkit.finetuning import data as rows_of_run
-from bertkit.finetuning.finish import finish, report
+from bertkit.finetuning.finish import already, finish, report
+from bertkit.finetuning.rates import Rates
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.model.crf import Crf
 from bertkit.model.heads import Head, Model
@@ -41,8 +42,6 @@ from bertkit.train.training import Training
 
 LEAST_STEPS = 300  # tiny sets need more passes: fewer steps are the main cause of failed fine-tuning
 MOST_PASSES = 20
-WORDS_LIKE_BERTS = 0.04  # the size (root mean square) of BERT's word vectors, which the usual rates are made for
-CRF_RATE = 1e-2  # a CRF's scores start from nothing and are compared with logits: at an encoder's rate they stay there
 
 
 class Finetuning:
@@ -135,36 +134,6 @@ class Finetuning:
                     f"{facts['tokens_cut'] / facts['tokens']:.1%} of the tokens."
                 )
 
-    def _rate(self) -> float:
-        """The peak rate: as given, else by width (narrow models learn faster); heads alone bear much more."""
-        if self.settings.lr:
-            return self.settings.lr
-        if self.settings.freeze:
-            return 2e-3
-        # 5e-5 for BERT-base. At width 256 six times that was seven points better on SST-2 (docs/results.md).
-        narrow = 768 / self.model.config.width
-        return 5e-5 * max(narrow, min(12.0, narrow**2))
-
-    def _layer_share(self, name: str) -> float:
-        """A parameter's share of the learning rate under layer-wise decay."""
-        decay, depth = self.settings.layer_decay, self.model.config.unique_layers
-        parts = name.split(".")
-        if "crf" in parts:
-            return CRF_RATE / self._rate()
-        if "encoder" not in parts:
-            return 1.0
-        number = int(parts[parts.index("layers") + 1]) if "layers" in parts else -1
-        return float(decay ** (depth - number)) * (self._words_share() if "words" in parts else 1.0)
-
-    def _words_share(self) -> float:
-        """Word vectors that grew larger than BERT's take larger steps: a rare word must be able to change its meaning.
-
-        Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained three points,
-        on all 67,349 none (docs/results.md).
-        """
-        size = float(self.model.encoder.embeddings.words.weight.detach().float().square().mean().sqrt())
-        return min(10.0, max(1.0, round(size / max(WORDS_LIKE_BERTS, self.model.config.init_std), 2)))
-
     def _steps(self, a_pass: int) -> int:
         s = self.settings
         if s.steps:
@@ -194,17 +163,25 @@ class Finetuning:
     def go(self) -> dict[str, Any]:
         """Train, keep the best, finish."""
         s = self.settings
+        if done := already(self):
+            self.result = done
+            return done
         feed = self._feed()
+        self.rates = Rates(s, self.model)
         loop = LoopSettings(
-            lr=self._rate(), warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
+            lr=self.rates.peak, warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
         )
         training = Training(
-            self._objective(), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world, scale=self._layer_share
+            self._objective(), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world, scale=self.rates.share
         )
-        about = {"model": repr(self.model.config), "labels": list(self.task.labels)}
-        with RunFolder(s.out, self.world, resume=s.resume) as run, Signals() as signals:
+        about = {
+            "model": repr(self.model.config), "labels": list(self.task.labels),
+            "set of training rows": rows_of_run.digest(self.items["train"]),
+        }  # fmt: skip
+        with RunFolder(s.out, self.world, resume=s.resume, overwrite=s.overwrite) as run, Signals() as signals:
             self._train(training, feed, run, signals, about)
             self.result = finish(self, run, training, feed)
+            run.forget()
         return self.result
 
     def _train(
@@ -212,6 +189,8 @@ class Finetuning:
     ) -> None:
         s = self.settings
         own = run.begin(training, s, about)
+        if s.steps and own:
+            training.steps = max(s.steps, training.done)
         self.best = float(own.get("best", -math.inf))
         self.best_step = int(own.get("best_step", 0))
         bad = int(own.get("bad", 0))
@@ -245,8 +224,7 @@ class Finetuning:
                     self.stopped = f"stopped after {s.minutes:g} minutes"
             stop = self.world.anywhere(bool(signals.asked))
             if stop or time.monotonic() - run.last_save > s.save_minutes * 60:
-                state = {"best": self.best, "best_step": self.best_step, "bad": bad}
-                run.save(training, about, state, {"best": self.best_weights or self._weights()})
+                self._save(run, training, about, bad)
             if stop:
                 raise Stopped(
                     signals.asked, f"saved at step {done} of {training.steps} in {s.out}; continue with --resume."
@@ -254,12 +232,17 @@ class Finetuning:
             if self.stopped:
                 note(self.stopped + ".")
                 break
+        self._save(run, training, about, bad)  # so that nothing is lost if what follows fails: a full disk, a signal
         if self.best_weights:
             self.model.load_state_dict(self.best_weights, strict=False)
         self.model.untrained = ()
         if s.language:
             del self.model.heads["words"]
         self.task.settle(self.model)
+
+    def _save(self, run: RunFolder, training: Training, about: dict[str, Any], bad: int) -> None:
+        state = {"best": self.best, "best_step": self.best_step, "bad": bad}
+        run.save(training, about, state, {"best": self.best_weights or self._weights()})
 
     def _fit_into_time(self, training: Training, seconds_a_step: float) -> None:
         """Steps for the time there is; where passes were asked for, never more than those, and fewer is told."""
@@ -312,7 +295,7 @@ class Finetuning:
         s = self.settings
         precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
         labels = f"{len(self.task.labels)} labels, " if self.task.labels else ""
-        share = 1.0 if s.freeze else self._words_share()
+        share = self.rates.words
         words = f" (word vectors {share * training.settings.lr:.2e})" if share > 1 else ""
         note(
             f"{s.task} from {s.model}: {len(self.items['train']):,} rows, {labels}{training.steps:,} steps of "

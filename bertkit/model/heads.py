@@ -84,7 +84,9 @@ class Head(nn.Module):
         """x: (…, width) → (…, outputs). The word head needs the word vectors (vocabulary, width) it is tied to."""
         x = self.vectors(x)
         if self.out is not None:
-            return self.out(x)
+            return self.out(
+                x.float()
+            )  # few numbers, of the user's own scale: bf16 knows 2008 and 2016, no year between
         weight = self.decoder if self.decoder is not None else words
         assert weight is not None
         return F.linear(x, weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))

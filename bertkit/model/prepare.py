@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from bertkit.errors import UserError
 from bertkit.machine import has_fast_bf16
 from bertkit.model.encoder import FeedForward
-from bertkit.model.heads import Model, Transform
+from bertkit.model.heads import Head, Model, Transform
 from bertkit.model.int8 import Int8Linear
 from bertkit.model.layers import ACTIVATION, Linear
 
@@ -87,6 +87,8 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
 
 def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
     for name, child in list(module.named_children()):
+        if isinstance(module, Head) and name == "out":
+            continue  # a head's last map stays float32
         if isinstance(child, Linear):
             setattr(module, name, make(child))
         else:

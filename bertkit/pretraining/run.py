@@ -44,7 +44,8 @@ class _Run(LongRun):
         steps = budget(s, s.batch_tokens) or FIRST_GUESS
         self.feed = make_feed(built, steps, world)
         training = Training(built.objective, self.feed, steps, s.loop, s.seed, world)
-        about = {"tokenizer": built.store.fingerprint, "model": _identity(built)}
+        text = built.store.facts["files"]["tokens.bin"]["sha256"]
+        about = {"tokenizer": built.store.fingerprint, "model": _identity(built), "store": text}
         super().__init__(s, training, self.feed, run, signals, about)
         self.evaluation = self._evaluation()
 
@@ -104,7 +105,10 @@ class _Run(LongRun):
                 "trained": f"{self.training.done:,} steps, {self.tokens:,} tokens, {seconds / 3600:.2f} hours",
                 **{key: f"{value:.4g}" for key, value in self.found.items()},
             }
-            folder.about |= {"preset": self.settings.preset, "result": result}
+            folder.about |= {
+                "labels": [], "preset": self.settings.preset, "result": result, "versions": machine.versions(),
+                "data": {"store": {"file": self.built.store.folder.name, "sha256": self.about["store"]}},
+            }  # fmt: skip
             target = self.settings.out / name
             final = self._with(folder, weights.get("average", weights["weights"]))
             write_folder(target, lambda path, f=final: model_folder.write_folder(path, f))  # type: ignore[misc]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -11,7 +13,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from bertkit.config import to_plain, to_toml
+from bertkit.config import read_toml, to_plain, to_toml
 from bertkit.errors import Stopped, UserError
 from bertkit.telling import note
 from bertkit.train.lock import RunLock
@@ -19,6 +21,8 @@ from bertkit.train.metrics_log import MetricsLog
 from bertkit.train.saving import atomic_write, newest_generation, save_generation
 from bertkit.train.training import Training
 from bertkit.train.world import World
+
+NO_MATTER = {"resume", "overwrite", "out", "save_minutes", "log_every", "lang"}  # settings that change no number
 
 
 class Signals:
@@ -58,8 +62,8 @@ class RunFolder:
     machine's mood (seconds, memory) is in timing.jsonl.
     """
 
-    def __init__(self, path: Path, world: World, *, resume: bool) -> None:
-        self.path, self.world, self.resume = path, world, resume
+    def __init__(self, path: Path, world: World, *, resume: bool, overwrite: bool = False) -> None:
+        self.path, self.world, self.resume, self.overwrite = path, world, resume, overwrite
         self.checkpoints = path / "checkpoints"
         self.seconds = 0.0  # spent in earlier sittings
 
@@ -88,12 +92,17 @@ class RunFolder:
 
         `self.generation` is the checkpoint the run goes on from, if any.
         """
+        if self.overwrite and not self.resume:
+            self.forget()
         newest = self.generation = newest_generation(self.checkpoints)
         if newest is not None and not self.resume:
             raise UserError(
                 f"{self.path} holds a run saved at step {newest.step}. "
                 "Continue it with --resume, or choose another --out."
             )
+        if newest is None and not self.overwrite and (self.path / "config.json").is_file():
+            other = ", or replace it with --overwrite" if hasattr(settings, "overwrite") else ""
+            raise UserError(f"{self.path} holds a finished model. Choose another --out{other}.")
         if newest is None:
             if self.resume and self.world.speaks:
                 note(f"{self.path} holds no checkpoint yet: starting from the first step.")
@@ -106,14 +115,34 @@ class RunFolder:
             if key in newest.about and newest.about[key] != value:
                 raise UserError(
                     f"{self.path}: the run was saved with another {key} than it is now. Continue with the same, "
-                    "or start a new run with --init."
+                    "or start a new run in another --out."
                 )
         training.load(newest.tensors, newest.values["training"])
         self.seconds = float(newest.values["seconds"])
         if self.world.speaks:
+            self._tell_changed(settings)
             self.metrics.truncate(int(newest.values["metrics"]))
             note(f"Resuming {self.path} after step {training.done} of {training.steps}.")
         return dict(newest.values["own"])
+
+    def _tell_changed(self, settings: Any) -> None:
+        """Other settings than the run was begun with are the user's right, but then it is another run."""
+        path, now = self.path / "run.toml", to_toml(to_plain(settings))
+        before, after = read_toml(path) if path.is_file() else {}, tomllib.loads(now)
+        changed = [
+            f"{key} = {after.get(key)!r} (was {before.get(key)!r})" for key in sorted({*before, *after} - NO_MATTER)
+            if before.get(key) != after.get(key)
+        ]  # fmt: skip
+        if before and changed:
+            note(f"Other settings from here on than the run was begun with: {', '.join(changed)}.")
+        atomic_write(path, now)
+
+    def forget(self) -> None:
+        """Leave no checkpoint behind: the run is finished, or begins anew."""
+        if self.world.speaks:
+            shutil.rmtree(self.checkpoints)
+            self.checkpoints.mkdir()
+        self.world.wait()
 
     def save(
         self,

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Collection, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bertkit import machine
 from bertkit.errors import UserError
 from bertkit.telling import note
 from bertkit.train import durable, tensor_file
@@ -79,7 +78,7 @@ def save_generation(
                 name = f"{stem}.safetensors"
                 written[name] = tensor_file.write(staging / name, group)
             files = {name: {"sha256": digest, "bytes": size} for name, (digest, size) in written.items()}
-            manifest = {"format": FORMAT, "step": step, "files": files, "versions": _versions(), "about": facts}
+            manifest = {"format": FORMAT, "step": step, "files": files, "versions": machine.versions(), "about": facts}
             durable.write_file(staging / MANIFEST, [sealed(manifest)])
             durable.sync_folder(staging)
             path, is_there = _place(folder, step, manifest)
@@ -154,13 +153,3 @@ def _check_keys(values: object, where: str) -> None:
     elif isinstance(values, list | tuple):
         for value in values:
             _check_keys(value, where)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("bertkit", "torch", "numpy", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found

@@ -41,7 +41,8 @@ def same(folder: Path, whole: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "_forward_module."]
+    "prefix",
+    ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "_forward_module.", "model.", "module.model."],
 )
 def test_a_training_wrappers_prefix_is_stripped_and_told(prefix: str, folder: Path, whole: Path, notes) -> None:
     save_file({prefix + k: v for k, v in folders.tensors_of(whole).items()}, folder / "model.safetensors")

@@ -112,3 +112,63 @@ def test_a_stopped_run_is_not_overwritten_and_not_continued_with_other_labels(ru
         go("classify", runs, "kept")
     with pytest.raises(UserError, match="another labels"):
         go("classify", runs, "kept", resume=True, labels="spam,ham")
+
+
+def test_a_finished_run_is_kept_and_resuming_it_trains_nothing(runs, notes):
+    out = go("classify", runs, "finished")
+    before, told = fingerprint(out), json.loads((out / "bertkit.json").read_text("utf-8"))
+    assert (out / "checkpoints").is_dir() and not list((out / "checkpoints").iterdir())
+    with pytest.raises(UserError, match="holds a finished model.*--overwrite"):
+        go("regress", runs, "finished")
+    notes.clear()
+    go("classify", runs, "finished", resume=True)
+    assert fingerprint(out) == before and any("nothing is left to train" in note for note in notes)
+    assert json.loads((out / "bertkit.json").read_text("utf-8")) == told
+    go("classify", runs, "finished", overwrite=True, seed=3)
+    assert fingerprint(out) != before
+
+
+def test_a_begun_run_can_be_thrown_away(runs, monkeypatch):
+    whole = fingerprint(go("classify", runs, "whole-anew"))
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "anew", seed=5)
+    assert fingerprint(go("classify", runs, "anew", overwrite=True)) == whole
+
+
+def test_a_crash_after_the_last_step_loses_no_step(runs, monkeypatch):
+    whole = fingerprint(go("classify", runs, "whole-crash"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "finish", full)
+        with pytest.raises(OSError):
+            go("classify", runs, "crash")
+    monkeypatch.setattr(module, "status", lambda message: pytest.fail(f"trained again: {message}"))
+    assert fingerprint(go("classify", runs, "crash", resume=True)) == whole
+
+
+def test_seeds_that_are_finished_are_not_trained_again(runs, monkeypatch):
+    out = go("classify", runs, "seeds-kept", seeds=2)
+    before = fingerprint(out)
+    monkeypatch.setattr(module, "status", lambda message: pytest.fail(f"trained again: {message}"))
+    assert fingerprint(go("classify", runs, "seeds-kept", seeds=2, resume=True)) == before
+
+
+def test_other_rows_are_refused_other_numbers_told_and_the_end_can_be_moved(runs, monkeypatch, notes):
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "changed")
+    other = toy.write(runs.folder / "other-rows.csv", toy.messages(40, seed=9))
+    with pytest.raises(UserError, match="another set of training rows"):
+        go("classify", runs, "changed", resume=True, train=other)
+    notes.clear()
+    out = go("classify", runs, "changed", resume=True, batch=4, lr=1e-3, steps=8)
+    told = next(note for note in notes if "Other settings from here on" in note)
+    assert "batch = 4 (was 8)" in told and "lr = 0.001 (was 0.003)" in told and "steps = 8 (was 6)" in told
+    assert json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"] == 8
+    assert "batch = 4" in (out / "run.toml").read_text("utf-8")

@@ -15,6 +15,7 @@ from bertkit.checkpoint.folder import read_folder
 from bertkit.data.rows import Windows
 from bertkit.finetuning import repeat
 from bertkit.finetuning.data import Split
+from bertkit.finetuning.rates import Rates
 from bertkit.finetuning.run import Finetuning
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.objectives.supervised import Supervised
@@ -92,7 +93,7 @@ def test_tiny_sets_get_enough_steps_and_a_rate_by_width(runs):
     run = Finetuning(settings)
     assert run._steps(2) == 40  # twenty passes are the most
     assert run._steps(100) == 300 and run._steps(1000) == 3000
-    assert run._rate() == pytest.approx(5e-5 * 768 / 32)
+    assert Rates(run.settings, run.model).peak == pytest.approx(5e-5 * 768 / 32)
 
 
 def test_a_frozen_encoder_is_left_untouched_and_the_head_still_learns(runs):
@@ -112,7 +113,9 @@ def test_lower_layers_learn_at_a_smaller_rate(runs):
     )
     run = Finetuning(settings)
     objective = Supervised(run.model, run.task)
-    optimizers = make_optimizers(objective, decay=0.0, betas=(0.9, 0.999), eps=1e-8, scale=run._layer_share)
+    optimizers = make_optimizers(
+        objective, decay=0.0, betas=(0.9, 0.999), eps=1e-8, scale=Rates(run.settings, run.model).share
+    )
     set_rate(optimizers, 1.0)
     names = {id(p): name for name, p in objective.named_parameters()}
     rates = {names[id(p)]: group["lr"] for group in optimizers[0].param_groups for p in group["params"]}
@@ -134,9 +137,10 @@ def test_word_vectors_larger_than_berts_take_larger_steps(runs, size, share):
     with torch.no_grad():
         words = run.model.encoder.embeddings.words.weight
         words.mul_(size / words.square().mean().sqrt())
-    assert run._layer_share("model.encoder.embeddings.words.weight") == share
-    assert run._layer_share("model.encoder.embeddings.norm.weight") == 1
-    assert run._layer_share("model.encoder.layers.0.attention.qkv.weight") == 1
+    rates = Rates(run.settings, run.model)
+    assert rates.share("model.encoder.embeddings.words.weight") == share
+    assert rates.share("model.encoder.embeddings.norm.weight") == 1
+    assert rates.share("model.encoder.layers.0.attention.qkv.weight") == 1
 
 
 def test_reinitialised_layers_are_the_top_ones(runs):
@@ -266,3 +270,39 @@ def test_rows_in_memory_need_no_file(runs):
 
 def test_windows_are_remembered_with_the_model(runs):
     assert runs("classify").windows() == Windows(64, "window", 16)
+
+
+def test_numbers_of_a_large_scale_survive_bf16(runs):
+    """bf16 knows 2008 and 2016 and no year between: the head's last map must be computed in float32."""
+    rows = [row | {"label": 2000 + row["label"] / 10} for row in toy.numbers(60)]
+    files = {role: toy.write(runs.folder / f"years-{role}.csv", rows) for role in ("train", "dev")}
+    run = runs.tune("regress", "years", **files, precision="bf16", steps=60)
+    said = {round(one["value"], 2) for one in run.predict([row["text"] for row in rows])}
+    assert len(said) > 20
+    assert run.result["metrics"]["spearman"] > 0.8
+    last = [row for row in read_metrics(runs.folder / "years/metrics.jsonl") if row.get("eval")][-1]
+    assert run.result["metrics"]["spearman"] == pytest.approx(last["spearman"], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("case", "problem"),
+    [("classify", "single_label_classification"), ("multi-label", "multi_label_classification"),
+     ("regress", "regression"), ("tag", None)],
+)  # fmt: skip
+def test_the_folder_says_what_kind_of_scores_it_has(case, problem, runs):
+    runs(case)
+    out = runs.folder / f"run-{case}"
+    config, about = (json.loads((out / name).read_text("utf-8")) for name in ("config.json", "bertkit.json"))
+    assert config.get("problem_type") == problem
+    assert {"bertkit", "python", "torch", "tokenizers"} <= about["versions"].keys()
+    assert about["calibration"] == ({"temperature": about["options"]["temperature"]} if case == "classify" else {})
+    assert len(about["data"]["train"]["sha256"]) == 64
+
+
+def test_a_multi_label_folder_of_transformers_answers_with_several_labels(runs, tmp_path):
+    runs("multi-label")
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((runs.folder / "run-multi-label" / name).read_bytes())
+    text = "the winner of the prize"
+    ours, bare = (bertkit.load(str(f), precision="fp32") for f in (runs.folder / "run-multi-label", tmp_path))
+    assert bare.predict(text)[0]["scores"] == pytest.approx(ours.predict(text)[0]["scores"])
