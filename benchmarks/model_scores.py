@@ -1,9 +1,10 @@
 """What a pretrained model is worth: fine-tuned dev scores, the median over seeds, beside the same shape untrained.
 
-    python benchmarks/model_scores.py --model en [--tasks SST-2,MRPC] [--seeds 5] [--random] [--most N] [--json]
+    python benchmarks/model_scores.py --model en [--tasks MRPC] [--seeds 5] [--random] [--most N] [--quick] [--json]
 
 Needs the real data sets beside the project. Each task is fine-tuned as `bertkit finetune` does by itself; the numbers
 that differ are in PASSES. `--random` starts from random weights of the same shape instead. `--most` caps the rows.
+`--quick` is one seed on 480 rows of SST-2: whether it runs, not what it is worth.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def score(name: str, model: str, rows: dict[str, list[Any]], seed: int, lr: floa
 
 def main() -> None:
     mine = own_options()
-    chosen = options(__doc__ or "", forms=())
+    chosen = options(__doc__ or "", forms=("quick",))
+    if chosen.form == "quick":
+        mine.tasks, mine.seeds, mine.most = "SST-2", 1, 480
     if not DATA.is_dir():
         raise SystemExit("The real data sets are not beside this project (../shared/data).")
     rows = []

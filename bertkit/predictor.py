@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -206,6 +207,9 @@ class Predictor:
                 raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
             if name == "classify" and len(self.folder.labels) == 1:
                 name = "regress"
+            if name in ("classify", "tag") and all(re.fullmatch(r"LABEL_\d+", label) for label in self.folder.labels):
+                note(f"{self.folder.name} names no labels, so {self.folder.labels[0]} … stand for them: write id2label "
+                     "into its config.json.")  # fmt: skip
             several = self.folder.raw_config.get("problem_type") == "multi_label_classification"
             about = about | {"options": {"multi_label": True}} if name == "classify" and several else about
         task = make(

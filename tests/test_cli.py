@@ -242,3 +242,13 @@ def test_the_reference_is_what_the_settings_say() -> None:
     assert done.returncode == 0, done.stderr
     there = (root / "docs/cli.md").read_text("utf-8")
     assert there == done.stdout, "docs/cli.md is out of date: run python docs/make_cli.py"
+
+
+def test_a_run_is_repeated_by_its_run_toml_alone(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    rows = written(tmp_path, "rows.csv", "text,label\n" + "".join(f"cat {n},x\nsea {n},y\n" for n in range(20)))
+    first = run("finetune", "classify", "--train", rows, "--model", model, "--out", tmp_path / "a", "--steps", 2)
+    again = run("finetune", "--config", tmp_path / "a/run.toml", "--out", tmp_path / "b")
+    assert first.code == again.code == 0
+    weights = [(tmp_path / out / "model.safetensors").read_bytes() for out in "ab"]
+    assert weights[0] == weights[1]
+    assert "TASK" in run("finetune", "--train", rows).err

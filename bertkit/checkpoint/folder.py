@@ -57,6 +57,12 @@ class Folder:
         return architecture_for(FAMILIES[self.family], frozenset(self.model.heads))
 
 
+GOOGLES_GELU = {
+    True: "Read from a checkpoint of Google's. GELU is computed in its exact (erf) form, as in transformers' own "
+    "conversions; Google's code computed the tanh form, which `bertkit convert --exact-google` keeps.",
+    False: "Read from a checkpoint of Google's, with its own (tanh) form of GELU.",
+}
+UNNAMED = ("LABEL_0", "LABEL_1")
 PROBLEMS = {"regress": "regression", "classify": "single_label_classification", "pair": "single_label_classification"}
 
 
@@ -92,6 +98,8 @@ def read_folder(
         tensors = unwrapped(tensors, (INSIDE,))
     config = replace(config_from(raw, where), **(numbers or {}))
     about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
+    if is_google(path):
+        about = {"notes": [GOOGLES_GELU[raw["hidden_act"] == "gelu"]]}
     pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
     if pooling and not about:
         about = {"task": "embed", "options": {"pool": pooling.mode}}
@@ -174,7 +182,7 @@ def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) 
 def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
     table = raw.get("id2label")
     if not isinstance(table, dict) or not table:
-        return ("LABEL_0", "LABEL_1")  # what transformers assumes of a config without labels
+        return UNNAMED  # what transformers assumes of a config without labels
     try:
         return tuple(str(table[key]) for key in sorted(table, key=int))
     except (ValueError, TypeError):
@@ -247,7 +255,8 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     for name, value in (("config.json", raw), ("bertkit.json", about)):
         write_json(path / name, value)
     if folder.pooling is not None and not folder.pooling.refused:
-        limit = folder.about.get("windows", {}).get("limit", folder.model.config.max_tokens)
+        limit = folder.about.get("windows", {}).get("limit") or folder.pooling.max_tokens
+        limit = limit or folder.model.config.max_tokens
         write_pooling(path, folder.pooling, folder.model.config.width, limit)
     if not (path / "README.md").exists():
         pooled = folder.pooling.mode if folder.pooling and not folder.pooling.refused else ""

@@ -31,6 +31,9 @@ def locate(name: str | Path) -> Path:
         return path.parent
     if path.exists() or Path(f"{path}.index").is_file():
         return path
+    if path.parent.name and path.parent.is_dir() and not path.is_absolute():  # a folder of the user's is meant
+        there = sorted(one.name for one in path.parent.iterdir() if one.is_dir()) or ["nothing"]
+        raise UserError(f"There is no '{path.name}' in the folder {path.parent}. {suggest(path.name, there)}")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not str(name).startswith((".", "/")):
         return _download(str(name))
     there = embedded() or ["none yet"]
@@ -42,9 +45,13 @@ def locate(name: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
+    import logging
+
     from huggingface_hub import list_repo_files, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one message at the end says it all
+    note(f"'{name}' is looked for on the hub.")
     try:
         try:
             return Path(snapshot_download(name, allow_patterns=list(WANTED + PICKLED), local_files_only=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ KNOWN = ("cls", "mean", "max")
 
 @dataclass(frozen=True)
 class Pooling:
-    """mode: mean, cls or max. normalize: vectors get length one. refused: what the folder wants that bertkit cannot."""
+    """mode: mean, cls or max. normalize: vectors get length one. refused: what the folder wants that bertkit cannot.
+    max_tokens: where sentence-transformers cuts a text; 0 where the folder does not say."""
 
     mode: str = "mean"
     normalize: bool = False
     refused: str = ""
+    max_tokens: int = field(default=0, compare=False)
 
     def check(self) -> None:
         """Refuse to give vectors that are not those the folder was made to give."""
@@ -65,7 +67,9 @@ def read_pooling(folder: Path) -> Pooling | None:
     if not mode and not refused:
         refused.append("no pooling at all")
     _tell_prompt(folder / "config_sentence_transformers.json")
-    return Pooling(mode or "mean", normalize, " and ".join(refused))
+    limits = folder / "sentence_bert_config.json"
+    limit = read_json(limits).get("max_seq_length") if limits.is_file() else 0
+    return Pooling(mode or "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0)
 
 
 def _modes(config: dict[str, Any]) -> list[str]:

@@ -183,14 +183,21 @@ def ladder(task: str, wanted: tuple[str, ...], given: Given) -> list[Rung]:
     rungs = [rung for rung in (*RUNGS, *berts) if task in rung.tasks]
     if not rungs:
         raise UserError(f"compare knows the tasks classify, pair and tag, not '{task}'.")
-    known = {name for rung in rungs for name in _names(rung)}
+    known = {_plain(name): name for rung in rungs for name in _names(rung)}
     for name in wanted:
-        if name not in known:
-            hint = "Give --models." if name == "bert" else suggest(name, sorted(known))
+        if _plain(name) not in known:
+            hint = "Give --models." if name == "bert" else suggest(name, sorted(known.values()))
             raise UserError(f"There is no contender '{name}' for {task}. {hint}")
-    return [rung for rung in rungs if not wanted or set(_names(rung)) & set(wanted)]
+    asked = {_plain(name) for name in wanted}
+    return [rung for rung in rungs if not wanted or {_plain(name) for name in _names(rung)} & asked]
 
 
 def _names(rung: Rung) -> tuple[str, ...]:
     """What a user may call it: in full, without its task, or all BERTs at once."""
-    return rung.key, rung.key.removesuffix("-tags"), rung.key.split(":")[0]
+    others = ("majority",) if rung.key == "frequent-tag" else ()
+    return rung.key, rung.key.removesuffix("-tags"), rung.key.split(":")[0], *others
+
+
+def _plain(name: str) -> str:
+    """n-gram, TF-IDF and GloVe as the table spells them."""
+    return name if ":" in name else name.lower().replace("-", "")

@@ -24,14 +24,14 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | Non
     '#2', '#3' … appended, and it is told: answers are keyed by id, and one would hide the other.
     """
     seen: dict[int, int] = {}
-    count, moved, lost, renamed = 0, 0, 0, 0
+    count, moved, renamed, lost = 0, 0, 0, []
     for number, where, context, row in _found(path, encoding, kind or kind_of(path)):
         name = scalar(f"{where}: 'id'", row["id"]) if row.get("id") is not None else str(number)
         own = _own_id(name, seen)
         renamed += own != name
         given = _answers(where, row)
         answers = tuple((text, _place(context, text, start)) for text, start in given)
-        lost += sum(start < 0 for _, start in answers)
+        lost += [where for _, start in answers if start < 0]
         moved += sum(0 <= start != old for (_, start), (_, old) in zip(answers, given))
         impossible = bool(row.get("is_impossible", row.get("impossible"))) or ("answers" in row and not answers)
         count += 1
@@ -44,7 +44,8 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | Non
         note(f"{path}: {moved} answers did not stand where the file says and were moved to the nearest place they do.")
     if lost:
         note(
-            f"{path}: {lost} answers do not occur in their context; they count for scoring but cannot be learned from."
+            f"{path}: {len(lost)} answers do not occur in their context (first: {lost[0]}); they count for scoring but "
+            "cannot be learned from."
         )
 
 

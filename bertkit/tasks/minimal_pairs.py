@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from bertkit import metrics
 from bertkit.data.readers import read_minimal_pairs
 from bertkit.telling import track
 
 AT_ONCE = 500  # pairs scored together
+RESAMPLES = 2000
 
 
 class TextScorer(Protocol):
@@ -41,6 +44,16 @@ def judge(scorer: TextScorer, path: str | Path, most: int = 0) -> dict[str, Any]
     shares = {group: sum(wins) / len(wins) for group, wins in sorted(by_group.items())}
     return {
         "metrics": {"mean_of_groups": sum(shares.values()) / max(1, len(shares)), **scores_all},
-        "intervals": {"accuracy": list(metrics.bootstrap(metrics.minimal_pairs, good, bad)["accuracy"])},
+        "intervals": {
+            "mean_of_groups": _interval([(sum(wins), len(wins)) for wins in by_group.values()]),
+            "accuracy": list(metrics.bootstrap(metrics.minimal_pairs, good, bad)["accuracy"]),
+        },
         "groups": shares, "rows": len(pairs), "rows_cut": 0,
     }  # fmt: skip
+
+
+def _interval(groups: list[tuple[int, int]]) -> list[float]:
+    """The 95 % interval of the mean of groups, pairs drawn anew within each. groups: (won, pairs) of each."""
+    chance = np.random.default_rng(0)
+    drawn = [chance.binomial(pairs, won / pairs, RESAMPLES) / pairs for won, pairs in groups]
+    return [float(edge) for edge in np.percentile(np.mean(drawn, axis=0), (2.5, 97.5))]

@@ -18,10 +18,14 @@ from bertkit.errors import UserError, suggest
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
+from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 
 Prediction = dict[str, Any]
 Labelled = bool | Literal["maybe"]  # every row has its answer, none is read, or some have one
+
+
+NOT_A_LABEL = ("nan", "null", "n/a")  # what tables write where nothing is known
 
 
 @dataclass(frozen=True)
@@ -155,13 +159,15 @@ class Task:
             known = ", ".join(self.labels[:20])
             raise UserError(
                 f"{where}: label {label!r} is not one of {known}. {suggest(str(label), list(self.labels))} "
-                "Correct the row, or add the label with --labels."
+                "Correct the row, or teach that label too: a model knows those it was trained with (finetune --labels)."
             ) from None
 
 
 def learnt_labels(found: Sequence[str], given: tuple[str, ...], what: str) -> tuple[str, ...]:
     """Label names in a stable order: as given, else sorted (numbers by value)."""
     names = set(found)
+    if empty := [f"{name!r} ({found.count(name):,} times)" for name in sorted(names) if name.lower() in NOT_A_LABEL]:
+        note(f"{what}: {', '.join(empty)} counts as a label like any other. If it means that none is known, drop it.")
     if given:
         if missing := names - set(given):
             raise UserError(f"{what}: the labels {', '.join(sorted(missing))} are in the data but not in --labels.")

@@ -141,3 +141,19 @@ def test_no_pickle_and_no_code_is_fetched_where_safetensors_exist() -> None:
     never = ["modeling_evil.py", "pytorch_model.bin", "model.pkl", "tf_model.h5", "model.onnx", "rust_model.ot"]
     assert all(any(fnmatch(name, pattern) for pattern in locating.WANTED) for name in wanted)
     assert not any(fnmatch(name, pattern) for name in never for pattern in locating.WANTED)
+
+
+def test_a_mistyped_folder_does_not_go_to_the_network(tmp_path: Path, monkeypatch, no_network) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/spam").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"no 'spma' in the folder runs\. Did you mean 'spam'"):
+        locate("runs/spma")
+    assert not no_network
+
+
+def test_a_weights_file_stands_for_its_folder(tmp_path: Path, notes) -> None:
+    (tmp_path / "pytorch_model.bin").touch()
+    assert locate(tmp_path / "pytorch_model.bin") == tmp_path and not notes
+    (tmp_path / "model.safetensors").touch()
+    assert locate(tmp_path / "model.safetensors") == tmp_path and not notes
+    assert locate(tmp_path / "pytorch_model.bin") == tmp_path and "model.safetensors too" in notes[0]

@@ -87,6 +87,13 @@ def test_a_folder_that_sentence_transformers_wrote_is_read_with_its_pooling(mode
     assert cosines(ours(tmp_path / "theirs"), model.encode(TEXTS)).min() > 0.9999
 
 
+def test_where_texts_are_cut_is_kept_when_a_folder_is_written_again(plain, tmp_path):
+    plain.about = {}
+    first = written(plain, tmp_path / "first", Pooling("mean", max_tokens=100))
+    again = written(read_folder(first), tmp_path / "again", read_folder(first).pooling)
+    assert json.loads((again / "sentence_bert_config.json").read_text("utf-8"))["max_seq_length"] == 100
+
+
 def test_the_files_have_the_form_that_old_and_new_readers_take(tmp_path):
     write_pooling(tmp_path, Pooling("cls", True), 32, 128)
     read = {str(p.relative_to(tmp_path)): json.loads(p.read_text("utf-8")) for p in tmp_path.rglob("*.json")}

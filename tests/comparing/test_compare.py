@@ -191,6 +191,11 @@ def test_an_unknown_contender_is_named_with_a_suggestion():
     given = Given(models=("one", "two"))
     assert [rung.key for rung in ladder("classify", ("bert:two",), given)] == ["bert:two"]
     assert [rung.key for rung in ladder("tag", ("hmm", "bert"), given)] == ["hmm", "bert:one", "bert:two"]
+    spelled = [rung.key for rung in ladder("classify", ("TF-IDF", "n-gram", "GloVe", "majority"), given)]
+    assert spelled == ["majority", "tfidf", "ngram", "glove"]
+    assert [rung.key for rung in ladder("tag", ("majority", "HMM", "bilstm"), given)] == [
+        "frequent-tag", "hmm", "bilstm-tags",
+    ]  # fmt: skip
     with pytest.raises(UserError, match="--models"):
         ladder("classify", ("bert",), Given())
     with pytest.raises(UserError, match="classify, pair and tag"):

@@ -118,7 +118,7 @@ def test_a_finished_run_is_kept_and_resuming_it_trains_nothing(runs, notes):
     out = go("classify", runs, "finished")
     before, told = fingerprint(out), json.loads((out / "bertkit.json").read_text("utf-8"))
     assert (out / "checkpoints").is_dir() and not list((out / "checkpoints").iterdir())
-    with pytest.raises(UserError, match="holds a finished model.*--overwrite"):
+    with pytest.raises(UserError, match=r"holds a finished model.*--overwrite"):
         go("regress", runs, "finished")
     notes.clear()
     go("classify", runs, "finished", resume=True)

@@ -156,6 +156,8 @@ def test_minimal_pairs_count_how_often_the_good_sentence_is_likelier(runs, tmp_p
         evaluate.Settings(model=str(runs.model), file=tmp_path, task="minimal-pairs", precision="fp32")
     )
     assert result["groups"] == {"agreement": 1.0, "binding": 0.0}
+    low, high = result["intervals"]["mean_of_groups"]
+    assert 0 <= low <= 0.5 <= high <= 1
     assert result["metrics"]["mean_of_groups"] == 0.5 and result["metrics"]["accuracy"] == pytest.approx(4 / 6)
     few = evaluate.run(
         evaluate.Settings(model=str(runs.model), file=tmp_path, task="minimal-pairs", most=1, precision="fp32")
