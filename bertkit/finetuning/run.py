@@ -189,8 +189,8 @@ class Finetuning:
     ) -> None:
         s = self.settings
         own = run.begin(training, s, about)
-        if s.steps and own:
-            training.steps = max(s.steps, training.done)
+        if own and (s.steps or s.epochs) and not s.minutes:  # the end may have been moved
+            training.steps = max(self._steps(feed.steps_a_pass), training.done)
         self.best = float(own.get("best", -math.inf))
         self.best_step = int(own.get("best_step", 0))
         bad = int(own.get("bad", 0))

@@ -57,6 +57,7 @@ class FinetuneSettings(Common):
     search: bool = option(False, "Search learning rate, batch and passes within --minutes.")
     abstain: float = option(0.0, "Choose the score below which to abstain so that this accuracy is kept.")
     resume: bool = option(False, "Continue the run in --out.")
+    other_settings: bool = option(False, "Resume with other settings than the run was begun with.")
     overwrite: bool = option(False, "Replace the finished or begun run in --out.")
     save_minutes: float = option(5.0, "Save at least this often.")
     lang: str = option("en", "Language of the report.", choices=("en", "zh"))

@@ -22,7 +22,11 @@ from bertkit.train.saving import atomic_write, newest_generation, save_generatio
 from bertkit.train.training import Training
 from bertkit.train.world import World
 
-NO_MATTER = {"resume", "overwrite", "out", "save_minutes", "log_every", "lang"}  # settings that change no number
+# What may differ when a run is resumed: it moves the end, or changes no number, or is checked by its content.
+FREE = {
+    "resume", "overwrite", "other_settings", "out", "lang", "steps", "tokens", "minutes", "epochs", "patience", "test",
+    "eval_every", "save_minutes", "save_every", "log_every", "threads", "device", "tensorboard", "shard", "train", "data",
+}  # fmt: skip
 
 
 class Signals:
@@ -117,25 +121,29 @@ class RunFolder:
                     f"{self.path}: the run was saved with another {key} than it is now. Continue with the same, "
                     "or start a new run in another --out."
                 )
+        self._same(settings)
         training.load(newest.tensors, newest.values["training"])
         self.seconds = float(newest.values["seconds"])
         if self.world.speaks:
-            self._tell_changed(settings)
             self.metrics.truncate(int(newest.values["metrics"]))
             note(f"Resuming {self.path} after step {training.done} of {training.steps}.")
         return dict(newest.values["own"])
 
-    def _tell_changed(self, settings: Any) -> None:
-        """Other settings than the run was begun with are the user's right, but then it is another run."""
+    def _same(self, settings: Any) -> None:
+        """With other settings than it was begun with, a resumed run is another run: only if that is asked for."""
         path, now = self.path / "run.toml", to_toml(to_plain(settings))
-        before, after = read_toml(path) if path.is_file() else {}, tomllib.loads(now)
-        changed = [
-            f"{key} = {after.get(key)!r} (was {before.get(key)!r})" for key in sorted({*before, *after} - NO_MATTER)
-            if before.get(key) != after.get(key)
-        ]  # fmt: skip
-        if before and changed:
-            note(f"Other settings from here on than the run was begun with: {', '.join(changed)}.")
-        atomic_write(path, now)
+        before, after = _flat(read_toml(path)) if path.is_file() else {}, _flat(tomllib.loads(now))
+        both = sorted((before.keys() & after.keys()) - FREE)  # a setting that came with a later version is no change
+        changed = [f"{key} = {after[key]!r} (was {before[key]!r})" for key in both if before[key] != after[key]]
+        if changed and not getattr(settings, "other_settings", True):
+            raise UserError(
+                f"{self.path}: the run was begun with other settings: {', '.join(changed)}. "
+                "Resume it with the same, or say --other-settings: then it goes on as another run."
+            )
+        if self.world.speaks:
+            if changed:
+                note(f"From here on with other settings than the run was begun with: {', '.join(changed)}.")
+            atomic_write(path, now)
 
     def forget(self) -> None:
         """Leave no checkpoint behind: the run is finished, or begins anew."""
@@ -161,3 +169,11 @@ class RunFolder:
             save_generation(self.checkpoints, training.done, files, values, about=about)
         self.world.wait()
         self.last_save = time.monotonic()
+
+
+def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Sections as dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {at + key: value}
+    return found

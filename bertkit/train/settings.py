@@ -39,6 +39,7 @@ class RunSettings(Common):
     steps: int = option(0, "Budget in steps.")
     tokens: int = option(0, "Budget in tokens.")
     resume: bool = option(False, "Continue the run in --out.")
+    other_settings: bool = option(False, "Resume with other settings than the run was begun with.")
     held_out: float = option(0.01, "Share of the documents kept for evaluation.")
     eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.")
     save_minutes: float = option(10.0, "Save at least this often.")

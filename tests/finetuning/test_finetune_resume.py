@@ -158,7 +158,7 @@ def test_seeds_that_are_finished_are_not_trained_again(runs, monkeypatch):
     assert fingerprint(go("classify", runs, "seeds-kept", seeds=2, resume=True)) == before
 
 
-def test_other_rows_are_refused_other_numbers_told_and_the_end_can_be_moved(runs, monkeypatch, notes):
+def test_other_rows_and_numbers_are_refused_unless_asked_for_and_the_end_can_be_moved(runs, monkeypatch, notes):
     with monkeypatch.context() as patch:
         stopping_after(2, patch)
         with pytest.raises(Stopped):
@@ -166,9 +166,11 @@ def test_other_rows_are_refused_other_numbers_told_and_the_end_can_be_moved(runs
     other = toy.write(runs.folder / "other-rows.csv", toy.messages(40, seed=9))
     with pytest.raises(UserError, match="another set of training rows"):
         go("classify", runs, "changed", resume=True, train=other)
+    changes = {"resume": True, "batch": 4, "lr": 1e-3, "steps": 8}
+    with pytest.raises(UserError, match=r"batch = 4 \(was 8\), lr = 0.001 \(was 0.003\)\. .*--other-settings"):
+        go("classify", runs, "changed", **changes)
     notes.clear()
-    out = go("classify", runs, "changed", resume=True, batch=4, lr=1e-3, steps=8)
-    told = next(note for note in notes if "Other settings from here on" in note)
-    assert "batch = 4 (was 8)" in told and "lr = 0.001 (was 0.003)" in told and "steps = 8 (was 6)" in told
+    out = go("classify", runs, "changed", other_settings=True, **changes)
+    assert any("batch = 4 (was 8)" in note for note in notes)
     assert json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"] == 8
     assert "batch = 4" in (out / "run.toml").read_text("utf-8")
