@@ -25,7 +25,8 @@ from bertkit.train.world import World
 # What may differ when a run is resumed: it moves the end, or changes no number, or is checked by its content.
 FREE = {
     "resume", "overwrite", "other_settings", "out", "lang", "steps", "tokens", "minutes", "epochs", "patience", "test",
-    "eval_every", "save_minutes", "save_every", "log_every", "threads", "device", "tensorboard", "shard", "train", "data",
+    "eval_every", "save_minutes", "save_every", "log_every", "threads", "device", "tensorboard", "shard",
+    "train", "data",
 }  # fmt: skip
 
 
