@@ -23,13 +23,19 @@ from bertkit.model.encoder import Encoded
 from bertkit.model.prepare import INT8, prepare
 from bertkit.sharing import share_out
 from bertkit.tasks import TASKS, make
+from bertkit.tasks.about import check_labels, checked, outputs_of_heads
 from bertkit.tasks.outputs import outputs_of
 from bertkit.tasks.task import Reading, Task
 from bertkit.telling import note
+from bertkit.text.boundary import BadRow, by_line
 from bertkit.text.encoding import Encoding
 
 TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
 POOLS = ("mean", "cls", "max", "none")
+NOT_FINITE = (
+    "has no answer: the model's numbers are not finite; its weights are damaged, or its training failed. "
+    "Copy or download them again, or train it anew."
+)
 AT_ONCE = 1024  # texts that verbs read, sort and compute together: bounds memory however long the input
 
 
@@ -44,6 +50,7 @@ class Predictor:
         self.pooling = folder.pooling or Pooling()
         if precision == "auto" and folder.about.get("weights") == INT8 and self.device == "cpu":
             precision = INT8 if machine.has_fast_int8() else precision
+        self.outputs = outputs_of_heads(folder.model)  # before the weights are laid out anew
         self.model = prepare(folder.model, precision, self.device)
         self.config = folder.model.config
         self.result: dict[str, Any] = {}  # what fine-tuning reached, when it has just been done
@@ -199,7 +206,7 @@ class Predictor:
     @cached_property
     def task(self) -> Task:
         """The task this model was fine-tuned for, as its bertkit.json (or its class) says."""
-        about = self.folder.about
+        about = self.about
         name = about.get("task")
         if name not in TASKS:
             name = next((TASK_OF[head] for head in self.model.heads if head in TASK_OF), None)
@@ -216,27 +223,41 @@ class Predictor:
             name, labels=tuple(about.get("labels") or self.folder.labels), options=dict(about.get("options", {}))
         )
         task.merge = about.get("merge", task.merge)
+        if task.labelled_by_name and task.head in self.outputs:
+            check_labels(task.labels, self.outputs[task.head], f"{self.folder.name}/bertkit.json")
         return task
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What bertkit.json says of the task, each value of its kind."""
+        return checked(self.folder.about, f"{self.folder.name}/bertkit.json")
 
     def windows(self, on_long: str = "") -> Windows:
         """How long texts are read: as in training, unless asked otherwise."""
-        kept = self.folder.about.get("windows", {})
+        kept = self.about.get("windows", {})
         limit = min(int(kept.get("limit", 512)), self.config.max_tokens)
         return Windows(limit, on_long or kept.get("on_long", "window"), int(kept.get("overlap", 64)))
 
     def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
         """Predictions for texts (or pairs, word lists, questions, choices: what the task takes), in order."""
         single = isinstance(inputs, (str, dict))
-        return self.predict_examples(self.task.wrap([inputs] if single else list(inputs)), on_long)
+        return self._predict(self.task.wrap([inputs] if single else list(inputs)), on_long)
 
-    def predict_examples(self, examples: Sequence[Any], on_long: str = "") -> list[dict[str, Any]]:
-        """Predictions for examples that a reader gave."""
+    def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
+        """Predictions for examples that a reader gave; one that has none is named by its line (of `file`)."""
+        with by_line([getattr(example, "line", 0) for example in examples], file):
+            return self._predict(examples, on_long)
+
+    def _predict(self, examples: Sequence[Any], on_long: str) -> list[dict[str, Any]]:
         if self.task.head:
             self.needs(self.task.head, "predict")
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
         if len(items) >= AT_ONCE:
             machine.give_back()  # what the tokenizer left in fragments, before the computation takes its share
         found = outputs_of(self.model, self.task, items, self.device)
+        for number, output in enumerate(found):
+            if not np.isfinite(output).all():
+                raise BadRow(number, NOT_FINITE)
         return [self.task.decode(item, output) for item, output in zip(items, found)]
 
     def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:

@@ -90,8 +90,8 @@ class Answering:
         single = isinstance(inputs, (str, dict))
         return self.predict_examples(self.task.wrap([inputs] if single else list(inputs)), on_long)
 
-    def predict_examples(self, examples: Sequence[Any], on_long: str = "") -> list[dict[str, Any]]:
-        """Predictions for examples that a reader gave."""
+    def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
+        """Predictions for examples that a reader gave. Any text has one, so none is ever named."""
         return self.contender.predict(examples)
 
     def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:

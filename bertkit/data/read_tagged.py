@@ -76,7 +76,7 @@ def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int
             continue
         if line.startswith("-DOCSTART-") or (conllu and line.startswith("#")):
             continue
-        cells = _cells(line, conllu)
+        cells = columns_in(line, conllu)
         width = width or (10 if conllu else len(cells))
         where = f"{path}, line {number}"
         if len(cells) != width:
@@ -102,7 +102,7 @@ def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int
         yield TaggedSentence(tuple(words), tuple(tags) if tags else None, start)
 
 
-def _cells(line: str, conllu: bool) -> list[str]:
+def columns_in(line: str, conllu: bool = False) -> list[str]:
     """Columns apart by a tab, or else by runs of the plain space (other spaces can be words in Chinese files)."""
     line = line.rstrip("\r\n")
     if conllu or "\t" in line:

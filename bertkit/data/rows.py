@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertkit.errors import UserError
+from bertkit.text.boundary import BadRow
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import Tokenizer
 
@@ -73,10 +74,8 @@ def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: 
         whole = tokenizer.windows_of(encoding, limit=limit, overlap=0)[0]
         return Rows([Row(encoding.ids, encoding.segments, whole.core, True, encoding)], size)
     if windows.on_long == "error":
-        raise UserError(
-            f"Text {number + 1} has {size} tokens; the model sees {limit}. "
-            "Shorten it, or choose --on-long window or truncate."
-        )
+        fix = "Shorten it, or choose --on-long window or truncate."
+        raise BadRow(number, f"has {size} tokens; the model sees {limit}. {fix}")
     if windows.on_long == "truncate":
         short, cut = tokenizer.truncated(encoding, limit, windows.from_start)
         core = tokenizer.windows_of(short, limit=limit, overlap=0)[0].core

@@ -17,7 +17,9 @@ COSTS = ("ms_per_text", "train_seconds", "megabytes")
 
 
 def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_below: float = NOISE) -> str:
-    """Use the cheapest that is clearly cheaper than the best and within noise of it.
+    """Use the cheapest that is clearly cheaper than the best and within noise of it; the best where it is truly better.
+
+    A cheaper one that lost much, but not more than chance may take on so few rows, leaves it open.
 
     Within noise: its p-value against the best is not under `p_below`; without a p-value, the best score lies inside
     its interval. The cost is milliseconds a text, else training seconds, else megabytes: the first that all have.
@@ -47,7 +49,7 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
     if not cheaper:
         return said["verdict_both"].format(best=best.get("name"), a=plain(_score(best)))
     rival = max(cheaper, key=_score)
-    sentence = said["verdict_best"].format(
+    sentence = said["verdict_unsure" if _is_level(rival, best, p_below) else "verdict_best"].format(
         best=best.get("name"), rival=rival.get("name"), a=plain(_score(best)), b=plain(_score(rival)), p=_chance(rival)
     )
     if kind is None:

@@ -205,6 +205,12 @@ _WORDS: dict[str, tuple[str, str]] = {
         "{best} is worth it: {a} against {b} for {rival}, the best of the cheaper ones{p}.",
         "{best} 值得：得分 {a}，而更便宜的方法中最好的 {rival} 为 {b}{p}。",
     ),
+    "verdict_unsure": (
+        "{best} scores best, {a} against {b} for {rival}, the best of the cheaper ones; but on so few rows the "
+        "difference cannot be told from chance{p}. Judge on more rows before you choose.",
+        "{best} 得分最高（{a}），更便宜的方法中最好的 {rival} 为 {b}；但测试数据太少，无法断定差距不是偶然{p}。"
+        "请用更多数据评测后再选择。",
+    ),
     "verdict_price": ("The price is {ratio} times the {cost}.", "代价是 {ratio} 倍的{cost}。"),
     "cost_ms_per_text": ("time a text", "单条文本耗时"),
     "cost_train_seconds": ("training time", "训练时间"),

@@ -87,16 +87,22 @@ class Index:
         try:
             about = json.loads((folder / "index.json").read_text("utf-8"))
             lines = np.load(folder / "lines.npy")
+            size = (folder / "passages.jsonl").stat().st_size
             vectors = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(-1, int(about["width"]))
             words = WordTable.open(folder)
         except FileNotFoundError as error:
             raise UserError(
                 f"{folder} is no index ({Path(error.filename).name} is missing). Make one: bertkit index."
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, EOFError) as error:
             raise DamagedFile(f"{folder} is damaged ({error}). Make it anew: bertkit index.") from None
         if not len(vectors) == len(lines) - 1 == len(words.lengths):
             raise DamagedFile(f"{folder} is damaged: its files tell of different numbers of passages. Make it anew.")
+        if size != lines[-1] or lines[0] != 0 or not (np.diff(lines) > 0).all():
+            raise DamagedFile(
+                f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, and {int(lines[-1]):,} were written. "
+                "Make the index anew: bertkit index."
+            )
         model = model or about["model"]
         if fingerprint(model) != about["fingerprint"]:
             raise UserError(
@@ -133,7 +139,13 @@ class Index:
         """The passage of this number, read from its line."""
         with (self.folder / "passages.jsonl").open("rb") as file:
             file.seek(int(self.lines[number]))
-            found: dict[str, Any] = json.loads(file.read(int(self.lines[number + 1] - self.lines[number])))
+            line = file.read(int(self.lines[number + 1] - self.lines[number]))
+        try:
+            found: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise DamagedFile(
+                f"{file.name}, line {number + 1}: the passage is damaged. Make the index anew: bertkit index."
+            ) from None
         return found
 
 

@@ -14,7 +14,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A run of sentences. document: its number in the file, from 1."""
+    """A run of sentences, as the document has them. document: its number in the file, from 1."""
 
     text: str
     file: str
@@ -36,14 +36,19 @@ def read_passages(
 
 
 def cut(document: str, tokenizer: Tokenizer, size: int) -> list[str]:
-    """As many whole sentences as have `size` tokens together; a longer sentence is a passage by itself."""
+    """As many whole sentences as have `size` tokens together; a longer sentence is a passage by itself.
+
+    A passage is the document's own text from its first sentence to its last, with what stands between them.
+    """
     sentences = sentences_of(document)
-    found: list[list[str]] = []
-    room = 0
+    found: list[tuple[int, int]] = []
+    room = at = 0
     for sentence, pieces in zip(sentences, tokenizer.pieces_batch(sentences)):
+        start = document.index(sentence, at)  # the first there is: only spaces stand between sentences
+        at = start + len(sentence)
         if not found or len(pieces) > room:
-            found.append([])
+            found.append((start, at))
             room = size
-        found[-1].append(sentence)
+        found[-1] = (found[-1][0], at)
         room -= len(pieces)
-    return [" ".join(part) for part in found]
+    return [document[start:end] for start, end in found]

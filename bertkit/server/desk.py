@@ -66,12 +66,16 @@ class Desk:
         return How(on_long=on_long, from_start=direction.lower() == "left", **more)
 
     async def ask(
-        self, request: Request, model: Served, ability: str, inputs: Sequence[Any], how: How = How(), beside: int = 0  # noqa: B008
+        self, request: Request, model: Served, ability: str, inputs: Sequence[Any], how: How = How(), beside: int = 0,  # noqa: B008
+        most: int = 0,
     ) -> Asked:  # fmt: skip
-        """Queue inputs, and wait for their answers as long as the client does. beside: inputs not counted as items."""
+        """Queue inputs, and wait for their answers as long as the client does.
+
+        beside: inputs not counted as items. most: items the route allows; without it the limit of all.
+        """
         operation = OPERATION[ability]
         self.metrics.arrived(operation, len(inputs))
-        size = self._checked(inputs, beside)
+        size = self._checked(inputs, beside, most or self.limits.items)
         job = Job((model.name, operation, how), inputs, size)
         self.queue.submit(job)
         try:
@@ -92,9 +96,9 @@ class Desk:
         self.metrics.answered(operation, [one.tokens for one in done.answers], seconds)
         return Asked(model, done.answers, done, size)
 
-    def _checked(self, inputs: Sequence[Any], beside: int) -> int:
+    def _checked(self, inputs: Sequence[Any], beside: int, most: int) -> int:
         """The characters of inputs that keep to the limits."""
-        items, most = len(inputs) - beside, self.limits.items
+        items = len(inputs) - beside
         if items < 1 or [] in inputs:
             raise Refused("empty", "`inputs` cannot be empty.", param="input")
         if items > most:

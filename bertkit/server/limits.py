@@ -13,7 +13,8 @@ class Limits:
     known only after the work that has to be bounded."""
 
     body: int = 2_000_000  # bytes of one request
-    items: int = 32  # texts of one request
+    items: int = 32  # texts of one request, as TEI has it
+    openai_items: int = 2_048  # texts of one request to /v1/embeddings, as OpenAI has it
     characters: int = 100_000  # of all texts of one request
     waiting: int = 512  # requests in the queue
     waiting_characters: int = 1_000_000  # of all requests in the queue

@@ -35,7 +35,7 @@ async def embeddings(body: OpenAIBody, request: Request) -> Response:
     inputs = body.listed()
     if "" in inputs:
         raise Refused("invalid", "An input is an empty string.", param="input")
-    asked = await desk.ask(request, model, "embed", inputs, desk.how())
+    asked = await desk.ask(request, model, "embed", inputs, desk.how(), most=desk.limits.openai_items)
     vectors = shaped(stacked(asked), body.dimensions, True)
     tokens = sum(answer.tokens for answer in asked.answers)
     found = {

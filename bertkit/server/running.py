@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -41,12 +42,21 @@ def address_of(bound: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """On the first signal to stop: no new work, /health says so, what was accepted is answered. On a second: leave."""
+    """On the first signal to stop: no new work, /health says so, what was accepted is answered. On a second: leave.
 
-    def __init__(self, config: uvicorn.Config, desk: Desk) -> None:
+    ready: called once, when connections are accepted.
+    """
+
+    def __init__(self, config: uvicorn.Config, desk: Desk, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self.desk = desk
+        self.desk, self.ready = desk, ready
         self.until = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and tell."""
+        await super().startup(sockets)
+        if self.started:
+            self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """What a signal does."""
@@ -60,16 +70,16 @@ class Server(uvicorn.Server):
         return done or bool(self.until and (self.desk.queue.idle or time.monotonic() > self.until))
 
 
-def server_of(app: FastAPI, desk: Desk) -> Server:
+def server_of(app: FastAPI, desk: Desk, ready: Callable[[], None] = lambda: None) -> Server:
     """A server that has not begun."""
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
     )  # fmt: skip
-    return Server(config, desk)
+    return Server(config, desk, ready)
 
 
-def run(app: FastAPI, desk: Desk, bound: socket.socket) -> None:
+def run(app: FastAPI, desk: Desk, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Serve until a signal comes."""
-    server_of(app, desk).run([bound])
+    server_of(app, desk, ready).run([bound])
     desk.queue.join(1)  # it is idle, or its time is up

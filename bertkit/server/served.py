@@ -28,7 +28,7 @@ BY_TASK = {  # task → what a model with its head can be asked for
     "answer": ("answer",),
     "choose": ("choose",),
 }
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 LACKS = {  # ability → the model that has it
     "predict": "one fine-tuned with `bertkit finetune classify`, `pair` or `regress`",
     "rerank": "one fine-tuned on pairs of texts, or one for vectors",

@@ -37,10 +37,10 @@ class Answer(Task):
         """Questions of a SQuAD file or JSON lines."""
         return list(read_questions(path, encoding=reading.encoding))
 
-    def wrap(self, inputs: Sequence[Any]) -> list[Question]:
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Question]:
         """Dicts with question and context, or pairs of them."""
         found = []
-        for number, one in enumerate(inputs, 1):
+        for number, one in enumerate(inputs, first):
             if isinstance(one, Question):
                 found.append(one)
                 continue

@@ -21,6 +21,7 @@ from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
+from bertkit.text.boundary import of_row
 from bertkit.text.tokenizer import Tokenizer
 
 NEVER = -1e4  # the score of a choice that is not there
@@ -40,10 +41,10 @@ class Choose(Task):
         """JSON lines."""
         return list(read_choices(path, labelled=labelled, encoding=reading.encoding))
 
-    def wrap(self, inputs: Sequence[Any]) -> list[Choice]:
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Choice]:
         """Dicts with text and choices."""
         found = []
-        for number, one in enumerate(inputs, 1):
+        for number, one in enumerate(inputs, first):
             if isinstance(one, dict) and isinstance(one.get("choices"), (list, tuple)):
                 one = Choice(str(one.get("text", "")), tuple(map(str, one["choices"])), one.get("label"), number)
             if not isinstance(one, Choice):
@@ -62,7 +63,10 @@ class Choose(Task):
         for number, example in enumerate(examples):
             rows: list[Row] = []
             tokens = cut = 0
-            for encoding in tokenizer.encode_batch([example.text] * len(example.choices), list(example.choices)):
+            with of_row(number):
+                texts = [example.text] * len(example.choices)
+                encodings = tokenizer.encode_batch(texts, list(example.choices))
+            for encoding in encodings:
                 found = rows_of(tokenizer, encoding, how, number)
                 rows += found.rows
                 tokens, cut = tokens + found.tokens, cut + found.cut

@@ -56,9 +56,9 @@ class Classify(Task):
             drop_labels=("-",) if self.paired and labelled else (),
         )  # fmt: skip
 
-    def wrap(self, inputs: Sequence[Any]) -> list[TextRow]:
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Texts, pairs of texts, or dicts with text and text_b."""
-        return [_row(one, number, self.paired) for number, one in enumerate(inputs, 1)]
+        return [_row(one, number, self.paired) for number, one in enumerate(inputs, first)]
 
     def learn(self, examples: Sequence[TextRow]) -> None:
         """Label names, sorted."""

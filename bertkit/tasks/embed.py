@@ -49,9 +49,9 @@ class Embed(Task):
         self.options.setdefault("scored", all(row.label is not None for row in rows))
         return rows
 
-    def wrap(self, inputs: Sequence[Any]) -> list[TextRow]:
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Pairs of texts."""
-        return [_row(one, number, True) for number, one in enumerate(inputs, 1)]
+        return [_row(one, number, True) for number, one in enumerate(inputs, first)]
 
     def learn(self, examples: Sequence[TextRow]) -> None:
         """Whether the pairs are scored. The batch is compared as a whole."""
@@ -68,11 +68,12 @@ class Embed(Task):
         first = encode_rows(tokenizer, [row.text for row in examples], None, how)
         second = encode_rows(tokenizer, [row.text_b or "" for row in examples], None, how)
         others = [n for n, row in enumerate(examples) if row.text_c is not None and not self.options.get("scored")]
-        third = encode_rows(tokenizer, [examples[n].text_c or "" for n in others], None, how)
+        third = encode_rows(tokenizer, [row.text_c or "" for row in examples], None, how) if others else []
         items = [
             Item(row, a.rows + b.rows, a.tokens + b.tokens, a.cut + b.cut) for row, a, b in zip(examples, first, second)
         ]
-        for n, c in zip(others, third):
+        for n in others:
+            c = third[n]
             items[n].rows = items[n].rows + c.rows
             items[n].tokens += c.tokens
             items[n].cut += c.cut

@@ -51,9 +51,9 @@ class Regress(Task):
             labelled=labelled, number=True, encoding=reading.encoding,
         )  # fmt: skip
 
-    def wrap(self, inputs: Sequence[Any]) -> list[TextRow]:
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Texts or pairs of texts."""
-        return [_row(one, number, bool(self.options.get("paired"))) for number, one in enumerate(inputs, 1)]
+        return [_row(one, number, bool(self.options.get("paired"))) for number, one in enumerate(inputs, first)]
 
     def learn(self, examples: Sequence[TextRow]) -> None:
         """The numbers' mean and spread, and whether there are second texts."""

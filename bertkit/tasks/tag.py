@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit import metrics
 from bertkit.data.batch import ROUND, Batch
 from bertkit.data.examples import TaggedSentence
-from bertkit.data.readers import read_tagged
+from bertkit.data.open import open_text
+from bertkit.data.read_tagged import read_tagged
+from bertkit.data.read_untagged import holds_texts
 from bertkit.data.rows import Row, Windows, rows_of
 from bertkit.errors import UserError
 from bertkit.model import crf
@@ -24,6 +26,7 @@ from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task, learnt_labels
 from bertkit.telling import note
+from bertkit.text.boundary import of_row
 from bertkit.text.tokenizer import Tokenizer
 
 POOLS = ("first", "mean", "max")  # which of a word's pieces speak for it
@@ -71,13 +74,24 @@ class Tag(Task):
     labelled_by_name: ClassVar[bool] = True
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Words]:
-        """Sentences of a CoNLL file or JSON lines."""
-        return [_joined(s) for s in read_tagged(path, labelled=labelled, encoding=reading.encoding)]
+        """Sentences of a CoNLL file or JSON lines; without tags also the lines of a .txt file (`holds_texts`)."""
+        return list(self._sentences(path, reading, labelled))
 
-    def wrap(self, inputs: Sequence[Any]) -> list[Words]:
+    def stream(self, path: str | Path, reading: Reading) -> Iterator[Words]:
+        """Sentences without tags, one at a time."""
+        yield from self._sentences(path, reading, labelled=False)
+
+    def _sentences(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[Words]:
+        if labelled is False and holds_texts(path, reading.encoding, self.labels):
+            for number, line in enumerate(open_text(path, reading.encoding), 1):
+                yield from self.wrap([line], number) if line.strip() else ()
+            return
+        yield from map(_joined, read_tagged(path, labelled=labelled, encoding=reading.encoding))
+
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Words]:
         """Texts, or lists of words."""
         found = []
-        for number, one in enumerate(inputs, 1):
+        for number, one in enumerate(inputs, first):
             if isinstance(one, Words):
                 found.append(one)
             elif isinstance(one, str):
@@ -114,10 +128,11 @@ class Tag(Task):
         """Words to pieces; a plain text is split into words as the tokenizer splits it."""
         items = []
         for number, words in enumerate(examples):
-            if not words.spans and words.text:
-                words = _split(words, tokenizer)
-            found = rows_of(tokenizer, tokenizer.encode_words(list(words.sentence.tokens)), windows, number)
-            items.append(Item.of(words, found))
+            with of_row(number):
+                if not words.spans and words.text:
+                    words = _split(words, tokenizer)
+                encoding = tokenizer.encode_words(list(words.sentence.tokens))
+            items.append(Item.of(words, rows_of(tokenizer, encoding, windows, number)))
         return items
 
     def collate(self, items: Sequence[Item], training: bool) -> Batch:

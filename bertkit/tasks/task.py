@@ -73,8 +73,11 @@ class Task:
         """Examples without answers, one at a time: for prediction over files of any size."""
         yield from self.read(path, reading, labelled=False)
 
-    def wrap(self, inputs: Sequence[Any]) -> list[Any]:
-        """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers."""
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
+        """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
+
+        first: the number, or line, of the first of them.
+        """
         raise NotImplementedError
 
     def learn(self, examples: Sequence[Any]) -> None:

@@ -8,26 +8,62 @@ from contextlib import contextmanager
 from bertkit.errors import UserError
 
 
+class BadRow(UserError):
+    """One of several texts cannot be used. number: which, from 0; what: its name in messages; fault: why not."""
+
+    def __init__(self, number: int, fault: str, what: str = "Text") -> None:
+        super().__init__(f"{what} {number + 1} {fault}")
+        self.number, self.fault, self.what = number, fault, what
+
+
 def refuse_bad_text(text: object, where: str) -> None:
     """Raise a UserError that names the place if `text` is no string, or holds a NUL or a lone surrogate."""
-    if not isinstance(text, str):
-        raise UserError(f"{where} is {type(text).__name__} {text!r:.60}, not text. Convert it to a string first.")
-    if "\0" in text:
-        raise UserError(f"{where} has a NUL character at position {text.index(chr(0))}. Remove it: text has none.")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where} has half a character (lone surrogate U+{ord(text[error.start]):04X}) at position "
-                f"{error.start}. The file was read with the wrong encoding: read it again as UTF-8."
-            ) from None
+    if fault := _fault(text):
+        raise UserError(f"{where} {fault}")
 
 
 def refuse_bad_rows(texts: Sequence[str], what: str = "Row") -> None:
     """Like `refuse_bad_text` for each of many texts; the message counts rows from 1."""
-    for row, text in enumerate(texts, 1):
-        refuse_bad_text(text, f"{what} {row}")
+    for number, text in enumerate(texts):
+        if fault := _fault(text):
+            raise BadRow(number, fault, what)
+
+
+def _fault(text: object) -> str:
+    if not isinstance(text, str):
+        return f"is {type(text).__name__} {text!r:.60}, not text. Convert it to a string first."
+    if "\0" in text:
+        return f"has a NUL character at position {text.index(chr(0))}. Remove it: text has none."
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return (
+                f"has half a character (lone surrogate U+{ord(text[error.start]):04X}) at position "
+                f"{error.start}. The file was read with the wrong encoding: read it again as UTF-8."
+            )
+    return ""
+
+
+@contextmanager
+def by_line(lines: Sequence[int], file: str = "") -> Iterator[None]:
+    """Name a bad row by its line in the user's file, not by its place among the rows at hand. lines: one a row."""
+    try:
+        yield
+    except BadRow as bad:
+        if not (line := lines[bad.number]):  # made in Python, not read
+            raise
+        where = f"{file}, line {line}" if file else f"Line {line}"
+        raise UserError(f"{where}: the {bad.what.lower()} {bad.fault}") from None
+
+
+@contextmanager
+def of_row(number: int) -> Iterator[None]:
+    """Tell what is wrong inside a text (its words, its choices) as a fault of row `number`, from 0."""
+    try:
+        yield
+    except UserError as error:
+        raise BadRow(number, f"cannot be read. {error}") from None
 
 
 @contextmanager

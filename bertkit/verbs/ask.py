@@ -51,5 +51,5 @@ def lines(result: dict[str, Any]) -> list[str]:
         return ["no answer found"]
     return [
         f"{result['answer']}  ({result['score']:.3f})",
-        f"  {result['text']}  ({result['file']}, document {result['document']})",
+        f"  {' '.join(result['text'].split())}  ({result['file']}, document {result['document']})",
     ]

@@ -27,6 +27,7 @@ class Settings(Common):
         (), "Values of the Host header to answer; on 127.0.0.1 without it the local names, else all."
     )
     max_items: int = option(32, "Texts of one request at most.")
+    max_openai_items: int = option(2048, "Texts of one request to /v1/embeddings at most.")
     max_characters: int = option(100_000, "Characters of one request's texts at most.")
     max_body: int = option(2_000_000, "Bytes of one request at most.")
     max_waiting: int = option(512, "Requests in the queue at most; more are answered 429.")
@@ -54,8 +55,9 @@ def run(settings: Settings) -> dict[str, Any]:
         ) from None
     key = _key(settings)
     limits = Limits(
-        body=settings.max_body, items=settings.max_items, characters=settings.max_characters,
-        waiting=settings.max_waiting, waiting_characters=10 * settings.max_characters, seconds=settings.timeout,
+        body=settings.max_body, items=settings.max_items, openai_items=settings.max_openai_items,
+        characters=settings.max_characters, waiting=settings.max_waiting,
+        waiting_characters=10 * settings.max_characters, seconds=settings.timeout,
     )  # fmt: skip
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
@@ -67,11 +69,11 @@ def run(settings: Settings) -> dict[str, Any]:
         for one in shelf.values():
             note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.precision} on {one.predictor.device})")
         address = address_of(bound)
-        note(f"{address}: a page to try it, and the routes; Ctrl-C stops.")
         if settings.host not in LOCAL and not key:
             note("Other machines may be able to connect, and no key is asked for: set BERTKIT_API_KEY.")
         began = time.monotonic()
-        serve(make_app(desk, hosts=hosts_of(settings.host, settings.allow_hosts), key=key), desk, bound)
+        app = make_app(desk, hosts=hosts_of(settings.host, settings.allow_hosts), key=key)
+        serve(app, desk, bound, lambda: note(f"{address}: a page to try it, and the routes; Ctrl-C stops."))
     requests = desk.metrics.counters["request_success"]
     return {"address": address, "answered": sum(requests.values()), "seconds": round(time.monotonic() - began, 1)}
 

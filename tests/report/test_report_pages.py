@@ -286,6 +286,12 @@ def test_the_same_result_always_gives_the_same_page() -> None:
     assert finetuning_report({"coverage": [Point(1, 0.5, 0)]}) == finetuning_report({"coverage": [Point(1, 0.5, 0)]})
 
 
-def test_a_large_gap_is_not_excused_by_few_rows() -> None:
-    worse = CHEAP | {"score": 0.82, "p_value": 0.3}
-    assert verdict([worse, DEAR]).startswith("BERT is worth it")
+def test_a_large_gap_on_few_rows_neither_excuses_the_cheap_one_nor_proves_the_dear_one_worth_it() -> None:
+    worse = CHEAP | {"score": 0.82, "p_value": 0.62}
+    said = verdict([worse, DEAR])
+    assert said.startswith("BERT scores best, 0.9100 against 0.8200 for TF-IDF") and "worth it" not in said
+    assert "cannot be told from chance, p = 0.62" in said and "use it" not in said
+    assert said.endswith("The price is 200 times the time a text.")
+    said = verdict([worse, DEAR], lang="zh")
+    assert "值得" not in said and "无法断定差距不是偶然, p = 0.62" in said
+    assert "worth it" in verdict([worse | {"p_value": 0.04}, DEAR])

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bertkit
+from bertkit import samples
+from bertkit.data.readers import read_documents
 from bertkit.errors import DamagedFile, UserError
 from bertkit.searching.by_words import LENGTH, SATURATION, WordTable
 from bertkit.searching.index import Index, best_of, fused
@@ -50,6 +52,30 @@ def test_passages_are_whole_sentences_up_to_a_size():
         assert all(n <= size or part.count(".") == 1 for n, part in zip(sizes, parts))
     assert len(cut(DOCUMENTS[0], tokenizer, 400)) == 1
     assert cut("今天下雨。我们在家。", bertkit.load("zh").tokenizer, 6) == ["今天下雨。", "我们在家。"]
+
+
+@given(st.text("ab A.!? \n\t。！？；…”今天下雨", max_size=60))
+def test_passages_are_the_documents_own_text_in_order_and_nothing_but_spaces_is_lost(document):
+    at, tokenizer = 0, bertkit.load("zh").tokenizer
+    for passage in cut(document, tokenizer, 6):
+        start = document.index(passage, at)
+        assert not document[at:start].strip()
+        at = start + len(passage)
+    assert not document[at:].strip()
+
+
+@pytest.mark.parametrize("model", ["en", "zh"])
+def test_every_passage_of_the_samples_stands_in_its_document(model):
+    tokenizer = bertkit.load(model).tokenizer
+    for document in read_documents(samples.path(model, "passages.txt")):
+        parts = cut(document, tokenizer, 60)
+        assert all(part in document for part in parts)
+        assert sum(len("".join(part.split())) for part in parts) == len("".join(document.split()))
+
+
+def test_sentences_of_one_chinese_passage_are_not_set_apart():
+    tokenizer = bertkit.load("zh").tokenizer
+    assert cut("今天下雨。我们在家。\n明天晴。", tokenizer, 99) == ["今天下雨。我们在家。\n明天晴。"]
 
 
 @given(
@@ -144,6 +170,21 @@ def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
     (out / "vectors.f16").write_bytes((out / "vectors.f16").read_bytes()[: -2 * 256])
     with pytest.raises(DamagedFile, match="different numbers of passages"):
         Index.open(out)
+
+
+@pytest.mark.parametrize("kept", [0.4, 0.0])
+def test_an_index_whose_passages_were_cut_short_is_told_with_what_to_do(made, kept):
+    path = made[0] / "passages.jsonl"
+    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+    with pytest.raises(DamagedFile, match=r"passages.jsonl is damaged.*bertkit index"):
+        Index.open(made[0])
+
+
+def test_a_passage_whose_line_was_altered_is_told(made):
+    path = made[0] / "passages.jsonl"
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(DamagedFile, match=r"passages.jsonl, line \d+: .*bertkit index"):
+        Index.open(made[0]).search("bread")
 
 
 def test_an_index_made_again_replaces_the_old_one(made, tmp_path):

@@ -54,7 +54,7 @@ def test_input_may_be_a_string_strings_ids_or_lists_of_ids(client, shelf) -> Non
         ({"input": [1, "a"]}, 400, "input", None),
         ({"input": [99999]}, 400, "input", None),
         ({"input": "a\ud800"}, 400, "input", None),
-        ({"input": ["a"] * 33}, 400, "input", None),
+        ({"input": ["a"] * 2049}, 400, "input", None),
         ({"input": "a " * 50_001}, 413, "input", None),
         ({"dimensions": 0}, 400, "dimensions", None),
         ({"dimensions": 33}, 400, "dimensions", None),
@@ -68,6 +68,15 @@ def test_a_mistake_is_told_in_openais_shape(client, change, status, param, code)
     assert answer.status_code == status, error
     assert set(error) == {"message", "type", "param", "code"} and error["message"]
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
+
+
+def test_as_many_inputs_as_openai_takes_are_answered_and_teis_routes_keep_their_own_limit(client) -> None:
+    said = ask(client, input=["a letter"] * 2048, dimensions=4)
+    assert said.status_code == 200 and [one["index"] for one in said.json()["data"]] == list(range(2048))
+    assert client.post("/embed", json={"inputs": ["a"] * 32}).status_code == 200
+    assert client.post("/embed", json={"inputs": ["a"] * 33}).status_code == 422
+    large = ask(client, input=["a" * 50] * 2048)
+    assert large.status_code == 413 and "102400 characters" in large.json()["error"]["message"]
 
 
 def test_a_missing_key_no_json_and_no_such_route_have_the_shape_too(client) -> None:

@@ -23,10 +23,12 @@ from finetuning import toy
 from journeys.running import CommandLine
 from server.running_server import Running, ask
 
+from bertkit import telling
 from bertkit.errors import UserError
 from bertkit.server.desk import Desk
 from bertkit.server.limits import Limits
 from bertkit.server.served import names_of
+from bertkit.verbs import serve
 
 
 @pytest.fixture
@@ -224,6 +226,20 @@ def test_a_taken_port_is_told_in_one_line(run: CommandLine, model: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = run("serve", model, "--port", taken.getsockname()[1])
     assert said.code == 2 and "--port" in said.mistake
+
+
+def test_the_address_is_told_only_when_it_can_be_connected_to(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def note(message: str) -> None:
+        if found := re.match(r"http://127\.0\.0\.1:(\d+)", message):
+            socket.create_connection(("127.0.0.1", int(found[1])), timeout=5).close()
+            told.append(found[0])
+            signal.raise_signal(signal.SIGTERM)  # the server listens to signals by now
+
+    monkeypatch.setattr(telling, "note", note)
+    result = serve.run(serve.Settings(models=(str(model),), port=0, threads=1))
+    assert told == [result["address"]]
 
 
 @pytest.mark.parametrize(

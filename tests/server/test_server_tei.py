@@ -7,7 +7,12 @@ import re
 
 import numpy as np
 import pytest
+from server import small_models
 from server.small_models import LIMIT, LONG
+
+from bertkit.predictor import Predictor
+from bertkit.server.limits import Limits
+from bertkit.server.served import Served
 
 TEXTS = ["the house in the garden", "a letter", "", "people on the street with bread and water"]
 
@@ -172,6 +177,12 @@ def test_tokenize_gives_back_the_users_characters(client, shelf) -> None:
     (bare,) = client.post("/tokenize", json={"inputs": [text], "add_special_tokens": False}).json()
     assert bare == [one for one in said if not one["special"]]
     assert client.post("/tokenize", json={"inputs": LONG}).headers["x-truncated-inputs"] == "0"
+
+
+@pytest.mark.parametrize(("precision", "told"), [("fp32", "float32"), ("int8", "int8")])
+def test_info_tells_the_numbers_of_a_model_of_any_precision(precision: str, told: str) -> None:
+    served = Served("mine", Predictor(small_models.folder("labels", small_models.tokenizer()), precision))
+    assert served.info(Limits(), "")["model_dtype"] == told
 
 
 def test_info_tells_the_kind_of_each_model(client) -> None:
