@@ -142,6 +142,9 @@ MISTAKES = {  # name → (words, what must be told)
     ),
     "bad layers": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--layers", "lsat"], "layers is 'lsat'"),
     "bad pool": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "men"], "pool is 'men'.*'mean'"),
+    "a pool there is not": (
+        lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "bogus"], "There is: cls, max, mean, none",
+    ),
     "bad device": (lambda m, d: ["fill", m, "a [MASK]", "--device", "tpu"], "device is 'tpu'"),
     "bad precision": (lambda m, d: ["fill", m, "a [MASK]", "--precision", "fp8"], "precision is 'fp8'"),
     "bad threads": (lambda m, d: ["fill", m, "a [MASK]", "--threads", "-2"], "threads is -2"),
@@ -158,6 +161,33 @@ MISTAKES = {  # name → (words, what must be told)
     "no text": (lambda m, d: ["tokenizer", d / "none.txt", "--out", d / "t"], r"none\.txt"),
     "doctor of nothing": (lambda m, d: ["doctor", d / "none.csv"], r"none\.csv"),
 }  # fmt: skip
+
+
+FINETUNE = ["finetune", "classify", "--train", "none.csv"]
+PRETRAIN = ["pretrain", "--data", "nowhere"]
+OUT_OF_RANGE = [
+    (FINETUNE, "--batch 0", "at least 1"), (FINETUNE, "--held-out 1.5", "from 0 to 0.5"),
+    (FINETUNE, "--steps -1", "at least 0"), (FINETUNE, "--warmup 2", "from 0 to 1"),
+    (FINETUNE, "--epochs -1", "at least 0"), (FINETUNE, "--minutes inf", "a finite number"),
+    (FINETUNE, "--lr nan", "from 0 to 1"), (FINETUNE, "--seed -1", "from 0 to 4294967295"),
+    (PRETRAIN, "--steps -3", "at least 0"), (PRETRAIN, "--micro-tokens 0", "at least 1"),
+    (PRETRAIN, "--held-out -1", "from 0 to 0.99"), (PRETRAIN, "--batch-tokens 0", "at least 1"),
+    (PRETRAIN, "--set loop.lr=-1", "loop: lr is -1"), (PRETRAIN, "--set masking.rate=2", "masking: rate is 2"),
+    (["index", "none.txt"], "--passage 3", "at least 8"), (["ask", "x", "y", "--reader", "z"], "-k 0", "--k is 0"),
+    (["convert", "a", "b"], "--share 2", "from 0 to 1"), (["serve", "en"], "--port 65536", "from 0 to 65535"),
+    (["compare", "classify", "--train", "none.csv"], "--seeds 0", "at least 1"),
+    (["tokenizer", "none.txt"], "--max-tokens 0", "at least 1"),
+    (["learn", "elmo", "none.txt"], "--vocabulary 0", "at least 1"),
+    (["seq2seq", "--train", "none.tsv"], "--smoothing 1", "from 0 to 0.99"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "wrong", "told"), OUT_OF_RANGE)
+def test_a_number_out_of_range_is_refused_before_anything_is_read(command, wrong, told, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = run(*command, *wrong.split())
+    assert said.code == 2 and told in said.mistake, said
+    assert "none." not in said.mistake and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", MISTAKES)

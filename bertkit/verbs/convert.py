@@ -21,7 +21,7 @@ class Settings(Common):
         choices=("", "discriminator", "generator"),
     )  # fmt: skip
     mix: str = option("", "A second model of the same shape and tokenizer: the weights become the average of both.")
-    share: float = option(0.5, "With --mix: the share of the second model.")
+    share: float = option(0.5, "With --mix: the share of the second model.", at_least=0, at_most=1)
     dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
 
 
@@ -58,8 +58,6 @@ def _mix(folder: Any, settings: Settings) -> int:
     from bertkit.errors import UserError
     from bertkit.telling import note
 
-    if not 0 <= settings.share <= 1:
-        raise UserError(f"--share is {settings.share:g}; it must lie between 0 and 1.")
     second = read_folder(locate(settings.mix))
     if any(folder.tokenizer.id_to_token(n) != second.tokenizer.id_to_token(n) for n in range(folder.tokenizer.size)):
         raise UserError(f"{settings.mix} has another vocabulary than {settings.source}. Mix models of one tokenizer.")

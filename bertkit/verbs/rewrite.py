@@ -23,8 +23,8 @@ class Settings(Common):
     model: Path = option(help="A folder that `bertkit seq2seq` wrote.", argument=True)
     file: str = option(help="Rows with a text each, or - for lines from standard input.", argument=True)
     out: Path | None = option(None, "Where to: .jsonl, .csv or .parquet; without it JSON lines on standard output.")
-    beam: int = option(4, "Hypotheses kept; 1 is greedy.")
-    penalty: float = option(0.6, "Length penalty; 0: none, which favours short targets.")
+    beam: int = option(4, "Hypotheses kept; 1 is greedy.", at_least=1)
+    penalty: float = option(0.6, "Length penalty; 0: none, which favours short targets.", at_least=0)
     text: str = option("text", "Name (or number) of the text column.")
     encoding: str = option("utf-8", "Encoding of the file.")
 
