@@ -190,6 +190,37 @@ def test_a_number_out_of_range_is_refused_before_anything_is_read(command, wrong
     assert "none." not in said.mistake and not list(tmp_path.iterdir())
 
 
+NEEDS_A_FOLDER = {  # the words before --out; their input is not there, so --out is told first or not at all
+    "finetune": FINETUNE, "pretrain": PRETRAIN, "distill": ["distill", "nowhere", "--train", "none.csv"],
+    "tokenizer": ["tokenizer", "none.txt"], "demo": ["demo"], "learn": ["learn", "ngram", "none.txt"],
+    "compare": ["compare", "classify", "--train", "none.csv"], "seq2seq": ["seq2seq", "--train", "none.tsv"],
+    "index": ["index", "none.txt"], "prune": ["prune", "nowhere"], "quantize": ["quantize", "nowhere"],
+    "export": ["export", "nowhere"], "inspect": ["inspect", "nowhere", "a text"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+@pytest.mark.parametrize("verb", NEEDS_A_FOLDER)
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(verb, below, run, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("mine")
+    out = Path("notes", below, *(["page.html"] if verb == "inspect" else []))
+    said = run(*NEEDS_A_FOLDER[verb], "--out", out)
+    assert said.code == 2 and "A file stands where a folder is needed" in said.mistake, said
+    assert [path.name for path in tmp_path.rglob("*")] == ["notes"] and (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_tokenizer_is_not_written_over_another_or_into_a_model(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    text = written(tmp_path, "text.txt", "the cat sat on the mat and the dog ran\n" * 50)
+    before = (model / "tokenizer.json").read_bytes()
+    said = run("tokenizer", text, "--size", 300, "--out", model)
+    assert said.code == 2 and "exists and is not empty" in said.mistake
+    assert (model / "tokenizer.json").read_bytes() == before
+    assert run("tokenizer", text, "--size", 300, "--out", tmp_path / "t").code == 0
+    assert "not empty" in run("tokenizer", text, "--size", 300, "--out", tmp_path / "t").mistake
+    assert not [path for path in (tmp_path / "t").iterdir() if path.name.startswith(".")]
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line_with_exit_code_2(name: str, run, model: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a result would go by default

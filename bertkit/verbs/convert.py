@@ -32,12 +32,12 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.checkpoint.folder import read_folder, write_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
+    from bertkit.train.durable import check_new_folder
     from bertkit.train.saving import write_folder as write_safely
 
     if settings.target.suffix in (".bin", ".safetensors"):
         raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
-    if settings.target.exists() and any(settings.target.iterdir() if settings.target.is_dir() else [1]):
-        raise UserError(f"{settings.target} exists and is not empty. Choose another folder, or empty it.")
+    check_new_folder(settings.target)
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]

@@ -40,7 +40,9 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.tasks import make
     from bertkit.tasks.starting_model import LOOKED_AT, NO_LIMIT, starting_model, tell_unknown
     from bertkit.telling import track
+    from bertkit.train.durable import check_folder
 
+    check_folder(settings.out)
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
     task = make("classify")

@@ -42,7 +42,9 @@ def run(settings: Settings) -> dict[str, Any]:
     """Learn an n-gram model, word vectors, a recurrent language model or an ELMo from running text."""
     from bertkit import machine
     from bertkit.errors import UserError
+    from bertkit.train.durable import check_folder
 
+    check_folder(settings.out)
     machine.set_up(settings.threads)
     stores = [path for path in settings.source if (path / "store.json").is_file()]
     if settings.kind in PIECES and (len(settings.source) != 1 or not stores):

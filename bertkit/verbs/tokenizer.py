@@ -30,6 +30,9 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.data.readers import read_documents
     from bertkit.telling import track
     from bertkit.text.vocabulary import VocabularySettings, learn, report
+    from bertkit.train.durable import check_new_folder, write_folder
+
+    check_new_folder(settings.out)
 
     def lines_of_text() -> Any:
         for document in read_documents(list(settings.texts), encoding=settings.encoding):
@@ -41,7 +44,7 @@ def run(settings: Settings) -> dict[str, Any]:
             kind=settings.kind, size=settings.size, cased=settings.cased, min_frequency=settings.min_frequency
         ),
     )
-    tokenizer.save(settings.out, settings.max_tokens)
+    write_folder(settings.out, lambda folder: tokenizer.save(folder, settings.max_tokens))
     found = report(tokenizer, islice(lines_of_text(), 20_000))
     return {"folder": str(settings.out), "kind": settings.kind, "size": tokenizer.size, "report": asdict(found),
             "lines": found.lines()}  # fmt: skip
