@@ -278,6 +278,29 @@ def test_json_is_one_document_and_notes_stay_out_of_it(run: CommandLine, model: 
     assert "fp32 on cpu" in said.err and "fp32 on cpu" not in said.out
 
 
+def rows_of(settings):
+    return ({"row": number} for number in range(settings.top))
+
+
+def test_rows_are_lines_or_with_json_one_array(run: CommandLine, model: Path, monkeypatch) -> None:
+    from bertkit.verbs import fill
+
+    monkeypatch.setattr(fill, "run", rows_of)
+    for top in (1, 2, 3):
+        rows = [{"row": number} for number in range(top)]
+        assert run("fill", model, "x", "--top", top, "--json").json == rows
+        assert [json.loads(line) for line in run("fill", model, "x", "--top", top).out.splitlines()] == rows
+    monkeypatch.setattr(fill, "run", lambda settings: iter(()))
+    assert run("fill", model, "x", "--json").json == [] and run("fill", model, "x").out == ""
+
+
+def test_a_verb_without_a_result_prints_nothing_at_all(run: CommandLine, model: Path, monkeypatch) -> None:
+    from bertkit.verbs import fill
+
+    monkeypatch.setattr(fill, "run", lambda settings: None)
+    assert run("fill", model, "x", "--json").out == run("fill", model, "x").out == ""
+
+
 def test_settings_come_from_file_then_options_then_set(run: CommandLine, model: Path, tmp_path: Path) -> None:
     config = written(tmp_path, "r.toml", "top = 2\nprecision = 'fp32'\n")
     base = ["fill", model, "the [MASK]", "--config", config, "--json"]

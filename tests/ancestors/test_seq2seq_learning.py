@@ -234,6 +234,7 @@ def test_the_command_line_trains_and_rewrites(tmp_path: Path, monkeypatch, capsy
     assert said.code == 0, said.err
     answers = [json.loads(line) for line in said.out.splitlines()]
     assert len(answers) == 60 and answers[0].keys() == {"text", "score", "tokens", "cut", "finished"}
+    assert run("rewrite", tmp_path / "run", tmp_path / "pairs.tsv", "--beam", 2, "--json").json == answers
     written = run("rewrite", tmp_path / "run", tmp_path / "pairs.tsv", "--beam", 2, "--out", tmp_path / "said.jsonl")
     assert written.code == 0 and "60 texts" in written.out
     assert [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()] == answers
