@@ -221,6 +221,18 @@ def test_a_tokenizer_is_not_written_over_another_or_into_a_model(run: CommandLin
     assert not [path for path in (tmp_path / "t").iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("verb", ["predict", "embed", "rewrite"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_is_never_written_over_by_what_reads_it(verb: str, is_link: bool, run, model: Path, tmp_path) -> None:
+    rows = written(tmp_path, "a.jsonl", '{"text": "the cat"}\n')
+    out = tmp_path / "link.jsonl" if is_link else rows
+    if is_link:
+        out.symlink_to(rows)
+    said = run(verb, model, rows, "--out", out)
+    assert said.code == 2 and "is the very file that is read" in said.mistake
+    assert rows.read_text() == '{"text": "the cat"}\n'
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line_with_exit_code_2(name: str, run, model: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a result would go by default

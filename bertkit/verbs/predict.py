@@ -44,9 +44,11 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     """Answer every row of a file."""
     from bertkit import machine
     from bertkit.comparing.opening import open_model
+    from bertkit.data.write_whole import not_the_input
     from bertkit.data.writers import open_writer
     from bertkit.errors import UserError
 
+    not_the_input(settings.out, settings.file)
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
     predictor = open_model(settings.model, settings.precision, settings.device)

@@ -45,8 +45,10 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     """Write the best target found for every text of a file."""
     from bertkit import machine
     from bertkit.ancestors.seq2seq import Seq2Seq
+    from bertkit.data.write_whole import not_the_input
     from bertkit.data.writers import open_writer
 
+    not_the_input(settings.out, settings.file)
     machine.set_up(settings.threads)
     model = Seq2Seq.load(settings.model, settings.precision, machine.device_for(settings.device))
     count = Count()
