@@ -332,6 +332,23 @@ def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None
     assert "threads" in text and "bf16" in text and "GFLOP/s" in text
 
 
+@pytest.mark.parametrize(
+    ("text", "name"), [("the cat sat on the mat", "en"), ("北京是一座古老的城市，有很多人住在那里。", "zh")]
+)
+def test_the_doctor_counts_tokens_without_being_told_a_model(text, name, run, monkeypatch, tmp_path: Path) -> None:
+    from bertkit import machine
+    from bertkit.text.tokenizer import Tokenizer
+
+    monkeypatch.setattr(machine, "matmul_speed", lambda kind: 1.0)
+    rows = written(tmp_path, "a.csv", f"text,label\n{text},a\n{text * 40},b\n")
+    (file,) = run("doctor", rows, "--json").json["files"]
+    longest = len(Tokenizer.load(Path(bertkit.__file__).parent / "models" / name).encode(text * 40).ids)
+    (tokens,) = [one for one in file["lengths"] if one["unit"] == "tokens"]
+    assert file["counted_by"] == name and tokens["percentiles"]["100"] == longest
+    assert file["cuts"][0] == {**file["cuts"][0], "limit": 128, "rows": 1, "tokens": longest - 128}
+    assert f"tokens ({name}'s tokenizer)" in run("doctor", rows).out
+
+
 def test_the_reference_is_what_the_settings_say() -> None:
     root = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, str(root / "docs/make_cli.py"), "--print"], capture_output=True, text=True)
