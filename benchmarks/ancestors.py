@@ -144,8 +144,9 @@ def main() -> None:
         place = mine.place or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
         train, held = cut(place, megabytes)
-        if not (place / "store").is_dir():
+        if not (place / "tokenizer").is_dir():
             tokenizer.run(tokenizer.Settings(texts=(train,), out=place / "tokenizer", size=8192))
+        if not (place / "store").is_dir():
             prepare.run(prepare.Settings(texts=(train,), tokenizer=str(place / "tokenizer"), out=place / "store"))
         for kind in ("piece-ngram", *NETWORKS, "gpt", "elmo"):
             if asked and kind not in asked:

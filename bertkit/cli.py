@@ -115,6 +115,17 @@ def _is_nested(kind: Any) -> bool:
     return is_dataclass(kind) or any(get_origin(inner) for inner in get_args(kind))
 
 
+def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
+    """Rows while they come: JSON lines, or the one array that they make."""
+    before = "["
+    for row in rows:
+        words = json.dumps(row, ensure_ascii=False)
+        print(f"{before}{words}" if as_json else words, end="" if as_json else "\n")
+        before = ",\n"
+    if as_json:
+        print("[]" if before == "[" else "]")
+
+
 def _command(verb: str, module: ModuleType) -> Callable[..., None]:
     """The function typer calls: values → settings → run → print."""
     settings = module.Settings
@@ -144,7 +155,9 @@ def _command(verb: str, module: ModuleType) -> Callable[..., None]:
         result = module.run(config.build(settings, table, f"bertkit {verb}"))
         if os.environ.get("RANK", "0") != "0":
             return
-        if as_json:
+        if isinstance(result, Iterator):
+            _print_rows(result, bool(as_json))
+        elif as_json and result is not None:
             print(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False))
         elif result is not None:
             print("\n".join(module.lines(result)) if hasattr(module, "lines") else result)

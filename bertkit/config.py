@@ -8,6 +8,7 @@ Sections are nested dataclasses; a key in a section is spelled `section.key` wit
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -30,10 +31,16 @@ def option(
     name: str = "",
     factory: Any = MISSING,
     hidden: bool = False,
+    at_least: float | None = None,
+    at_most: float | None = None,
 ) -> Any:
-    """A field of a settings class with its help. `argument`: given by place, not by name."""
+    """A field of a settings class with its help. `argument`: given by place, not by name.
+
+    at_least, at_most: the smallest and the largest number that mean something; `build` refuses others.
+    """
     metadata = {
         "help": help, "argument": argument, "choices": choices, "short": short, "name": name, "hidden": hidden,
+        "at_least": at_least, "at_most": at_most,
     }  # fmt: skip
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -44,8 +51,8 @@ def option(
 class Common:
     """Options every verb takes."""
 
-    seed: int = option(0, "Makes every random choice repeatable.")
-    threads: int = option(0, "CPU threads; 0 takes what this process may use.")
+    seed: int = option(0, "Makes every random choice repeatable.", at_least=0, at_most=2**32 - 1)
+    threads: int = option(0, "CPU threads; 0 takes what this process may use.", at_least=0)
     device: str = option("auto", "Where to compute.", choices=("auto", "cpu", "cuda", "mps"))
     precision: str = option("auto", "auto is bf16 where the CPU multiplies it fast.", choices=("auto", "fp32", "bf16"))
 
@@ -68,7 +75,10 @@ def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T
         given[name] = _fit(types_[name], value, f"{where}: {key}", current)
         choices = known[name].metadata.get("choices")
         if choices and given[name] not in choices:
-            raise UserError(f"{where}: {key} is {value!r}. {suggest(str(value), list(choices))}")
+            raise UserError(f"{where}: {key} is {value!r}. {suggest(str(value), list(filter(None, choices)))}")
+        if wanted := _range_missed(known[name], given[name]):
+            shown = _spelled(known[name]) if issubclass(cls, Common) else name
+            raise UserError(f"{where}: {shown} is {value!r}; it must be {wanted}.")
     if base is not None:
         return replace(base, **given)  # type: ignore[type-var]
     missing = [
@@ -78,6 +88,21 @@ def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} must be given.")
     return cls(**given)
+
+
+def _range_missed(f: dataclasses.Field[Any], value: Any) -> str:
+    """What a number must be, in words, when it is not; nothing when it is, or has no range."""
+    least, most = f.metadata.get("at_least"), f.metadata.get("at_most")
+    if (least is None and most is None) or type(value) not in (int, float):
+        return ""
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if math.isfinite(value) and low <= value <= high:
+        return ""
+    if not math.isfinite(value) and most is None:
+        return "a finite number"
+    if least is None or most is None:
+        return f"at least {least}" if most is None else f"at most {most}"
+    return f"from {least} to {most}"
 
 
 def _spelled(f: dataclasses.Field[Any]) -> str:

@@ -142,6 +142,9 @@ MISTAKES = {  # name → (words, what must be told)
     ),
     "bad layers": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--layers", "lsat"], "layers is 'lsat'"),
     "bad pool": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "men"], "pool is 'men'.*'mean'"),
+    "a pool there is not": (
+        lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "bogus"], "There is: cls, max, mean, none",
+    ),
     "bad device": (lambda m, d: ["fill", m, "a [MASK]", "--device", "tpu"], "device is 'tpu'"),
     "bad precision": (lambda m, d: ["fill", m, "a [MASK]", "--precision", "fp8"], "precision is 'fp8'"),
     "bad threads": (lambda m, d: ["fill", m, "a [MASK]", "--threads", "-2"], "threads is -2"),
@@ -158,6 +161,76 @@ MISTAKES = {  # name → (words, what must be told)
     "no text": (lambda m, d: ["tokenizer", d / "none.txt", "--out", d / "t"], r"none\.txt"),
     "doctor of nothing": (lambda m, d: ["doctor", d / "none.csv"], r"none\.csv"),
 }  # fmt: skip
+
+
+FINETUNE = ["finetune", "classify", "--train", "none.csv"]
+PRETRAIN = ["pretrain", "--data", "nowhere"]
+OUT_OF_RANGE = [
+    (FINETUNE, "--batch 0", "at least 1"), (FINETUNE, "--held-out 1.5", "from 0 to 0.5"),
+    (FINETUNE, "--steps -1", "at least 0"), (FINETUNE, "--warmup 2", "from 0 to 1"),
+    (FINETUNE, "--epochs -1", "at least 0"), (FINETUNE, "--minutes inf", "a finite number"),
+    (FINETUNE, "--lr nan", "from 0 to 1"), (FINETUNE, "--seed -1", "from 0 to 4294967295"),
+    (PRETRAIN, "--steps -3", "at least 0"), (PRETRAIN, "--micro-tokens 0", "at least 1"),
+    (PRETRAIN, "--held-out -1", "from 0 to 0.99"), (PRETRAIN, "--batch-tokens 0", "at least 1"),
+    (PRETRAIN, "--set loop.lr=-1", "loop: lr is -1"), (PRETRAIN, "--set masking.rate=2", "masking: rate is 2"),
+    (["index", "none.txt"], "--passage 3", "at least 8"), (["ask", "x", "y", "--reader", "z"], "-k 0", "--k is 0"),
+    (["convert", "a", "b"], "--share 2", "from 0 to 1"), (["serve", "en"], "--port 65536", "from 0 to 65535"),
+    (["compare", "classify", "--train", "none.csv"], "--seeds 0", "at least 1"),
+    (["tokenizer", "none.txt"], "--max-tokens 0", "at least 1"),
+    (["learn", "elmo", "none.txt"], "--vocabulary 0", "at least 1"),
+    (["seq2seq", "--train", "none.tsv"], "--smoothing 1", "from 0 to 0.99"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "wrong", "told"), OUT_OF_RANGE)
+def test_a_number_out_of_range_is_refused_before_anything_is_read(command, wrong, told, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = run(*command, *wrong.split())
+    assert said.code == 2 and told in said.mistake, said
+    assert "none." not in said.mistake and not list(tmp_path.iterdir())
+
+
+NEEDS_A_FOLDER = {  # the words before --out; their input is not there, so --out is told first or not at all
+    "finetune": FINETUNE, "pretrain": PRETRAIN, "distill": ["distill", "nowhere", "--train", "none.csv"],
+    "tokenizer": ["tokenizer", "none.txt"], "demo": ["demo"], "learn": ["learn", "ngram", "none.txt"],
+    "compare": ["compare", "classify", "--train", "none.csv"], "seq2seq": ["seq2seq", "--train", "none.tsv"],
+    "index": ["index", "none.txt"], "prune": ["prune", "nowhere"], "quantize": ["quantize", "nowhere"],
+    "export": ["export", "nowhere"], "inspect": ["inspect", "nowhere", "a text"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+@pytest.mark.parametrize("verb", NEEDS_A_FOLDER)
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(verb, below, run, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("mine")
+    out = Path("notes", below, *(["page.html"] if verb == "inspect" else []))
+    said = run(*NEEDS_A_FOLDER[verb], "--out", out)
+    assert said.code == 2 and "A file stands where a folder is needed" in said.mistake, said
+    assert [path.name for path in tmp_path.rglob("*")] == ["notes"] and (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_tokenizer_is_not_written_over_another_or_into_a_model(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    text = written(tmp_path, "text.txt", "the cat sat on the mat and the dog ran\n" * 50)
+    before = (model / "tokenizer.json").read_bytes()
+    said = run("tokenizer", text, "--size", 300, "--out", model)
+    assert said.code == 2 and "exists and is not empty" in said.mistake
+    assert (model / "tokenizer.json").read_bytes() == before
+    assert run("tokenizer", text, "--size", 300, "--out", tmp_path / "t").code == 0
+    assert "not empty" in run("tokenizer", text, "--size", 300, "--out", tmp_path / "t").mistake
+    assert not [path for path in (tmp_path / "t").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed", "rewrite"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_is_never_written_over_by_what_reads_it(verb: str, is_link: bool, run, model: Path, tmp_path) -> None:
+    rows = written(tmp_path, "a.jsonl", '{"text": "the cat"}\n')
+    out = tmp_path / "link.jsonl" if is_link else rows
+    if is_link:
+        out.symlink_to(rows)
+    said = run(verb, model, rows, "--out", out)
+    assert said.code == 2 and "is the very file that is read" in said.mistake
+    assert rows.read_text() == '{"text": "the cat"}\n'
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -217,6 +290,29 @@ def test_json_is_one_document_and_notes_stay_out_of_it(run: CommandLine, model: 
     assert "fp32 on cpu" in said.err and "fp32 on cpu" not in said.out
 
 
+def rows_of(settings):
+    return ({"row": number} for number in range(settings.top))
+
+
+def test_rows_are_lines_or_with_json_one_array(run: CommandLine, model: Path, monkeypatch) -> None:
+    from bertkit.verbs import fill
+
+    monkeypatch.setattr(fill, "run", rows_of)
+    for top in (1, 2, 3):
+        rows = [{"row": number} for number in range(top)]
+        assert run("fill", model, "x", "--top", top, "--json").json == rows
+        assert [json.loads(line) for line in run("fill", model, "x", "--top", top).out.splitlines()] == rows
+    monkeypatch.setattr(fill, "run", lambda settings: iter(()))
+    assert run("fill", model, "x", "--json").json == [] and run("fill", model, "x").out == ""
+
+
+def test_a_verb_without_a_result_prints_nothing_at_all(run: CommandLine, model: Path, monkeypatch) -> None:
+    from bertkit.verbs import fill
+
+    monkeypatch.setattr(fill, "run", lambda settings: None)
+    assert run("fill", model, "x", "--json").out == run("fill", model, "x").out == ""
+
+
 def test_settings_come_from_file_then_options_then_set(run: CommandLine, model: Path, tmp_path: Path) -> None:
     config = written(tmp_path, "r.toml", "top = 2\nprecision = 'fp32'\n")
     base = ["fill", model, "the [MASK]", "--config", config, "--json"]
@@ -234,6 +330,23 @@ def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None
     assert found["threads"] >= 1 and found["memory_gb"] > 0 and found["versions"]["bertkit"] == bertkit.__version__
     text = run("doctor").out
     assert "threads" in text and "bf16" in text and "GFLOP/s" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("the cat sat on the mat", "en"), ("北京是一座古老的城市，有很多人住在那里。", "zh")]
+)
+def test_the_doctor_counts_tokens_without_being_told_a_model(text, name, run, monkeypatch, tmp_path: Path) -> None:
+    from bertkit import machine
+    from bertkit.text.tokenizer import Tokenizer
+
+    monkeypatch.setattr(machine, "matmul_speed", lambda kind: 1.0)
+    rows = written(tmp_path, "a.csv", f"text,label\n{text},a\n{text * 40},b\n")
+    (file,) = run("doctor", rows, "--json").json["files"]
+    longest = len(Tokenizer.load(Path(bertkit.__file__).parent / "models" / name).encode(text * 40).ids)
+    (tokens,) = [one for one in file["lengths"] if one["unit"] == "tokens"]
+    assert file["counted_by"] == name and tokens["percentiles"]["100"] == longest
+    assert file["cuts"][0] == {**file["cuts"][0], "limit": 128, "rows": 1, "tokens": longest - 128}
+    assert f"tokens ({name}'s tokenizer)" in run("doctor", rows).out
 
 
 def test_the_reference_is_what_the_settings_say() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ NAMES = sorted(path.stem for path in PRESETS.glob("*.toml"))
 @dataclass(frozen=True, kw_only=True)
 class Inner:
     rate: float = option(0.5, "A rate.")
+    share: float = option(0.5, "A share.", at_least=0, at_most=1)
     unit: str = option("word", "A unit.", choices=("word", "token"))
 
 
@@ -36,6 +39,8 @@ class Example(Common):
     files: tuple[Path, ...] = option((), "Files.")
     numbers: tuple[float, ...] = option((), "Numbers.")
     note: str | None = option(None, "Perhaps.")
+    folds: int = option(2, "Parts.", at_least=1)
+    mood: str = option("", "A mood.", choices=("", "glad", "sad"))
     inner: Inner = option(factory=Inner)
 
 
@@ -43,7 +48,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 paths = st.text("abc/é北 .'\"\\", min_size=1, max_size=12).map(Path)
 examples = st.builds(
     Example,
-    seed=st.integers(0, 2**40), out=paths, size=st.integers(-9, 9**12), name=texts, loud=st.booleans(),
+    seed=st.integers(0, 2**32 - 1), out=paths, size=st.integers(-9, 9**12), name=texts, loud=st.booleans(),
     files=st.lists(paths, max_size=3).map(tuple),
     numbers=st.lists(st.floats(allow_nan=False), max_size=4).map(tuple),
     note=st.none() | texts,
@@ -167,6 +172,55 @@ def test_an_unknown_preset_is_told_with_a_suggestion() -> None:
         preset("bert-mni")
     with pytest.raises(UserError, match="no preset"):
         preset("../../secret")
+
+
+@pytest.mark.parametrize(
+    "values, told",
+    [
+        ({"folds": 0}, "here: --folds is 0; it must be at least 1."),
+        ({"seed": -1}, "here: --seed is -1; it must be from 0 to 4294967295."),
+        ({"inner": {"share": 1.5}}, "here: inner: share is 1.5; it must be from 0 to 1."),
+        ({"inner": {"share": float("nan")}}, "share is nan; it must be from 0 to 1."),
+        ({"inner": {"share": float("-inf")}}, "share is -inf; it must be from 0 to 1."),
+    ],
+)
+def test_a_number_out_of_its_range_is_told_with_the_range(values: dict, told: str) -> None:
+    with pytest.raises(UserError, match=re.escape(told)):
+        build(Example, {"out": "x", **values}, "here")
+
+
+def test_the_ends_of_a_range_belong_to_it() -> None:
+    made = build(Example, {"out": "x", "folds": 1, "inner": {"share": 1}})
+    assert (made.folds, made.inner.share) == (1, 1.0)
+    assert build(Example, {"out": "x", "inner": {"share": 0}}).inner.share == 0.0
+
+
+def test_a_choice_that_is_empty_is_not_shown_among_what_there_is() -> None:
+    with pytest.raises(UserError, match=re.escape("mood is 'bogus'. There is: glad, sad.")):
+        build(Example, {"out": "x", "mood": "bogus"})
+
+
+def numbers_of(settings: type) -> Iterator[tuple[type, Field]]:
+    """Every number of a settings class and of its sections that is an option."""
+    kinds = config.hints(settings)
+    for f in fields(settings):
+        if is_dataclass(kinds[f.name]):
+            yield from numbers_of(kinds[f.name])
+        elif kinds[f.name] in (int, float) and "help" in f.metadata:
+            yield settings, f
+
+
+def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> None:
+    from importlib import import_module
+
+    from bertkit.verbs import VERBS
+
+    for verb in VERBS:
+        for settings, f in numbers_of(import_module(f"bertkit.verbs.{verb}").Settings):
+            where = f"{verb}: {settings.__name__}.{f.name}"
+            assert f.metadata["at_least"] is not None, f"{where} has no smallest number"
+            assert f.metadata["at_least"] <= f.default, where
+            assert f.metadata["at_most"] is None or f.default <= f.metadata["at_most"], where
 
 
 def test_hints_resolve_for_every_verb() -> None:

@@ -15,17 +15,17 @@ POOLS = ("max", "mean")
 class BiLstmSettings:
     """The model and its training."""
 
-    cells: int = option(200, "Memory cells of each direction.")
-    depth: int = option(2, "Layers.")
-    word_width: int = option(100, "Width of the word vectors, where they are learnt from nothing.")
-    dropout: float = option(0.3, "Share of the numbers dropped before every layer.")
+    cells: int = option(200, "Memory cells of each direction.", at_least=1)
+    depth: int = option(2, "Layers.", at_least=1)
+    word_width: int = option(100, "Width of the word vectors, where they are learnt from nothing.", at_least=1)
+    dropout: float = option(0.3, "Share of the numbers dropped before every layer.", at_least=0, at_most=0.99)
     pool: str = option("max", "How a text's word vectors become one.", choices=POOLS)
     units: str = option("words", "How a text is cut into words.", choices=tuple(UNITS))
     cased: bool = option(True, "Keep capitals.")
-    batch: int = option(32, "Sentences a step.")
-    lr: float = option(1e-3, "Learning rate of Adam.")
-    epochs: int = option(30, "Passes over the sentences, at most.")
-    patience: int = option(5, "Stop after so many passes without a better one.")
+    batch: int = option(32, "Sentences a step.", at_least=1)
+    lr: float = option(1e-3, "Learning rate of Adam.", at_least=0, at_most=1)
+    epochs: int = option(30, "Passes over the sentences, at most.", at_least=1)
+    patience: int = option(5, "Stop after so many passes without a better one.", at_least=1)
 
     def __post_init__(self) -> None:
         for name in ("cells", "depth", "word_width", "batch", "epochs", "patience"):

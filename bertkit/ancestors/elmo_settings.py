@@ -15,15 +15,15 @@ from bertkit.train.settings import LoopSettings, RunSettings
 class ElmoNumbers:
     """The model. width: of a word's vector, both directions together."""
 
-    width: int = option(256, "Width of a word's vector; half of it belongs to each direction.")
-    cells: int = option(512, "Memory cells of each LSTM; more than half the width.")
-    depth: int = option(2, "LSTM layers of each direction.")
-    character_width: int = option(16, "Width of a character's vector.")
+    width: int = option(256, "Width of a word's vector; half of it belongs to each direction.", at_least=2)
+    cells: int = option(512, "Memory cells of each LSTM; more than half the width.", at_least=1)
+    depth: int = option(2, "LSTM layers of each direction.", at_least=1)
+    character_width: int = option(16, "Width of a character's vector.", at_least=1)
     filters: tuple[tuple[int, ...], ...] = option(
         ((1, 16), (2, 32), (3, 64), (4, 96), (5, 128)), "Filters over characters: width and number of each kind."
     )
-    highways: int = option(1, "Highway layers over the filters.")
-    dropout: float = option(0.1, "Share of the numbers dropped between layers.")
+    highways: int = option(1, "Highway layers over the filters.", at_least=0)
+    dropout: float = option(0.1, "Share of the numbers dropped between layers.", at_least=0, at_most=0.99)
 
     def __post_init__(self) -> None:
         if self.width < 2 or self.width % 2:
@@ -47,10 +47,10 @@ class ElmoSettings(RunSettings):
     out: Path = option(Path("runs/elmo"), "The run's folder.")
     units: str = option("words", "How text is cut: words, jieba (Chinese words) or characters.", choices=tuple(UNITS))
     cased: bool = option(True, "Keep capitals.")
-    vocabulary: int = option(20_000, "Words that can be guessed; any word can be read.")
-    length: int = option(64, "Words in a row; longer sentences are learnt in stretches.")
-    batch_words: int = option(2048, "Words a step.")
-    eval_words: int = option(20_000, "Words of held-out text an evaluation reads.")
+    vocabulary: int = option(20_000, "Words that can be guessed; any word can be read.", at_least=1)
+    length: int = option(64, "Words in a row; longer sentences are learnt in stretches.", at_least=2)
+    batch_words: int = option(2048, "Words a step.", at_least=2)
+    eval_words: int = option(20_000, "Words of held-out text an evaluation reads.", at_least=1)
     model: ElmoNumbers = option(factory=ElmoNumbers)
     loop: LoopSettings = option(factory=lambda: LoopSettings(lr=2e-3, beta2=0.99))
 

@@ -80,10 +80,6 @@ class Learning:
 
     def __init__(self, settings: Seq2SeqSettings) -> None:
         self.settings = s = settings
-        if not 0 <= s.smoothing < 1:
-            raise UserError(f"smoothing is {s.smoothing}; it must be at least 0 and less than 1.")
-        if min(s.batch, s.beam, s.evals) < 1:
-            raise UserError(f"batch {s.batch}, beam {s.beam} and evals {s.evals} must be 1 or more.")
         machine.set_up(s.threads)
         self.world = worlds.join(machine.device_for(s.device))
         rows = self._read()

@@ -32,8 +32,6 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     """Take out what was asked for, write the folder, and hold it against the model."""
     if not settings.layers and settings.inner == 1.0:
         raise UserError("Nothing was asked for: --layers N keeps N layers, --inner 0.5 half of the neurons.")
-    if not 0 < settings.inner <= 1:
-        raise UserError(f"--inner is {settings.inner:g}; it is the share that stays, above 0 and at most 1.")
     folder = read_folder(locate(settings.model))
     depth = folder.model.config.depth
     if settings.layers:

@@ -22,23 +22,28 @@ class DistillSettings(FinetuneSettings):
     train: Path = option(help="Rows to learn from; a row without an answer gets the teacher's.")
     dev: Path | None = option(None, "Rows to choose by; without it a tenth of --train is held out.")
     model: str = option("", "What the student starts from: a model, or a preset's name; without it, the teacher.")
-    layers: int = option(0, "Keep this many layers of it, evenly spread; 0: all, or half of the teacher's.")
+    layers: int = option(0, "Keep this many layers of it, evenly spread; 0: all, or half of the teacher's.", at_least=0)
     out: Path = option(Path("runs/distill"), "The run's folder.")
-    heat: float = option(2.0, "Temperature: above 1 the teacher's less likely labels count for more.")
-    hard: float = option(0.5, "Share of the loss for the right answers, where they are known; the rest is the teacher.")
+    heat: float = option(2.0, "Temperature: above 1 the teacher's less likely labels count for more.", at_least=0.01)
+    hard: float = option(
+        0.5,
+        "Share of the loss for the right answers, where they are known; the rest is the teacher.",
+        at_least=0,
+        at_most=1,
+    )
     labels: str = option("", "", hidden=True)
     multi_label: bool = option(False, "", hidden=True)
     class_weights: bool = option(False, "", hidden=True)
     word: str = option("first", "", hidden=True)
     crf: bool = option(False, "", hidden=True)
-    language: float = option(0.0, "", hidden=True)
+    language: float = option(0.0, "", hidden=True, at_least=0)
     merge: str = option("", "", hidden=True)
-    seeds: int = option(1, "", hidden=True)
-    folds: int = option(0, "", hidden=True)
+    seeds: int = option(1, "", hidden=True, at_least=1)
+    folds: int = option(0, "", hidden=True, at_least=0)
     search: bool = option(False, "", hidden=True)
 
     def check(self) -> None:
-        """Refuse what has no meaning here, and shares that are none."""
+        """Refuse what has no meaning here."""
         usual = {f.name: f.default for f in fields(self)}
         for name in NOT_HERE:
             if getattr(self, name) != usual[name]:
@@ -46,10 +51,6 @@ class DistillSettings(FinetuneSettings):
                     f"--{name.replace('_', '-')} has no meaning when a teacher is followed: it is as the teacher has "
                     "it, or belongs to `bertkit finetune`. Leave it out."
                 )
-        if not 0 <= self.hard <= 1:
-            raise UserError(f"--hard is {self.hard:g}; it is a share, between 0 and 1.")
-        if not self.heat > 0:
-            raise UserError(f"--heat is {self.heat:g}; a temperature is above 0. 1 to 4 are usual.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,9 @@ class QuantizeSettings(CompareSettings):
 class PruneSettings(CompareSettings):
     """What `prune` needs."""
 
-    layers: int = option(0, "Keep this many layers; 0: all.")
+    layers: int = option(0, "Keep this many layers; 0: all.", at_least=0)
     drop: str = option("spread", "Which layers go: evenly spread ones, or the top.", choices=("spread", "top"))
-    inner: float = option(1.0, "Share of the feed-forward neurons that stay, the most active of each layer.")
+    inner: float = option(
+        1.0, "Share of the feed-forward neurons that stay, the most active of each layer.", at_least=0.01, at_most=1
+    )
     train: Path | None = option(None, "Rows by whose texts neurons are judged; labels are not needed.")

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from bertkit.errors import UserError
+from bertkit.train.durable import check_new_folder
 from bertkit.train.saving import write_folder
 
 
 def write_new(out: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` fill a folder that becomes `out` when it is complete; refuse to write over anything."""
-    if out.exists() and any(out.iterdir() if out.is_dir() else [1]):
-        raise UserError(f"{out} exists and is not empty. Choose another --out, or empty it.")
+    check_new_folder(out)
     there = out.exists()
     try:
         write_folder(out, fill)

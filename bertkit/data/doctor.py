@@ -19,6 +19,7 @@ LIMITS = (128, 256, 512)
 MOST_HASHES = 4_000_000  # texts compared for duplicates; about half a gigabyte
 MOST_LABELS = 10_000
 BATCH = 256
+BEGINNING = 2000  # characters
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003134f]+")
 _LETTER = re.compile(r"[\W\d_]+")
 _SUSPICIOUS: dict[str, re.Pattern[str]] = {
@@ -64,6 +65,13 @@ def inspect_file(
             tally.add_tokens(batch, tokenizer)
     tally.finish()
     return report
+
+
+def first_texts(path: str | Path, count: int, encoding: str = "utf-8", **columns: Any) -> list[str]:
+    """The beginnings of the first texts, by which their language is told."""
+    form, _ = form_of(path, encoding, **columns)
+    rows = islice(seen_in(path, form, encoding, **columns), count)
+    return [text[:BEGINNING] for row in rows for text in row.texts]
 
 
 class _Tally:

@@ -48,6 +48,7 @@ class FileReport:
     overlaps: dict[str, int] = field(default_factory=dict)
     lengths: list[Lengths] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    counted_by: str = ""  # the model whose tokenizer counted the tokens
     cjk_share: float = 0.0
     suspicious: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -75,7 +76,8 @@ class FileReport:
             yield f"  also in {other}: {count:,} rows ({count / max(1, self.rows):.1%})"
         for lengths in self.lengths:
             shown = ", ".join(f"{share} % up to {value:,}" for share, value in lengths.percentiles.items())
-            yield f"  {lengths.unit}: mean {lengths.mean:,.1f}; {shown}"
+            by = f" ({self.counted_by}'s tokenizer)" if self.counted_by and lengths.unit == "tokens" else ""
+            yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {shown}"
         if self.cuts and not self.cuts[0].rows:
             yield f"  at {self.cuts[0].limit} tokens: nothing is cut"
         for cut in (each for each in self.cuts if each.rows):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
-from bertkit.data.read_encoding import why_not
+from bertkit.data.read_encoding import by_mark, why_not
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.telling import note
 
@@ -140,7 +140,7 @@ def _lines(path: str, stream: IO[bytes], encoding: str, split: int | None, nul: 
             if b"\0" in raw:
                 count = raw.count(b"\0")
                 if nul == "refuse" or count * 50 > len(raw):
-                    raise UserError(f"{path}, line {number}: a NUL byte. Is it a text file, or is the line damaged?")
+                    raise UserError(f"{path}, line {number}: {_why_nul(path, encoding)}")
                 raw, stray = raw.replace(b"\0", b""), stray + count
             if decoder is None and whole:
                 line = _decode(path, number, raw, encoding)
@@ -158,6 +158,12 @@ def _lines(path: str, stream: IO[bytes], encoding: str, split: int | None, nul: 
             yield rest
     if stray:
         note(f"{path}: {stray} NUL bytes were dropped.")
+
+
+def _why_nul(path: str, encoding: str) -> str:
+    sample = _sample(path)
+    # Every other byte of English in UTF-16 is a NUL: what Excel saves as "Unicode text".
+    return why_not(encoding, sample) if by_mark(sample) else "a NUL byte. Is it a text file, or is the line damaged?"
 
 
 def _inside(encoding: str) -> str:

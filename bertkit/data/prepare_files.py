@@ -66,7 +66,7 @@ class Making:
         if self.out.exists():
             raise UserError(f"{self.out} exists already. Remove it, or choose another name with --out.")
         try:
-            with self._told("cannot be made"):
+            with self.told("cannot be made"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._take()
                 self._recall()
@@ -118,14 +118,14 @@ class Making:
         self._noted = now = time.monotonic()
         self.progress.seconds += now - self._began
         self._began = now
-        with self._told("cannot be written"):
+        with self.told("cannot be written"):
             for handle in self._handles.values():
                 os.fsync(handle)
             self._write(JOURNAL, json.dumps({"job": self.job, "progress": asdict(self.progress)}))
 
     def finish(self, facts: dict[str, Any], report: str) -> None:
         """Write the report and `store.json`, and give the folder its name."""
-        with self._told("cannot be finished"):
+        with self.told("cannot be finished"):
             self._write("report.txt", report)
             inside = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
             # The report tells seconds: it is left out, so that equal texts give an equal store.json.
@@ -175,7 +175,7 @@ class Making:
 
     def _append(self, parts: dict[str, np.ndarray]) -> None:
         needed = sum(part.nbytes for part in parts.values())
-        with self._told(f"could not take {needed:,} more bytes"):
+        with self.told(f"could not take {needed:,} more bytes"):
             for name, part in parts.items():
                 rest = memoryview(part.tobytes())
                 while len(rest):
@@ -193,7 +193,8 @@ class Making:
         draft.replace(self.folder / name)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def told(self, what: str) -> Iterator[None]:
+        """What the disk refuses as a message to the user. what: what the folder then cannot do."""
         try:
             yield
         except OSError as error:

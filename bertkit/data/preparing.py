@@ -76,7 +76,8 @@ def prepare(
     is_known = all(_is_plain(file) for file in files)
     workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
     with Making(out, _job(files, reading, tokenizer), journal_every) as making:
-        tokenizer.save(making.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
+        with making.told("cannot take the tokenizer"):
+            tokenizer.save(making.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
         chunks = _chunks(files, sizes, reading, making)
         results = in_order(
             chunks, lambda chunk: chunk.documents, making.folder / "tokenizer", SEGMENTED[reading.lang], workers

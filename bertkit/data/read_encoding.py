@@ -31,11 +31,15 @@ _BOMS = {
 }
 
 
+def by_mark(sample: bytes) -> str:
+    """The encoding that a byte order mark at the beginning tells; nothing without one."""
+    return next((name for bom, name in _BOMS.items() if sample.startswith(bom)), "")
+
+
 def guess_encoding(sample: bytes) -> str:
     """The likeliest encoding of bytes that are not UTF-8. Always one that decodes (latin-1 takes anything)."""
-    for bom, name in _BOMS.items():
-        if sample.startswith(bom):
-            return name
+    if marked := by_mark(sample):
+        return marked
     best, best_share = _western(sample), 0.5
     for name, pairs in _EVERYDAY.items():
         text = _decoded(sample, name)
@@ -54,7 +58,7 @@ def why_not(encoding: str, sample: bytes) -> str:
     """The sentence that says what the bytes are instead of `encoding`, and what to do."""
     text = sample.decode("utf-8", errors="replace")
     damaged, sound = text.count("\ufffd"), sum(character > "\u007f" for character in text)
-    if encoding == "utf-8" and sound - damaged > 4 * damaged > 0:
+    if encoding == "utf-8" and not by_mark(sample) and sound - damaged > 4 * damaged > 0:
         return "bytes that are not UTF-8 in a file that otherwise is: the line is damaged. Correct or remove it."
     if encoding != "utf-8" and not damaged:
         return f"not {encoding}; the file seems to be UTF-8. Leave --encoding out."

@@ -12,20 +12,19 @@ from bertkit.errors import UserError
 class MaskSettings:
     """How tokens are hidden."""
 
-    rate: float = option(0.15, "Share of the tokens that is hidden.")
-    rate_end: float = option(0.0, "The share falls (or rises) to this by the end; 0: it stays.")
-    mask: float = option(0.8, "Of those, the share replaced by [MASK].")
-    random: float = option(0.1, "Of those, the share replaced by a random piece; the rest stays as it is.")
+    rate: float = option(0.15, "Share of the tokens that is hidden.", at_least=0, at_most=1)
+    rate_end: float = option(0.0, "The share falls (or rises) to this by the end; 0: it stays.", at_least=0, at_most=1)
+    mask: float = option(0.8, "Of those, the share replaced by [MASK].", at_least=0, at_most=1)
+    random: float = option(
+        0.1, "Of those, the share replaced by a random piece; the rest stays as it is.", at_least=0, at_most=1
+    )
     unit: str = option("token", "What is hidden together.", choices=("token", "word", "span"))
-    most_span: int = option(3, "The longest span, in words.")
-    copies: int = option(0, "Static masking with this many copies; 0: fresh masks on every pass.")
-    most: int = option(0, "At most this many hidden tokens an example; 0: no limit.")
+    most_span: int = option(3, "The longest span, in words.", at_least=1)
+    copies: int = option(0, "Static masking with this many copies; 0: fresh masks on every pass.", at_least=0)
+    most: int = option(0, "At most this many hidden tokens an example; 0: no limit.", at_least=0)
 
     def __post_init__(self) -> None:
-        """Refuse shares that cannot be."""
-        for name in ("rate", "rate_end", "mask", "random"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"masking.{name} is {getattr(self, name)}; it must lie between 0 and 1.")
+        """Refuse shares that cannot be together; each by itself has its range."""
         if self.mask + self.random > 1:
             raise UserError(f"masking.mask {self.mask} and masking.random {self.random} are more than 1 together.")
 

@@ -44,6 +44,13 @@ def open_new(path: str | Path) -> Iterator[IO[bytes]]:
             draft.unlink(missing_ok=True)
 
 
+def not_the_input(out: str | Path | None, *sources: str | Path | None) -> None:
+    """Refuse to write over a file that is to be read; links are followed."""
+    for source in sources:
+        if out and source and Path(out).is_file() and Path(source).is_file() and Path(out).samefile(source):
+            raise UserError(f"--out {out} is the very file that is read. Choose another name.")
+
+
 @contextmanager
 def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
     """Close a writer before its file is, also after an error, when what it still says no longer matters."""

@@ -54,6 +54,8 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
     if settings.crf and settings.class_weights:
         raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
     given = labels or tuple(name.strip() for name in settings.labels.split(",") if name.strip())
+    if twice := [name for name, count in Counter(given).items() if count > 1]:
+        raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is there twice. Name each label once.")
     options = {
         name: getattr(settings, name)
         for name in ("multi_label", "crf", "word")
@@ -93,6 +95,8 @@ def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True
         for role, rows in examples.items()
     ]
     if "dev" not in examples:
+        if not settings.held_out:
+            raise UserError("--held-out is 0 and there is no --dev file: a run needs rows to choose by. Give one.")
         seed = settings.seed if settings.split_seed < 0 else settings.split_seed
         examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed)
         if not examples["dev"]:

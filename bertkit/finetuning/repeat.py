@@ -60,6 +60,11 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
     task = rows_of_run.task_of(settings)
     examples = task.read(settings.train, rows_of_run.reading_of(settings))
     folds = rows_of_run.fold_of(examples, settings.folds, settings.seed)
+    if len(found := set(folds.tolist())) < settings.folds:
+        raise UserError(
+            f"--folds is {settings.folds}, and {settings.train} has only {len(found)} different texts: a part would be "
+            f"empty. Ask for at most {len(found)}."
+        )
     if task.labelled_by_name:
         task.learn(examples)
     scores, ranked = [], []

@@ -117,7 +117,8 @@ def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]
     dtype = Cutter.dtype_for(tokenizer)
     changes, hashed = _Changes(store.tokenizer, tokenizer), _Hash(store.facts["pieces"])
     with Making(out, job) as making:
-        tokenizer.save(making.folder / "tokenizer", store.max_tokens)
+        with making.told("cannot take the tokenizer"):
+            tokenizer.save(making.folder / "tokenizer", store.max_tokens)
         for a, b in track(list(chunks(store, making.progress.document)), "rewriting the store"):
             making.add(_rewritten(store, a, b, changes, hashed, dtype), b"", 0, b, {})
         making.write_journal()

@@ -39,6 +39,8 @@ FIXES = {
     errno.EACCES: "Choose a folder you may write to, or ask for the right to write here.",
     errno.EPERM: "Choose a folder you may write to, or ask for the right to write here.",
     errno.EROFS: "This disk is mounted for reading only: choose a folder on another one.",
+    errno.ENOTDIR: "A file stands where a folder is needed: choose another name for the folder.",
+    errno.EEXIST: "A file stands where a folder is needed: choose another name for the folder.",
     errno.EIO: "The disk reports a fault: check it, and choose a folder on another one meanwhile.",
 }
 
@@ -197,6 +199,24 @@ def make_folder(path: Path) -> None:
         if not path.is_dir():
             raise
     sync_folder(path.parent)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that could not be made or written into, before the long work begins. Changes nothing."""
+    with explained(f"{path} cannot be written to"):
+        nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+        if not nearest.is_dir():
+            raise OSError(errno.ENOTDIR, str(nearest))
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            is_read_only = os.statvfs(nearest).f_flag & os.ST_RDONLY
+            raise OSError(errno.EROFS if is_read_only else errno.EACCES, str(nearest))
+
+
+def check_new_folder(path: Path) -> None:
+    """The same for a folder that must not hold anything yet."""
+    if path.is_dir() and any(path.iterdir()):
+        raise UserError(f"{path} exists and is not empty. Choose another folder, or empty it.")
+    check_folder(path)
 
 
 def remove(path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from bertkit.config import read_toml, to_plain, to_toml
 from bertkit.errors import Stopped, UserError
 from bertkit.telling import note
+from bertkit.train.durable import explained, make_folder
 from bertkit.train.lock import RunLock
 from bertkit.train.metrics_log import MetricsLog
 from bertkit.train.saving import atomic_write, newest_generation, save_generation
@@ -75,7 +76,8 @@ class RunFolder:
     def __enter__(self) -> Self:
         self.started = self.last_save = time.monotonic()
         if self.world.speaks:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            with explained(f"{self.path} cannot be written to"):
+                make_folder(self.checkpoints)
             self.lock = RunLock(self.path)
             self.lock.__enter__()
             self.metrics = MetricsLog(self.path / "metrics.jsonl")

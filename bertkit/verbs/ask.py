@@ -16,7 +16,7 @@ class Settings(Common):
     index: Path = option(help="A folder made by `bertkit index`.", argument=True)
     question: str = option(help="The question.", argument=True)
     reader: str = option(help="A model fine-tuned for answers: `bertkit finetune answer`.")
-    k: int = option(5, "How many passages are read.", short="-k")
+    k: int = option(5, "How many passages are read.", short="-k", at_least=1)
     by: str = option("both", "How passages are found.", choices=("both", "vectors", "words"))
     model: str = option("", "Where the index's model is now, if it was moved.")
 

@@ -10,7 +10,9 @@ from bertkit.comparing.settings import CompareSettings as Settings
 def run(settings: Settings) -> dict[str, Any]:
     """The ladder from the most frequent label to BERT, on the same splits, with costs and a verdict."""
     from bertkit.comparing.run import compare
+    from bertkit.train.durable import check_folder
 
+    check_folder(settings.out)
     return compare(settings)
 
 

@@ -21,7 +21,7 @@ class Settings(Common):
         choices=("", "discriminator", "generator"),
     )  # fmt: skip
     mix: str = option("", "A second model of the same shape and tokenizer: the weights become the average of both.")
-    share: float = option(0.5, "With --mix: the share of the second model.")
+    share: float = option(0.5, "With --mix: the share of the second model.", at_least=0, at_most=1)
     dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
 
 
@@ -32,12 +32,12 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.checkpoint.folder import read_folder, write_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
+    from bertkit.train.durable import check_new_folder
     from bertkit.train.saving import write_folder as write_safely
 
     if settings.target.suffix in (".bin", ".safetensors"):
         raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
-    if settings.target.exists() and any(settings.target.iterdir() if settings.target.is_dir() else [1]):
-        raise UserError(f"{settings.target} exists and is not empty. Choose another folder, or empty it.")
+    check_new_folder(settings.target)
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
@@ -58,8 +58,6 @@ def _mix(folder: Any, settings: Settings) -> int:
     from bertkit.errors import UserError
     from bertkit.telling import note
 
-    if not 0 <= settings.share <= 1:
-        raise UserError(f"--share is {settings.share:g}; it must lie between 0 and 1.")
     second = read_folder(locate(settings.mix))
     if any(folder.tokenizer.id_to_token(n) != second.tokenizer.id_to_token(n) for n in range(folder.tokenizer.size)):
         raise UserError(f"{settings.mix} has another vocabulary than {settings.source}. Mix models of one tokenizer.")

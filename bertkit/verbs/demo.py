@@ -30,16 +30,18 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.finetuning.settings import FinetuneSettings
     from bertkit.predictor import Predictor
     from bertkit.telling import note
+    from bertkit.train.durable import atomic_write, explained, make_folder
 
     start = time.perf_counter()
     machine.set_up(settings.threads)
     out = settings.out / settings.lang
-    if out.exists():
-        if not (out / "demo.txt").exists():
-            raise UserError(f"{out} exists and is no earlier demo. Choose another --out.")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / "demo.txt").write_text("Written by bertkit demo; the next demo replaces this folder.\n", "utf-8")
+    if out.exists() and not (out / "demo.txt").exists():
+        raise UserError(f"{out} exists and is no earlier demo. Choose another --out.")
+    with explained(f"{out} cannot be written to"):
+        if out.exists():
+            shutil.rmtree(out)
+        make_folder(out)
+        atomic_write(out / "demo.txt", "Written by bertkit demo; the next demo replaces this folder.\n")
     train_file, dev_file, test_file = (
         samples.path(settings.lang, f"messages_{role}.csv") for role in ("train", "dev", "test")
     )

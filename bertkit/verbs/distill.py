@@ -10,7 +10,9 @@ from bertkit.compress.settings import DistillSettings as Settings
 def run(settings: Settings) -> dict[str, Any]:
     """Let a fine-tuned teacher teach a smaller student on rows with or without answers, and compare the two."""
     from bertkit.compress.distill import distill
+    from bertkit.train.durable import check_folder
 
+    check_folder(settings.out)
     return distill(settings)
 
 

@@ -16,7 +16,9 @@ class Settings(Common):
     files: tuple[Path, ...] = option(
         (), "Data files to look into; the first is compared with the others.", argument=True
     )
-    model: str = option("", "Count tokens with this model's tokenizer.")
+    model: str = option(
+        "", "Count tokens with this model's tokenizer; without it, of the embedded model of the texts' language."
+    )
     text: str = option("text", "Name (or number) of the text column.")
     label: str = option("label", "Name (or number) of the label column.")
     encoding: str = option("utf-8", "Encoding of the files.")
@@ -28,21 +30,32 @@ def run(settings: Settings) -> dict[str, Any]:
 
     found: dict[str, Any] = {"machine": machine.look(machine.set_up(settings.threads)), "files": [], "lines": []}
     if settings.files:
+        from bertkit.checkpoint.locate import locate
         from bertkit.data.doctor import inspect_file
+        from bertkit.text.tokenizer import Tokenizer
 
-        tokenizer = None
-        if settings.model:
-            from bertkit.checkpoint.locate import locate
-            from bertkit.text.tokenizer import Tokenizer
-
-            tokenizer = Tokenizer.load(locate(settings.model))
         columns = {k: v for k, v in (("text", settings.text), ("label", settings.label)) if v != k}
         for file in settings.files:
+            model = settings.model or _model_for(file, settings.encoding, columns)
+            tokenizer = Tokenizer.load(locate(model)) if model else None
             others = [other for other in settings.files if other != file]
             report = inspect_file(file, tokenizer=tokenizer, others=others, encoding=settings.encoding, **columns)
+            report.counted_by = model
             found["files"].append(asdict(report))
             found["lines"] += ["", *report.lines()]
     return found
+
+
+def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
+    """The embedded model whose vocabulary suits the file's first texts; nothing where none is embedded."""
+    from bertkit.checkpoint.locate import embedded
+    from bertkit.data.doctor import first_texts
+    from bertkit.tasks import make
+    from bertkit.tasks.starting_model import AUTO, LOOKED_AT, starting_model
+
+    task = make("classify")
+    texts = first_texts(file, LOOKED_AT, encoding, **columns)
+    return starting_model(AUTO, task, task.wrap(texts)) if embedded() else ""
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -47,10 +47,12 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit import machine
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
+    from bertkit.data.write_whole import not_the_input
     from bertkit.predictor import AT_ONCE, Predictor
     from bertkit.telling import note, track
 
     _check(settings)
+    not_the_input(settings.out, settings.file, settings.probe)
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)

@@ -21,7 +21,7 @@ class Settings(Common):
         "", "minimal-pairs or perplexity of a language model, analogies or similarity of word vectors; "
         "otherwise the model's own task.",
     )  # fmt: skip
-    most: int = option(0, "At most this many minimal pairs of each file, or texts of a perplexity; 0: all.")
+    most: int = option(0, "At most this many minimal pairs of each file, or texts of a perplexity; 0: all.", at_least=0)
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     label: str = option("label", "Name (or number) of the label column.")

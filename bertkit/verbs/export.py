@@ -11,7 +11,9 @@ def run(settings: Settings) -> dict[str, Any]:
     """Write a model for other programs, and show that it answers there as it answers here."""
     from bertkit import machine
     from bertkit.compress.export import export
+    from bertkit.train.durable import check_new_folder
 
+    check_new_folder(settings.out)
     settings.check()
     machine.set_up(settings.threads)
     return export(settings)

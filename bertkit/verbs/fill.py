@@ -14,17 +14,14 @@ class Settings(Common):
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     text: str = option(help="A text with [MASK] where a word is to be guessed.", argument=True)
-    top: int = option(5, "How many guesses a mask.")
+    top: int = option(5, "How many guesses a mask.", at_least=1)
 
 
 def run(settings: Settings) -> dict[str, Any]:
     """Guess the masked words of a text."""
     from bertkit import machine
-    from bertkit.errors import UserError
     from bertkit.predictor import Predictor
 
-    if settings.top < 1:
-        raise UserError(f"--top is {settings.top}; it must be at least 1.")
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
     return {

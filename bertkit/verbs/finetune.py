@@ -10,7 +10,9 @@ from bertkit.finetuning.settings import FinetuneSettings as Settings
 def run(settings: Settings) -> dict[str, Any]:
     """Fine-tune a model on labelled rows, evaluate it, and write a report."""
     from bertkit.finetuning.run import finetune
+    from bertkit.train.durable import check_folder
 
+    check_folder(settings.out)
     return finetune(settings)
 
 

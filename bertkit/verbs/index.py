@@ -26,7 +26,7 @@ class Settings(Common):
         "Whose sentence vectors: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
     )
     out: Path = option(Path("index"), "The index's folder.")
-    passage: int = option(96, "Tokens of a passage, about: whole sentences up to this.")
+    passage: int = option(96, "Tokens of a passage, about: whole sentences up to this.", at_least=8)
     text: str = option("text", "Name (or number) of the text column.")
     encoding: str = option("utf-8", "Encoding of the files.")
 
@@ -34,16 +34,15 @@ class Settings(Common):
 def run(settings: Settings) -> dict[str, Any]:
     """Cut documents into passages, and keep their vectors and words for `search` and `ask`."""
     from bertkit import machine
-    from bertkit.errors import UserError
     from bertkit.predictor import Predictor
     from bertkit.searching.index import build
     from bertkit.searching.passages import read_passages
     from bertkit.tasks import make
     from bertkit.tasks.starting_model import LOOKED_AT, NO_LIMIT, starting_model, tell_unknown
     from bertkit.telling import track
+    from bertkit.train.durable import check_folder
 
-    if settings.passage < 8:
-        raise UserError(f"--passage is {settings.passage}; a passage has at least 8 tokens.")
+    check_folder(settings.out)
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
     task = make("classify")

@@ -26,12 +26,15 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.looking import look
     from bertkit.predictor import Predictor
     from bertkit.report.looking import looking_report
+    from bertkit.train.durable import check_folder, explained, make_folder
     from bertkit.train.saving import atomic_write
 
+    check_folder(settings.out.parent)
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
     found = look(predictor, settings.text, settings.text_b or None)
-    settings.out.parent.mkdir(parents=True, exist_ok=True)
+    with explained(f"{settings.out} cannot be written"):
+        make_folder(settings.out.parent)
     atomic_write(settings.out, looking_report(found, model=settings.model, lang=settings.lang))
     rounded = [[[[round(float(x), 4) for x in row] for row in head] for head in layer] for layer in found["attention"]]
     return {**found, "attention": rounded, "page": str(settings.out)}

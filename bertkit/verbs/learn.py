@@ -23,18 +23,18 @@ class Settings(Common):
         help=f"Text files or folders; for {', '.join(PIECES)} the store that `bertkit prepare` made.", argument=True
     )
     out: Path = option(Path("runs/ancestor"), "Where to.")
-    width: int = option(0, "Width of the vectors.")
-    minutes: float = option(0.0, "Time budget of a neural model.")
-    steps: int = option(0, "Budget of a neural model in steps.")
-    epochs: int = option(0, "Passes of word2vec and glove.")
-    order: int = option(5, "Longest n-gram.")
-    min_count: int = option(0, "Rarer words are dropped (vectors) or unknown (ngram).")
+    width: int = option(0, "Width of the vectors.", at_least=0)
+    minutes: float = option(0.0, "Time budget of a neural model.", at_least=0)
+    steps: int = option(0, "Budget of a neural model in steps.", at_least=0)
+    epochs: int = option(0, "Passes of word2vec and glove.", at_least=0)
+    order: int = option(5, "Longest n-gram.", at_least=1)
+    min_count: int = option(0, "Rarer words are dropped (vectors) or unknown (ngram).", at_least=0)
     architecture: str = option("skip-gram", "Of word2vec.", choices=("skip-gram", "cbow"))
     loss: str = option("negative", "Of word2vec.", choices=("negative", "hierarchical"))
-    window: int = option(0, "Farthest word around that counts, for vectors.")
+    window: int = option(0, "Farthest word around that counts, for vectors.", at_least=0)
     units: str = option("words", "How text is cut into words.", choices=("words", "jieba", "characters"))
     cased: bool = option(False, "Keep capitals apart.")
-    vocabulary: int = option(20_000, "Words that elmo can guess.")
+    vocabulary: int = option(20_000, "Words that elmo can guess.", at_least=1)
     resume: bool = option(False, "Continue a neural model's run in --out.")
 
 
@@ -42,7 +42,9 @@ def run(settings: Settings) -> dict[str, Any]:
     """Learn an n-gram model, word vectors, a recurrent language model or an ELMo from running text."""
     from bertkit import machine
     from bertkit.errors import UserError
+    from bertkit.train.durable import check_folder
 
+    check_folder(settings.out)
     machine.set_up(settings.threads)
     stores = [path for path in settings.source if (path / "store.json").is_file()]
     if settings.kind in PIECES and (len(settings.source) != 1 or not stores):

@@ -15,7 +15,7 @@ class Settings(Common):
 
     model: str = option(help="Word vectors: a folder of `bertkit learn word2vec|glove`, or a file.", argument=True)
     words: tuple[str, ...] = option(help="One word; or three, a b c: a is to b as c is to what?", argument=True)
-    top: int = option(10, "How many.")
+    top: int = option(10, "How many.", at_least=1)
 
 
 def run(settings: Settings) -> dict[str, Any]:

@@ -20,24 +20,35 @@ class Settings(Common):
 
     model: str = option(help="A fine-tuned model's folder.", argument=True)
     file: str = option(help="Rows to answer, or - for lines from standard input.", argument=True)
-    out: Path | None = option(None, "Where to: .jsonl, .csv or .parquet; without it JSON lines on standard output.")
+    out: Path | None = option(
+        None, "Where to: .jsonl, .csv or .parquet; without it JSON lines (--json: an array) on standard output."
+    )
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     on_long: str = option("", "Long texts; as in training unless said.", choices=("", "window", "truncate", "error"))
     encoding: str = option("utf-8", "Encoding of the file.")
 
 
-def run(settings: Settings) -> dict[str, Any] | None:
-    """Answer every row of a file."""
-    from contextlib import nullcontext
+@dataclass
+class Count:
+    """What was answered so far."""
 
+    rows: int = 0
+    rows_cut: int = 0
+    tokens_cut: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
+    """Answer every row of a file."""
     from bertkit import machine
     from bertkit.comparing.opening import open_model
+    from bertkit.data.write_whole import not_the_input
     from bertkit.data.writers import open_writer
     from bertkit.errors import UserError
-    from bertkit.predictor import AT_ONCE
-    from bertkit.telling import note, track
 
+    not_the_input(settings.out, settings.file)
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
     predictor = open_model(settings.model, settings.precision, settings.device)
@@ -45,27 +56,41 @@ def run(settings: Settings) -> dict[str, Any] | None:
         raise UserError(
             f"{settings.model} answers no rows: it is no fine-tuned model. Use bertkit finetune or compare."
         )
+    count = Count()
+    answers = _answers(settings, predictor, count)
+    if settings.out is None:  # whoever called prints them while they come
+        return answers
+    with open_writer(settings.out) as out:
+        for answer in answers:
+            out.write(answer)
+    return {
+        "file": str(settings.out), "rows": count.rows, "rows_cut": count.rows_cut, "tokens_cut": count.tokens_cut,
+        "seconds": count.seconds,
+    }  # fmt: skip
+
+
+def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[str, Any]]:
+    """Each row's answer, in order and in constant memory; what was cut is told at the end."""
+    from bertkit import machine
+    from bertkit.predictor import AT_ONCE
+    from bertkit.telling import note, track
+
     start = time.perf_counter()
-    rows = cut_rows = cut = tokens = 0
     source = iter(track(examples(settings, predictor), f"predicting {settings.file}"))
-    with open_writer(settings.out) if settings.out else nullcontext(_Stdout()) as out:
-        while chunk := list(islice(source, AT_ONCE)):
-            for answer in predictor.predict_examples(chunk, settings.on_long):
-                answer.pop("vectors", None)  # `embed` writes those
-                out.write(answer)
-                rows += 1
-                cut_rows += answer["cut"] > 0
-                cut += answer["cut"]
-                tokens += answer.get("seen", answer.get("tokens", 0))
-            chunk.clear()  # before the next is read: two at once would be the peak
-            machine.give_back()
-    if cut:
-        note(f"{cut_rows} of {rows} rows were cut: {cut} of {cut + tokens} tokens were not seen.")
-    seconds = time.perf_counter() - start
-    note(f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} a second), {predictor.precision}.")
-    if settings.out is None:
-        return None
-    return {"file": str(settings.out), "rows": rows, "rows_cut": cut_rows, "tokens_cut": cut, "seconds": seconds}
+    while chunk := list(islice(source, AT_ONCE)):
+        for answer in predictor.predict_examples(chunk, settings.on_long):
+            answer.pop("vectors", None)  # `embed` writes those
+            count.rows += 1
+            count.rows_cut += answer["cut"] > 0
+            count.tokens_cut += answer["cut"]
+            count.tokens += answer.get("seen", answer.get("tokens", 0))
+            yield answer
+        chunk.clear()  # before the next is read: two at once would be the peak
+        machine.give_back()
+    if cut := count.tokens_cut:
+        note(f"{count.rows_cut} of {count.rows} rows were cut: {cut} of {cut + count.tokens} tokens were not seen.")
+    count.seconds = seconds = time.perf_counter() - start
+    note(f"{count.rows:,} rows in {seconds:.1f} s ({count.rows / seconds:,.0f} a second), {predictor.precision}.")
 
 
 def examples(settings: Settings, predictor: Any) -> Iterator[Any]:
@@ -90,11 +115,6 @@ def _reading(settings: Settings) -> Any:
     from bertkit.tasks.task import Reading
 
     return Reading(settings.text, settings.text_b, "label", settings.encoding)
-
-
-class _Stdout:
-    def write(self, row: dict[str, Any]) -> None:
-        print(json.dumps(row, ensure_ascii=False))
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ class Settings(Common):
         "auto", "Chinese words are found by a segmenter, except with en.", choices=("auto", "en", "zh")
     )  # fmt: skip
     keep_duplicates: bool = option(False, "Keep documents that occur more than once.")
-    workers: int = option(0, "Processes to use; 0 takes one for each core.")
+    workers: int = option(0, "Processes to use; 0 takes one for each core.", at_least=0)
     text: str = option("text", "Name (or number) of the text column of tables.")
     encoding: str = option("utf-8", "Encoding of the files.")
 

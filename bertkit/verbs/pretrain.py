@@ -25,7 +25,9 @@ def run(settings: Any) -> dict[str, Any]:
     """Pretrain from scratch, or continue a model on own text (--init)."""
     if not settings.plan:
         from bertkit.pretraining.run import pretrain
+        from bertkit.train.durable import check_folder
 
+        check_folder(settings.out)
         return pretrain(settings)
     from bertkit import machine
     from bertkit.pretraining.build import build

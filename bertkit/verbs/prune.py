@@ -11,7 +11,9 @@ def run(settings: Settings) -> dict[str, Any]:
     """Take whole layers or neurons out of a model, and show what that costs and gains."""
     from bertkit import machine
     from bertkit.compress.prune import prune
+    from bertkit.train.durable import check_new_folder
 
+    check_new_folder(settings.out)
     machine.set_up(settings.threads)
     return prune(settings)
 

@@ -11,7 +11,9 @@ def run(settings: Settings) -> dict[str, Any]:
     """Write a model with weights of fewer bits, and show what that costs and gains."""
     from bertkit import machine
     from bertkit.compress.quantize import quantize
+    from bertkit.train.durable import check_new_folder
 
+    check_new_folder(settings.out)
     machine.set_up(settings.threads)
     return quantize(settings)
 

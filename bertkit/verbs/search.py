@@ -15,7 +15,7 @@ class Settings(Common):
 
     index: Path = option(help="A folder made by `bertkit index`.", argument=True)
     query: str = option(help="What is looked for.", argument=True)
-    k: int = option(10, "How many passages.", short="-k")
+    k: int = option(10, "How many passages.", short="-k", at_least=1)
     by: str = option("both", "Nearness of vectors, shared words (BM25), or both.", choices=("both", "vectors", "words"))
     model: str = option("", "Where the index's model is now, if it was moved.")
 

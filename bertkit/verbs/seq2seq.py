@@ -10,7 +10,9 @@ from bertkit.ancestors.seq2seq_settings import Seq2SeqSettings as Settings
 def run(settings: Settings) -> dict[str, Any]:
     """Train the encoder-decoder Transformer to turn sources into targets."""
     from bertkit.ancestors.seq2seq_learning import train
+    from bertkit.train.durable import check_folder
 
+    check_folder(settings.out)
     return train(settings)
 
 

@@ -17,7 +17,7 @@ class Settings(Common):
 
     models: tuple[str, ...] = option(help="Embedded names, folders, hub names, or NAME=MODEL.", argument=True)
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.")
-    port: int = option(8080, "Port to listen on; 0 takes a free one.")
+    port: int = option(8080, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
     on_long: str = option(
         "", "Long texts where a request does not say; without it read in windows, as in training.",
         choices=("", "window", "truncate", "error"),
@@ -26,12 +26,12 @@ class Settings(Common):
     allow_hosts: tuple[str, ...] = option(
         (), "Values of the Host header to answer; on 127.0.0.1 without it the local names, else all."
     )
-    max_items: int = option(32, "Texts of one request at most.")
-    max_openai_items: int = option(2048, "Texts of one request to /v1/embeddings at most.")
-    max_characters: int = option(100_000, "Characters of one request's texts at most.")
-    max_body: int = option(2_000_000, "Bytes of one request at most.")
-    max_waiting: int = option(512, "Requests in the queue at most; more are answered 429.")
-    timeout: float = option(30.0, "Seconds within which a request is answered, or refused with 503.")
+    max_openai_items: int = option(2048, "Texts of one request to /v1/embeddings at most.", at_least=1)
+    max_items: int = option(32, "Texts of one request at most.", at_least=1)
+    max_characters: int = option(100_000, "Characters of one request's texts at most.", at_least=1)
+    max_body: int = option(2_000_000, "Bytes of one request at most.", at_least=1)
+    max_waiting: int = option(512, "Requests in the queue at most; more are answered 429.", at_least=1)
+    timeout: float = option(30.0, "Seconds within which a request is answered, or refused with 503.", at_least=0.001)
     metrics_prefix: str = option("te", "What the names of /metrics begin with; te is TEI's.")
 
 

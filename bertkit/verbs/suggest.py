@@ -14,7 +14,7 @@ class Settings(Common):
 
     model: str = option(help="A folder of `bertkit learn ngram|piece-ngram|nnlm|rnn|lstm|gru`.", argument=True)
     text: str = option(help="The beginning.", argument=True)
-    top: int = option(5, "How many next words.")
+    top: int = option(5, "How many next words.", at_least=1)
 
 
 def run(settings: Settings) -> dict[str, Any]:

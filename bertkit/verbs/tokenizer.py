@@ -16,10 +16,10 @@ class Settings(Common):
     texts: tuple[Path, ...] = option(help="Files or folders of running text.", argument=True)
     out: Path = option(help="The folder to write.", default=Path("tokenizer"))
     kind: str = option("wordpiece", "How words are cut into pieces.", choices=("wordpiece", "bpe", "unigram"))
-    size: int = option(16000, "How many pieces.")
+    size: int = option(16000, "How many pieces.", at_least=1)
     cased: bool = option(False, "Keep capitals and accents.")
-    min_frequency: int = option(2, "Pieces seen less often are not learnt.")
-    max_tokens: int = option(512, "The longest text a model with this tokenizer will see.")
+    min_frequency: int = option(2, "Pieces seen less often are not learnt.", at_least=0)
+    max_tokens: int = option(512, "The longest text a model with this tokenizer will see.", at_least=1)
     encoding: str = option("utf-8", "Encoding of the files.")
 
 
@@ -30,6 +30,9 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.data.readers import read_documents
     from bertkit.telling import track
     from bertkit.text.vocabulary import VocabularySettings, learn, report
+    from bertkit.train.durable import check_new_folder, write_folder
+
+    check_new_folder(settings.out)
 
     def lines_of_text() -> Any:
         for document in read_documents(list(settings.texts), encoding=settings.encoding):
@@ -41,7 +44,7 @@ def run(settings: Settings) -> dict[str, Any]:
             kind=settings.kind, size=settings.size, cased=settings.cased, min_frequency=settings.min_frequency
         ),
     )
-    tokenizer.save(settings.out, settings.max_tokens)
+    write_folder(settings.out, lambda folder: tokenizer.save(folder, settings.max_tokens))
     found = report(tokenizer, islice(lines_of_text(), 20_000))
     return {"folder": str(settings.out), "kind": settings.kind, "size": tokenizer.size, "report": asdict(found),
             "lines": found.lines()}  # fmt: skip

@@ -17,6 +17,7 @@ from bertkit.ancestors.seq2seq import Seq2Seq
 from bertkit.ancestors.seq2seq_data import PairFeed, encode_pairs, read_pairs, read_sources
 from bertkit.ancestors.seq2seq_learning import train
 from bertkit.ancestors.seq2seq_settings import Seq2SeqSettings, Shape
+from bertkit.config import build
 from bertkit.data.examples import TextRow
 from bertkit.errors import Stopped, UserError
 from bertkit.text.tokenizer import Tokenizer
@@ -213,11 +214,11 @@ def test_a_pass_visits_every_pair_once_and_ranks_share_a_step(letters) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong, words", [({"smoothing": 1.0}, "smoothing is 1.0"), ({"batch": 0}, "batch 0"), ({"beam": 0}, "beam 0")]
+    "wrong, words", [({"smoothing": 1.0}, "smoothing is 1.0"), ({"batch": 0}, "batch is 0"), ({"beam": 0}, "beam is 0")]
 )
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, wrong, words) -> None:
     with pytest.raises(UserError, match=words):
-        train(small(tmp_path, **wrong))
+        build(Seq2SeqSettings, {"train": tmp_path / "none.tsv"} | wrong)
 
 
 def test_the_command_line_trains_and_rewrites(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -233,6 +234,7 @@ def test_the_command_line_trains_and_rewrites(tmp_path: Path, monkeypatch, capsy
     assert said.code == 0, said.err
     answers = [json.loads(line) for line in said.out.splitlines()]
     assert len(answers) == 60 and answers[0].keys() == {"text", "score", "tokens", "cut", "finished"}
+    assert run("rewrite", tmp_path / "run", tmp_path / "pairs.tsv", "--beam", 2, "--json").json == answers
     written = run("rewrite", tmp_path / "run", tmp_path / "pairs.tsv", "--beam", 2, "--out", tmp_path / "said.jsonl")
     assert written.code == 0 and "60 texts" in written.out
     assert [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()] == answers

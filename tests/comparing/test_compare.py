@@ -72,12 +72,11 @@ def test_a_saved_contender_answers_as_it_did(result):
         assert set(said) >= {"label", "score", "scores", "tokens", "cut"} and said["cut"] == 0
 
 
-def test_predict_and_evaluate_take_a_saved_contender(result, tmp_path, capsys):
+def test_predict_and_evaluate_take_a_saved_contender(result, tmp_path):
     folder = next(row["folder"] for row in result["contenders"] if "TF-IDF + log" in row["name"])
     rows = table(tmp_path / "rows.csv", [{"text": "a prize for you"}, {"text": "dinner with friends"}])
-    predict.run(predict.Settings(model=folder, file=str(rows)))
-    said = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
-    assert said == ["spam", "ham"]
+    said = predict.run(predict.Settings(model=folder, file=str(rows)))
+    assert [one["label"] for one in said] == ["spam", "ham"]
     scored = evaluate.run(evaluate.Settings(model=folder, file=Path(result["settings"]["dev"])))
     assert scored["metrics"]["accuracy"] > 0.85 and scored["intervals"]["accuracy"]
     with pytest.raises(UserError, match="cannot embed"):

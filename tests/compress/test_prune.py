@@ -86,7 +86,7 @@ def test_a_fine_tuned_model_keeps_its_task_and_is_scored_before_and_after(runs, 
     [
         ({}, "Nothing was asked for"),
         ({"layers": 2}, "the model has 2"),
-        ({"inner": 1.5}, "the share that stays"),
+        ({"inner": 1.5}, "--inner is 1.5"),
         ({"inner": 0.99}, "is all of them"),
     ],
 )

@@ -135,6 +135,16 @@ def test_a_disk_that_takes_no_more_is_told_in_bytes_and_loses_nothing(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+def test_a_disk_too_full_for_the_tokenizer_is_told(tmp_path: Path, tokenizers: dict[str, Tokenizer]) -> None:
+    path = written(tmp_path, list(made_up(1)))
+    tokenizers["cased"].save(tmp_path / "tokenizer", 512)
+    process = child(path, tmp_path / "tokenizer", tmp_path / "out", limit=100)
+    told = process.communicate()[1]
+    assert process.returncode == 1 and "Traceback" not in told
+    assert "cannot take the tokenizer" in told and "bytes are free" in told
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("out")] == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, tokenizers: dict[str, Tokenizer]) -> None:
     tokenizers["cased"].save(tmp_path / "tokenizer", 512)

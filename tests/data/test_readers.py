@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from bertkit.data.readers import (
     read_rows,
     read_tagged,
 )
+from bertkit.data.write_whole import PACKERS
 from bertkit.data.writers import open_writer
-from bertkit.errors import UserError
+from bertkit.errors import DamagedFile, UserError
 
 quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 printable = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]))
@@ -179,6 +181,26 @@ def test_parquet_rows_are_read_in_batches_and_numbered(tmp_path: Path) -> None:
     rows = list(read_rows(tmp_path / "a.parquet"))
     assert len(rows) == 3000
     assert rows[-1] == TextRow("t2999", label="2999", line=3000)
+
+
+@pytest.mark.parametrize("ending", list(PACKERS))
+def test_parquet_is_read_packed_too_and_leaves_nothing_behind(ending: str, tmp_path: Path, monkeypatch) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    with open_writer(tmp_path / "a.parquet") as out:
+        for number in range(2000):
+            out.write({"text": f"text {number}", "label": number % 2})
+    path = tmp_path / f"a.parquet{ending}"
+    with path.open("wb") as file, PACKERS[ending](file) as packed:
+        packed.write((tmp_path / "a.parquet").read_bytes())
+    rows = read_rows(path)
+    assert next(rows) == next(read_rows(tmp_path / "a.parquet"))
+    assert [row.text for row in rows] == [f"text {number}" for number in range(1, 2000)]
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(DamagedFile, match=rf"a\.parquet\{ending}: it cannot be unpacked"):
+        list(read_rows(path))
+    assert list(room.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "txt", "parquet"])

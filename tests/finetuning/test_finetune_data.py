@@ -122,6 +122,18 @@ def test_rows_of_one_label_alone_are_refused_with_the_fix(runs):
         runs.tune("classify", "one", train=train, **FEW)
 
 
+def test_no_rows_to_choose_by_are_refused(runs):
+    train = toy.write(runs.folder / "none-held.csv", toy.messages(30))
+    with pytest.raises(UserError, match=r"--held-out is 0.*--dev"):
+        runs.tune("classify", "none-held", train=train, held_out=0, **FEW)
+    assert runs.tune("classify", "own-dev", train=train, dev=train, held_out=0, **FEW).result["rows"] == 30
+
+
+def test_a_label_named_twice_is_refused_before_anything_is_read(runs):
+    with pytest.raises(UserError, match="ham is there twice"):
+        runs.tune("classify", "twice-named", train=runs.folder / "never-read.csv", labels="ham,ham,spam", **FEW)
+
+
 def test_too_few_rows_to_hold_any_out_are_refused(runs):
     train = toy.write(runs.folder / "few.csv", toy.messages(3))
     with pytest.raises(UserError, match=r"3 rows are too few.*--dev"):

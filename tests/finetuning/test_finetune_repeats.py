@@ -55,6 +55,13 @@ def test_the_best_of_several_embedding_seeds_is_kept_whole(runs):
     assert not (runs.folder / "embed-seeds/checkpoints").exists() and run.result["seeds"]["scores"]
 
 
+def test_more_folds_than_texts_are_refused_before_any_is_trained(runs):
+    train = toy.write(runs.folder / "folded.csv", toy.messages(20))
+    with pytest.raises(UserError, match=r"--folds is 100, and .*folded\.csv has only 20 different texts"):
+        runs.tune("classify", "many-folds", train=train, folds=100, steps=2)
+    assert not (runs.folder / "many-folds").exists()
+
+
 def test_seeds_and_folds_together_are_refused(runs):
     with pytest.raises(UserError, match="--seeds and --folds"):
         runs.tune("classify", "both", train=runs.folder / "never-read.csv", seeds=2, folds=2)

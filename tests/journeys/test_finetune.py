@@ -79,6 +79,8 @@ def test_predict_answers_lines_of_standard_input_in_order(made):
     assert [said["label"] for said in found] == [said["label"] for said in wanted]
     for one, two in zip(found, wanted, strict=True):
         assert set(one) == set(two) and one["score"] == pytest.approx(two["score"], abs=1e-5)
+    whole = cli("predict", made["out"], "-", "--precision", "fp32", "--json", stdin="\n".join(texts) + "\n")
+    assert json.loads(whole.stdout) == found
 
 
 def predicted(model: Path, file: Any, out: Path | None = None, **more: Any) -> Any:

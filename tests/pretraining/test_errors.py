@@ -129,6 +129,12 @@ def test_lengths_beyond_the_model_are_refused_with_both_numbers(make, tmp_path):
         pretrain(make("bert-tiny", tmp_path / "run", lengths=[[1.0, 100]]))
 
 
+@pytest.mark.parametrize("lengths", [[], [[1.0]], [[1.0, 32, 3]], [[1.0, -32]], [[0.0, 32]]])
+def test_lengths_that_are_no_pairs_are_refused(make, tmp_path, lengths):
+    with pytest.raises(UserError, match=r"lengths is .*pairs of a share"):
+        pretrain(make("bert-tiny", tmp_path / "run", lengths=lengths))
+
+
 def test_a_budget_in_tokens_is_kept_to_the_step(make, tmp_path):
     result = pretrain(make("roberta-mini", tmp_path / "run", steps=0, tokens=1024))
     assert result["steps"] == 4 and result["tokens"] <= 1024
@@ -140,6 +146,8 @@ def test_mistyped_settings_are_told_with_what_was_meant(tmp_path):
         ({"modell": {}}, "Did you mean 'model'"),
         ({"masking": {"rates": 0.1}}, "Did you mean 'rate'"),
         ({"masking": {"unit": "words"}}, "Did you mean 'word'"),
+        ({"masking": {"most_span": 0}}, "masking: most_span is 0; it must be at least 1"),
+        ({"loop": {"beta2": 1.0}}, "loop: beta2 is 1.0"),
     ):
         with pytest.raises(UserError, match=told):
             config.build(PretrainSettings, resolve({"data": tmp_path, **table}))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit import samples
+from bertkit.config import build
 from bertkit.data.readers import read_documents
 from bertkit.errors import DamagedFile, UserError
 from bertkit.searching.by_words import LENGTH, SATURATION, WordTable
@@ -166,7 +167,7 @@ def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
     with pytest.raises(UserError, match="other weights than zh"):
         Index.open(out, model="zh")
     with pytest.raises(UserError, match="at least 8"):
-        index.run(index.Settings(files=(documents,), out=tmp_path / "x", passage=3))
+        build(index.Settings, {"files": [documents], "passage": 3})
     (out / "vectors.f16").write_bytes((out / "vectors.f16").read_bytes()[: -2 * 256])
     with pytest.raises(DamagedFile, match="different numbers of passages"):
         Index.open(out)
