@@ -152,9 +152,11 @@ def _command(verb: str, module: ModuleType) -> Callable[..., None]:
         for layer in layers:
             table = config.merged(table, layer)
         table = module.resolve(table) if hasattr(module, "resolve") else table
-        result = module.run(config.build(settings, table, f"bertkit {verb}"))
+        built = config.build(settings, table, f"bertkit {verb}")
+        result = module.run(built)
         if os.environ.get("RANK", "0") != "0":
             return
+        config.remember(built)
         if isinstance(result, Iterator):
             _print_rows(result, bool(as_json))
         elif as_json and result is not None:

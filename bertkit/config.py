@@ -192,6 +192,13 @@ def to_plain(settings: Any) -> dict[str, Any]:
     return plain
 
 
+def remember(settings: Any) -> None:
+    """`run.toml` in the folder that a verb has made, where it has not written one itself."""
+    out = getattr(settings, "out", None)
+    if isinstance(out, Path) and out.is_dir() and not (out / "run.toml").exists():
+        (out / "run.toml").write_text(to_toml(to_plain(settings)), "utf-8")
+
+
 def to_toml(values: dict[str, Any], _at: str = "") -> str:
     """Nested plain values as TOML text."""
     lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]

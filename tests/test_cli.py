@@ -365,3 +365,10 @@ def test_a_run_is_repeated_by_its_run_toml_alone(run: CommandLine, model: Path, 
     weights = [(tmp_path / out / "model.safetensors").read_bytes() for out in "ab"]
     assert weights[0] == weights[1]
     assert "TASK" in run("finetune", "--train", rows).err
+
+
+def test_every_verb_that_makes_a_folder_leaves_its_settings_there(run: CommandLine, tmp_path: Path) -> None:
+    text = written(tmp_path, "text.txt", "the cat sat on the mat\n" * 50)
+    assert run("tokenizer", text, "--size", 60, "--out", tmp_path / "one").code == 0
+    assert run("tokenizer", "--config", tmp_path / "one/run.toml", "--out", tmp_path / "two").code == 0
+    assert (tmp_path / "one/tokenizer.json").read_bytes() == (tmp_path / "two/tokenizer.json").read_bytes()

@@ -64,7 +64,8 @@ def run(settings: Settings) -> dict[str, Any]:
     finetuning.write_report(result)
     note(f"The whole demo took {time.perf_counter() - start:.0f} s.")
     result["seconds"] = round(time.perf_counter() - start, 1)
-    result["report"] = str(out / "model" / "report.html")
+    shutil.copyfile(out / "model" / "report.html", settings.out / "report.html")
+    result["report"] = str(settings.out / "report.html")
     return result
 
 
