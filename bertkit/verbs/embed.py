@@ -50,6 +50,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.data.write_whole import not_the_input
     from bertkit.predictor import AT_ONCE, Predictor
     from bertkit.telling import note, track
+    from bertkit.text.boundary import by_line
 
     _check(settings)
     not_the_input(settings.out, settings.file, settings.probe)
@@ -59,17 +60,19 @@ def run(settings: Settings) -> dict[str, Any]:
     note(f"{settings.model}: {predictor.precision} on {predictor.device}.")
     layers = _probed(settings, predictor) if settings.layers == "auto" else settings.layers
     rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
-    texts = (row.text for row in track(rows, f"embedding {settings.file.name}"))
+    source = iter(track(rows, f"embedding {settings.file.name}"))
     start = time.perf_counter()
     width = 0
     with open_vectors(settings.out) as out:
-        while chunk := list(islice(texts, AT_ONCE)):
-            vectors = predictor.embed(chunk, layers, settings.pool, settings.on_long, settings.normalize or None)
+        while chunk := list(islice(source, AT_ONCE)):
+            texts = [row.text for row in chunk]
+            with by_line([row.line for row in chunk], str(settings.file)):
+                vectors = predictor.embed(texts, layers, settings.pool, settings.on_long, settings.normalize or None)
             width = vectors[0].shape[-1]
             if isinstance(vectors, list):
-                out.write_tokens(chunk, vectors)
+                out.write_tokens(texts, vectors)
             else:
-                out.write(chunk, vectors)
+                out.write(texts, vectors)
     seconds = time.perf_counter() - start
     return {
         "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,

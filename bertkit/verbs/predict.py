@@ -78,7 +78,7 @@ def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[
     start = time.perf_counter()
     source = iter(track(examples(settings, predictor), f"predicting {settings.file}"))
     while chunk := list(islice(source, AT_ONCE)):
-        for answer in predictor.predict_examples(chunk, settings.on_long):
+        for answer in predictor.predict_examples(chunk, settings.on_long, file=settings.file):
             answer.pop("vectors", None)  # `embed` writes those
             count.rows += 1
             count.rows_cut += answer["cut"] > 0
@@ -96,9 +96,8 @@ def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[
 def examples(settings: Settings, predictor: Any) -> Iterator[Any]:
     """The file's examples as the model's task reads them; lines of standard input are texts."""
     if settings.file == "-":
-        for line in sys.stdin:
-            text = line.rstrip("\n")
-            yield from predictor.task.wrap([_said(text)])
+        for number, line in enumerate(sys.stdin, 1):
+            yield from predictor.task.wrap([_said(line.rstrip("\n"))], number)
         return
     yield from predictor.task.stream(settings.file, _reading(settings))
 
