@@ -117,6 +117,10 @@ class Finetuning:
     def _shape_model(self) -> None:
         """Re-initialise top layers, freeze the encoder: as asked."""
         s, encoder = self.settings, self.model.encoder
+        if s.reinit > len(encoder.layers):
+            raise UserError(
+                f"--reinit is {s.reinit}; the model has {len(encoder.layers)} layers. Ask for at most that."
+            )
         if s.reinit:
             for layer in encoder.layers[-s.reinit :]:
                 initialise(layer, self.model.config)

@@ -13,6 +13,7 @@ from finetuning import toy
 import bertkit
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.rows import Windows
+from bertkit.errors import UserError
 from bertkit.finetuning import repeat
 from bertkit.finetuning.data import Split
 from bertkit.finetuning.rates import Rates
@@ -306,3 +307,10 @@ def test_a_multi_label_folder_of_transformers_answers_with_several_labels(runs, 
     text = "the winner of the prize"
     ours, bare = (bertkit.load(str(f), precision="fp32") for f in (runs.folder / "run-multi-label", tmp_path))
     assert bare.predict(text)[0]["scores"] == pytest.approx(ours.predict(text)[0]["scores"])
+
+
+def test_more_layers_than_there_are_cannot_begin_anew(runs):
+    files = toy.files(runs.folder, "classify")
+    settings = FinetuneSettings(task="classify", model=str(runs.model), out=runs.folder / "reinit", reinit=3, **files)
+    with pytest.raises(UserError, match="the model has 2 layers"):
+        Finetuning(settings)

@@ -118,11 +118,10 @@ def test_predict_reads_and_writes_every_kind_of_file_in_order(source, target, ma
 
 
 @pytest.mark.parametrize("case", [name for name in toy.CASES if name != "classify"])
-def test_every_task_predicts_a_file_and_evaluates_it(case, runs, capsys):
+def test_every_task_predicts_a_file_and_evaluates_it(case, runs):
     run = runs(case)
     dev, out = runs.folder / f"{case}-dev.jsonl", Path(run.result["out"])
-    predicted(out, dev)
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = list(predicted(out, dev))
     assert len(found) == toy.DEV.get(case, 48)
     result = evaluate.run(evaluate.Settings(model=str(out), file=dev, precision="fp32"))
     assert result["metrics"] == pytest.approx(dict(run.result["metrics"]), abs=1e-6)
