@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,10 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(make, tmp_pa
 
 def test_a_loss_that_is_no_number_is_never_saved(make, tmp_path):
     out = tmp_path / "run"
+    settings = make("roberta-mini", out, steps=6, save_every=1, loop={"clip": 0.0, "warmup": 0.0})
+    wild = replace(settings, loop=replace(settings.loop, lr=1e30))  # `make` itself would refuse it
     with pytest.raises(NotFinite, match=r"Step \d+: .*learning rate.*pieces \[.*--resume"):
-        pretrain(make("roberta-mini", out, steps=6, save_every=1, loop={"lr": 1e30, "clip": 0.0, "warmup": 0.0}))
+        pretrain(wild)
     assert not (out / "model.safetensors").exists()
     weights = newest_generation(out / "checkpoints").tensors("weights")
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())

@@ -247,7 +247,7 @@ def test_the_address_is_told_only_when_it_can_be_connected_to(model: Path, monke
     [
         (["--port", "70000"], "--port is 70000"),
         (["--host", "no such host"], "--host is"),
-        (["--max-items", "0", "--port", "0"], "'items' is 0"),
+        (["--max-items", "0", "--port", "0"], "--max-items is 0; it must be at least 1"),
         (["--api-key-file", "none.txt"], "none.txt"),
     ],
 )
