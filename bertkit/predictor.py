@@ -29,6 +29,7 @@ from bertkit.tasks.task import Reading, Task
 from bertkit.telling import note
 from bertkit.text.boundary import BadRow, by_line
 from bertkit.text.encoding import Encoding
+from bertkit.text.words import closed_up
 
 TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
 POOLS = ("mean", "cls", "max", "none")
@@ -190,7 +191,12 @@ class Predictor:
     def _guess(self, ids: list[int], place: int, piece: int, score: float) -> dict[str, Any]:
         filled = [*ids[:place], piece, *ids[place + 1 :]]
         token = self.tokenizer.id_to_token(piece) or ""
-        return {"token": token.lstrip("Ġ▁"), "score": score, "id": piece, "text": self.tokenizer.decode(filled)}
+        return {
+            "token": token.lstrip("Ġ▁"),
+            "score": score,
+            "id": piece,
+            "text": closed_up(self.tokenizer.decode(filled)),
+        }
 
     def score(self, texts: str | Sequence[str], words: bool = False) -> list[float]:
         """Log-likelihood of each text: every piece guessed from all others (or from the left, for a causal model).

@@ -98,3 +98,8 @@ def test_its_weights_are_numbers():
     for name in embedded():
         for key, tensor in load_file(EMBEDDED / name / "model.safetensors").items():
             assert np.isfinite(tensor.astype(np.float32)).all(), key
+
+
+def test_a_filled_chinese_sentence_is_written_as_chinese_is():
+    guesses = bertkit.load("zh").fill("今天[MASK]气很好，“我”爱 bert。")[0]
+    assert all(guess["text"] == f"今天{guess['token']}气很好，“我”爱bert。" for guess in guesses)

@@ -26,6 +26,15 @@ def is_cjk(char: str) -> bool:
     return code >= 0x3400 and any(first <= code <= last for first, last in CJK_RANGES)
 
 
+_WIDE = "".join(f"{chr(first)}-{chr(last)}" for first, last in CJK_RANGES) + "\u3000-\u303f\uff00-\uffef“”‘’—…"
+_BETWEEN = re.compile(f"(?<=[{_WIDE}]) | (?=[{_WIDE}])")
+
+
+def closed_up(text: str) -> str:
+    """Without the blanks that decoding pieces leaves around Chinese characters and their punctuation."""
+    return _BETWEEN.sub("", text) if any(map(is_cjk, text)) else text
+
+
 def segment(text: str) -> list[tuple[int, int]]:
     """Chinese words as half-open character ranges that together cover the text."""
     try:
