@@ -213,25 +213,30 @@ class Predictor:
     def task(self) -> Task:
         """The task this model was fine-tuned for, as its bertkit.json (or its class) says."""
         about = self.about
-        name = about.get("task")
+        name, options = about.get("task"), dict(about.get("options", {}))
         if name not in TASKS:
-            name = next((TASK_OF[head] for head in self.model.heads if head in TASK_OF), None)
-            if name is None:
-                raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
-            if name == "classify" and len(self.folder.labels) == 1:
-                name = "regress"
-            if name in ("classify", "tag") and all(re.fullmatch(r"LABEL_\d+", label) for label in self.folder.labels):
-                note(f"{self.folder.name} names no labels, so {self.folder.labels[0]} … stand for them: write id2label "
-                     "into its config.json.")  # fmt: skip
-            several = self.folder.raw_config.get("problem_type") == "multi_label_classification"
-            about = about | {"options": {"multi_label": True}} if name == "classify" and several else about
-        task = make(
-            name, labels=tuple(about.get("labels") or self.folder.labels), options=dict(about.get("options", {}))
-        )
+            name, options = self._guessed_task()
+        task = make(name, labels=tuple(about.get("labels") or self.folder.labels), options=options)
         task.merge = about.get("merge", task.merge)
         if task.labelled_by_name and task.head in self.outputs:
             check_labels(task.labels, self.outputs[task.head], f"{self.folder.name}/bertkit.json")
         return task
+
+    def _guessed_task(self) -> tuple[str, dict[str, Any]]:
+        """Task and options of a folder that bertkit did not fine-tune, by its head and its config.json."""
+        folder = self.folder
+        name = next((TASK_OF[head] for head in self.model.heads if head in TASK_OF), None)
+        if name is None:
+            raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
+        if name == "classify" and len(folder.labels) == 1:
+            return "regress", {}
+        if name in ("classify", "tag") and all(re.fullmatch(r"LABEL_\d+", label) for label in folder.labels):
+            note(
+                f"{folder.name} names no labels, so {folder.labels[0]} … stand for them: write id2label into its "
+                "config.json."
+            )
+        several = folder.raw_config.get("problem_type") == "multi_label_classification"
+        return name, {"multi_label": True} if name == "classify" and several else {}
 
     @cached_property
     def about(self) -> dict[str, Any]:
