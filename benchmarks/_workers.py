@@ -114,17 +114,18 @@ def told(reason: BaseException) -> str:
     return str(reason) if isinstance(reason, Failed) else f"{type(reason).__name__}: {lines[0]}"[:300]
 
 
-def compete(
-    name: str, about: str, contestants: Sequence[str], baseline: str, run: Callable[..., dict[str, Any]], *modules: str
-) -> None:
-    """A benchmark from its options to its document: `run(form, names, threads, rounds)` makes it.
+# What the workers have imported before they start.
+READY = ("torch", "numpy", "transformers.models.bert.modeling_bert", "tokenizers")
 
-    modules: what the workers have imported before they start.
-    """
+
+def compete(
+    name: str, about: str, contestants: Sequence[str], baseline: str, run: Callable[..., dict[str, Any]]
+) -> None:
+    """A benchmark from its options to its document: `run(form, names, threads, rounds)` makes it."""
     asked = options(about)
     names = wanted(list(contestants), asked.only, baseline)
     with only_the_document() as out:
-        use(*modules)
+        use(*READY)
         document = run(asked.form, names, asked.threads, asked.rounds)
         recorded = {} if asked.form != "smoke" else {"results": None}
         publish(name, document, as_json=asked.json, out=out, **recorded)

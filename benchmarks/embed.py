@@ -233,17 +233,7 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
 
 
 def main() -> None:
-    workers.compete(
-        "embed",
-        __doc__ or "",
-        list(CONTESTANTS),
-        BASELINE,
-        run,
-        "torch",
-        "numpy",
-        "transformers.models.bert.modeling_bert",
-        "tokenizers",
-    )
+    workers.compete("embed", __doc__ or "", list(CONTESTANTS), BASELINE, run)
 
 
 if __name__ == "__main__":

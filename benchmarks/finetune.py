@@ -216,9 +216,7 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
 
 
 def main() -> None:
-    workers.compete(
-        "finetune", __doc__ or "", list(CONTESTANTS), BASELINE, run, "torch", "numpy", "transformers", "tokenizers"
-    )
+    workers.compete("finetune", __doc__ or "", list(CONTESTANTS), BASELINE, run)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -45,6 +45,13 @@ def open_writer(path: str | Path) -> Iterator[RowWriter]:
         writer = WRITERS[kind](file, str(path))
         with closed_at_end(writer, path):
             yield writer
+
+
+def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Every row to a new file, while they come."""
+    with open_writer(path) as out:
+        for row in rows:
+            out.write(row)
 
 
 def plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     from bertkit import machine
     from bertkit.comparing.opening import open_model
     from bertkit.data.write_whole import not_the_input
-    from bertkit.data.writers import open_writer
+    from bertkit.data.writers import write_all
     from bertkit.errors import UserError
 
     not_the_input(settings.out, settings.file)
@@ -60,13 +60,8 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     answers = _answers(settings, predictor, count)
     if settings.out is None:  # whoever called prints them while they come
         return answers
-    with open_writer(settings.out) as out:
-        for answer in answers:
-            out.write(answer)
-    return {
-        "file": str(settings.out), "rows": count.rows, "rows_cut": count.rows_cut, "tokens_cut": count.tokens_cut,
-        "seconds": count.seconds,
-    }  # fmt: skip
+    write_all(settings.out, answers)
+    return {"file": str(settings.out), **asdict(count)}
 
 
 def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[str, Any]]:

@@ -46,7 +46,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     from bertkit import machine
     from bertkit.ancestors.seq2seq import Seq2Seq
     from bertkit.data.write_whole import not_the_input
-    from bertkit.data.writers import open_writer
+    from bertkit.data.writers import write_all
 
     not_the_input(settings.out, settings.file)
     machine.set_up(settings.threads)
@@ -55,9 +55,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     targets = _targets(settings, model, count)
     if settings.out is None:  # whoever called prints them while they come
         return targets
-    with open_writer(settings.out) as out:
-        for target in targets:
-            out.write(target)
+    write_all(settings.out, targets)
     return {"file": str(settings.out), **asdict(count)}
 
 
