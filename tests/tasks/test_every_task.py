@@ -12,8 +12,10 @@ from finetuning import toy
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
+from bertkit.data.examples import Question
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, make
+from bertkit.tasks.task import learnt_labels
 
 KEYS = {
     "classify": {"label", "score", "scores", "tokens", "cut"},
@@ -191,3 +193,14 @@ def test_an_unknown_task_is_answered_with_the_nearest():
 def test_a_model_without_a_task_says_that_it_must_be_fine_tuned(runs):
     with pytest.raises(UserError, match="finetune"):
         bertkit.load(str(runs.model)).predict(["text"])
+
+
+def test_a_label_that_says_none_is_known_is_told(notes):
+    assert learnt_labels(["ham", "nan", "spam", "nan"], (), "rows.csv") == ("ham", "nan", "spam")
+    assert "'nan' (2 times) counts as a label" in notes[0]
+
+
+def test_questions_whose_answers_stand_nowhere_teach_nothing():
+    lost = Question("1", "who?", "Anna left.", (("Bob", -1),), False, 1)
+    with pytest.raises(UserError, match="nothing to learn"):
+        make("answer").learn([lost])
