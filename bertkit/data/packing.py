@@ -152,6 +152,26 @@ class Sentences(FullSentences):
         return min(length, round(store.tokens / max(1, store.sentences)) + cls.specials)
 
 
+class MixedSentences(FullSentences):
+    """Rows and sentences by the toss of a coin: half of the chunks whole, of the others one sentence alone."""
+
+    def example(self, number: int, chance: Generator) -> Example:
+        """The chunk, or one of its sentences; one of a word or two goes with the next."""
+        first, last = int(self.first[number]), int(self.last[number])
+        if chance.random() < 0.5:
+            a, b = (int(place) for place in np.searchsorted(self.starts, (first, last)))
+            bounds = [first, *(int(start) for start in self.starts[a:b] if start > first), last]
+            begin = int(chance.integers(0, len(bounds) - 1))
+            longer = (bound for bound in bounds[begin + 1 :] if bound - bounds[begin] >= Sentences.LEAST)
+            first, last = bounds[begin], next(longer, last)
+        return self._wrap([(first, last)])
+
+    @classmethod
+    def typical(cls, store: Store, length: int) -> int:
+        """Half a row and half a sentence."""
+        return (length + Sentences.typical(store, length)) // 2
+
+
 class _Pairs(_Chunks):
     """Two runs of sentences, side by side."""
 
@@ -258,6 +278,7 @@ class SentenceOrder(_Pairs):
 PACKINGS: dict[str, type[Packing]] = {
     "full-sentences": FullSentences,
     "sentences": Sentences,
+    "mixed-sentences": MixedSentences,
     "next-sentence": NextSentence,
     "sentence-order": SentenceOrder,
 }

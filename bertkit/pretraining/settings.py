@@ -12,7 +12,7 @@ from bertkit.model.config import Config
 from bertkit.train.settings import LoopSettings, RunSettings
 
 OBJECTIVES = ("masked", "replaced", "next-token")
-PACKING = ("next-sentence", "sentence-order", "full-sentences", "sentences")
+PACKING = ("next-sentence", "sentence-order", "full-sentences", "sentences", "mixed-sentences")
 
 
 @dataclass(frozen=True, kw_only=True)

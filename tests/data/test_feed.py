@@ -41,7 +41,7 @@ def rows(batches: list[Batch]) -> list[tuple]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("packing", ["next-sentence", "sentence-order", "full-sentences"])
+@pytest.mark.parametrize("packing", ["next-sentence", "sentence-order", "full-sentences", "mixed-sentences"])
 def test_a_step_asked_by_itself_is_the_step_asked_in_order(packing, store):
     given = {"lengths": ((0.5, 32), (0.5, 48)), "ramp": 0.5, "packing": packing}
     in_order = feed(store, **given)

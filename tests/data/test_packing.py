@@ -190,8 +190,35 @@ def test_a_step_of_sentences_is_as_full_as_one_of_whole_rows(store):
     assert typical(8) == 8
     mean = np.diff(store.sentence_starts).mean()
     assert typical(128) == round(mean) + 2
+    assert PACKINGS["mixed-sentences"].typical(store, 128) == (128 + round(mean) + 2) // 2
     (phase,) = phases(10, ((1.0, 128),), 4096, typical=typical)
     assert phase.rows == round(4096 / (round(mean) + 2)) and phase.length == 128
+
+
+def test_half_of_the_mixed_rows_are_whole_and_the_others_one_sentence_of_theirs(tmp_path):
+    store = make(tmp_path, [[9, 1, 6, 30, 2, 5, 1]])
+    packing = PACKINGS["mixed-sentences"](store, np.arange(1), 400)
+    draws = 3000
+    rows = [text_of(packing.example(0, chance(n)))[0] for n in range(draws)]
+    sizes = Counter(len(row) for row in rows)
+    # Tokens are words and each sentence's full stop; one of two or three tokens goes with the next, if there is one.
+    alone = [10, 2 + 7, 7, 31, 3 + 6, 6, 2]
+    assert set(sizes) == {store.tokens, *alone}
+    for size, times in sizes.items():
+        share = 0.5 if size == store.tokens else alone.count(size) / 14
+        assert abs(times - share * draws) < 4.5 * np.sqrt(draws * share * (1 - share))
+    starts = np.cumsum([0, 10, 2, 7, 31, 3, 6])
+    assert {tuple(row) for row in rows} == {
+        tuple(store.ids[a : a + size].tolist()) for a, size in [(0, store.tokens), *zip(starts, alone, strict=True)]
+    }
+
+
+def test_a_mixed_row_of_a_cut_sentence_has_no_smaller_part(tmp_path):
+    store = make(tmp_path, [[60], [70]])
+    whole, mixed = (PACKINGS[kind](store, np.arange(2), 16) for kind in ("full-sentences", "mixed-sentences"))
+    for n in range(len(whole)):
+        texts = {tuple(text_of(mixed.example(n, chance(seed)))[0]) for seed in range(50)}
+        assert texts == {tuple(text_of(whole.example(n, chance(0)))[0])}
 
 
 @pytest.mark.parametrize("kind", sorted(PACKINGS))
@@ -201,7 +228,7 @@ def test_no_example_is_longer_than_its_length(kind, length, store):
     sizes = [len(packing.example(n, chance(n)).ids) for n in range(len(packing))]
     assert max(sizes) <= length
     assert min(sizes) >= 3
-    if length < 128 and kind != "sentences":  # longer than most documents
+    if length < 128 and kind not in {"sentences", "mixed-sentences"}:  # longer than most documents
         assert np.mean(sizes) > 0.6 * length
 
 
