@@ -215,3 +215,11 @@ def test_load_is_the_predictor_and_the_precision_is_known(tmp_path: Path) -> Non
     cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert b.dtype == np.float32 and cosine.min() >= 0.999
     assert rough.fill("the [MASK]")[0][0]["score"] > 0
+
+
+@pytest.mark.parametrize(("labels", "told"), [(None, 1), (["LABEL_0", "no"], 0), (["yes", "no"], 0)])
+def test_labels_that_are_only_numbers_are_told(labels: list[str] | None, told: int, tmp_path: Path, notes) -> None:
+    folders.write(tmp_path, "bert", "BertForSequenceClassification", labels=labels)
+    answer = Predictor.load(tmp_path, "fp32").predict(["the cat"])[0]
+    assert answer["label"] in (labels or ["LABEL_0", "LABEL_1", "LABEL_2"])
+    assert sum("names no labels" in one and "id2label" in one for one in notes) == told

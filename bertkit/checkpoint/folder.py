@@ -13,6 +13,7 @@ from torch import Tensor
 from bertkit.checkpoint import card
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
 from bertkit.checkpoint.google import is_google, read_google
+from bertkit.checkpoint.google_config import origin
 from bertkit.checkpoint.json_file import read_json, write_json
 from bertkit.checkpoint.pooling import Pooling, read_pooling, write_pooling
 from bertkit.checkpoint.translate import (
@@ -57,11 +58,6 @@ class Folder:
         return architecture_for(FAMILIES[self.family], frozenset(self.model.heads))
 
 
-GOOGLES_GELU = {
-    True: "Read from a checkpoint of Google's. GELU is computed in its exact (erf) form, as in transformers' own "
-    "conversions; Google's code computed the tanh form, which `bertkit convert --exact-google` keeps.",
-    False: "Read from a checkpoint of Google's, with its own (tanh) form of GELU.",
-}
 UNNAMED = ("LABEL_0", "LABEL_1")
 PROBLEMS = {"regress": "regression", "classify": "single_label_classification", "pair": "single_label_classification"}
 
@@ -99,7 +95,7 @@ def read_folder(
     config = replace(config_from(raw, where), **(numbers or {}))
     about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
     if is_google(path):
-        about = {"notes": [GOOGLES_GELU[raw["hidden_act"] == "gelu"]]}
+        about = {"notes": [origin(raw)]}
     pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
     if pooling and not about:
         about = {"task": "embed", "options": {"pool": pooling.mode}}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertkit.checkpoint.google_names import Family
+from bertkit.checkpoint.google_names import FAMILIES, Family
 from bertkit.checkpoint.tensor_bundle import Bundle
 from bertkit.errors import UserError
 
@@ -127,3 +127,17 @@ def hugging_face_config(family: Family, numbers: Numbers, groups: set[str], exac
         config["id2label"] = {str(label): f"LABEL_{label}" for label in range(labels)}
         config["label2id"] = {f"LABEL_{label}": label for label in range(labels)}
     return config
+
+
+GELU_FORMS = {
+    "gelu": "GELU is computed in its exact (erf) form, as in transformers' own conversions; Google's code computed the "
+    "tanh form, which `bertkit convert --exact-google` keeps.",
+    "gelu_new": "GELU is computed in its tanh form, as in Google's own code.",
+}
+
+
+def origin(config: dict[str, Any]) -> str:
+    """The card's sentence on where a model came from, and on its GELU where Google's code and transformers differ."""
+    exact = {family.exact_gelu for family in FAMILIES if family.model_type == config["model_type"]}
+    form = "" if exact == {"gelu"} else GELU_FORMS.get(config["hidden_act"], "")
+    return f"Read from a checkpoint of Google's. {form}".rstrip()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fixtures.plain_google import IDS, SEGMENTS, Plain
 
+from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.tensor_bundle import read_bundle
 from bertkit.errors import DamagedFile, UserError
@@ -75,6 +76,22 @@ def test_transformers_answers_as_plain_numpy_on_googles_variables(family: str, p
     assert len(outputs) == len(expected)
     for output, wanted in zip(outputs, expected):
         np.testing.assert_allclose(output, wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("family", "exact", "told"),
+    [
+        ("bert", False, "erf"), ("bert", True, "tanh form, as in Google's own code"),
+        ("albert", False, "--exact-google"), ("electra", False, ""), ("electra", True, ""),
+    ],
+)  # fmt: skip
+def test_the_card_tells_which_gelu_is_computed_where_the_two_codes_differ(
+    family: str, exact: bool, told: str, tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "out", read_folder(GOOGLE / family, google={"exact": exact}))
+    card = (tmp_path / "out/README.md").read_text("utf-8")
+    assert "Read from a checkpoint of Google's." in card
+    assert told in card and ("GELU" in card) == bool(told)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,10 @@ MISTAKES = {  # name → (words, what must be told)
     "unknown encoding": (lambda m, d: ["embed", m, latin(d), "--encoding", "klingon"], "klingon"),
     "lone surrogate": (lambda m, d: ["embed", m, written(d, "a.jsonl", '{"text": "x\\ud800"}\n')], r"a\.jsonl, line 1"),
     "NUL": (lambda m, d: ["embed", m, written(d, "a.txt", "fine\nx\0y\n")], r"a\.txt, line 2"),
+    "text too long": (
+        lambda m, d: ["embed", m, written(d, "a.txt", f"fine\n\n{'cat ' * 200}\n"), "--on-long", "error"],
+        r"a\.txt, line 3.*tokens",
+    ),
     "unknown column": (lambda m, d: ["embed", m, written(d, "a.csv", "alpha,beta\nx,1\n")], r"a\.csv.*alpha"),
     "column asked for": (lambda m, d: ["embed", m, written(d, "a.csv", "text\nx\n"), "--text", "txet"], "txet.*text"),
     "corrupt safetensors": (lambda m, d: ["fill", torn(m, d), "a [MASK]"], r"model\.safetensors: not a whole"),
