@@ -21,7 +21,6 @@ class TextRow:
     text: str
     text_b: str | None = None
     label: Label = None
-    id: str | None = None
     line: int = 0
     text_c: str | None = None
 

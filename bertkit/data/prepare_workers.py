@@ -94,7 +94,7 @@ class _Worker:
         """The arrays of some documents."""
         answer = None
         with suppress(BrokenPipeError):
-            _send(self.to, "\0".join(documents).encode())
+            _send(self.to, "".join(document + "\0" for document in documents).encode())
             answer = _receive(self.back)
         if answer is None:
             raise UserError(
@@ -131,7 +131,7 @@ def serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     setup = json.loads(_receive(incoming) or b"{}")
     cutter = Cutter(Tokenizer.load(setup["tokenizer"]), setup["segmenting"])
     while (message := _receive(incoming)) is not None:
-        _send(outgoing, arrays_of(message.decode().split("\0"), cutter).to_bytes())
+        _send(outgoing, arrays_of(message.decode().split("\0")[:-1], cutter).to_bytes())
 
 
 if __name__ == "__main__":

@@ -28,10 +28,24 @@ KNOWN = {"text", "text_b", "label", *ALIASES["text"], *ALIASES["label"], *(name 
 
 
 def looks_like_header(cells: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a first row names columns: it has a column that was asked for, or one whose name is well known."""
-    stripped = {cell.strip() for cell in cells}
-    names = {cell.casefold() for cell in stripped}
-    return any(name in stripped for name in wanted if as_number(name) is None) or len(names & KNOWN) > 0
+    """Whether a first row names columns: it has a column that was asked for, or one whose name is well known.
+
+    Where all columns are asked for by number, only the cells at those places count: a well-known name may also be a
+    label (a kind of message called 'question').
+    """
+    stripped = [cell.strip() for cell in cells]
+    if any(name in stripped for name in wanted if as_number(name) is None):
+        return True
+    places = [as_number(name) for name in wanted]
+    if not places or None in places:
+        return not KNOWN.isdisjoint(cell.casefold() for cell in stripped)
+    first, *others = (stripped[n].casefold() if n is not None and n < len(stripped) else "" for n in places)
+    return first in KNOWN or not {"label", *ALIASES["label"]}.isdisjoint(others)
+
+
+def asks_for_pairs(columns: Sequence[str], text_b: str) -> bool:
+    """Whether second texts are meant: their column was named, or is there under the usual names."""
+    return text_b != "text_b" or text_b in columns or has_pair(columns)
 
 
 def has_pair(columns: Sequence[str]) -> bool:

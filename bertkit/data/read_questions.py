@@ -116,8 +116,8 @@ def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
         start = field(f"{where}: 'answers'", answer, "start", "answer_start")
         if not isinstance(start, int) or isinstance(start, bool):
             raise UserError(f"{where}: the start of an answer is {short(start)}, and a whole number is needed.")
-        if text:
-            answers.append((text, start))
+        if text.strip():
+            answers.append((text.strip(), start + len(text) - len(text.lstrip())))
     return answers
 
 

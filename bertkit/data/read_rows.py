@@ -40,7 +40,6 @@ def read_rows(
     labelled: bool | Literal["maybe"] = True,
     multi_label: bool = False,
     number: bool = False,
-    drop_labels: Collection[str] = (),
     header: bool | Literal["auto"] = "auto",
     encoding: str = "utf-8",
     kind: str | None = None,
@@ -50,8 +49,7 @@ def read_rows(
     text, text_b, label: column names, or numbers from 1 for files without header; text_b=None reads single texts.
     A pair's column `text_c` is read where there is one.
     labelled: True: every row must have a label; "maybe": a label where there is one; False: none is read.
-    multi_label: labels are JSON lists or `a|b`. number: labels are numbers. drop_labels: rows so labelled are left
-    out, and told (SNLI writes '-' where its annotators did not agree). kind: the format, if not by the ending.
+    multi_label: labels are JSON lists or `a|b`. number: labels are numbers. kind: the format, if not by the ending.
     """
     kind = kind or kind_of(path)
     wanted = [name for name in (text, text_b, label if labelled else None) if name]
@@ -61,22 +59,18 @@ def read_rows(
         raise UserError(f"{path}: there are no rows in it.")
     asked = label if labelled else None
     names = resolve(path, list(first[1]), text=text, text_b=text_b, label=asked, label_needed=labelled is True)
-    count, empty, dropped = 0, 0, 0
+    if kind in ("jsonl", "json") and names["label"] is None:
+        names["label"] = asked  # an object may have what the first one has not
+    count = empty = 0
     for line, row in chain([first], rows):
         where = f"{path}, {'row' if kind == 'parquet' else 'line'} {line}"
         answer = _label(where, row, names["label"], multi_label, number, labelled is True)
-        if answer in drop_labels:
-            dropped += 1
-            continue
         one = _text(where, row, str(names["text"]))
         two = _text(where, row, names["text_b"]) if names["text_b"] else None
         empty += not one.strip() or (two is not None and not two.strip())
         count += 1
-        mark = row.get("id")
         three = _text(where, row, "text_c") if two is not None and row.get("text_c") else None
-        yield TextRow(one, two, answer, None if mark is None else scalar(f"{where}: 'id'", mark), line, three)
-    if dropped:
-        note(f"{path}: {dropped} rows labelled {', '.join(map(repr, drop_labels))} are left out, {count} are kept.")
+        yield TextRow(one, two, answer, line, three)
     if empty:
         note(f"{path}: {empty} of {count} rows have an empty text.")
 

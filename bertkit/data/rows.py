@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertkit.errors import UserError
-from bertkit.text.boundary import BadRow
+from bertkit.text.boundary import BadRow, of_row
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import Tokenizer
 
@@ -82,5 +82,6 @@ def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: 
         return Rows([Row(short.ids, short.segments, core, True, short)], len(short), cut)
     longer = int(encoding.sides.count(1) >= encoding.sides.count(0))
     side = longer if windows.side is None else windows.side
-    parts = tokenizer.windows_of(encoding, limit=limit, overlap=min(windows.overlap, limit // 4), side=side)
+    with of_row(number):
+        parts = tokenizer.windows_of(encoding, limit=limit, overlap=min(windows.overlap, limit // 4), side=side)
     return Rows([Row(w.encoding.ids, w.encoding.segments, w.core, False, w.encoding) for w in parts], size)

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -104,9 +105,10 @@ def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True
                 f"{settings.train}: none of {len(examples['train'])} rows can be held out, they have too few different "
                 "texts. Give a --dev file."
             )
+        shares = len({stratum(example) for example in examples["train"]}) > 1
         note(
             f"No --dev file: {len(examples['dev'])} of {len(examples['train']) + len(examples['dev'])} rows of "
-            f"{settings.train} are held out, in equal shares of every label."
+            f"{settings.train} are held out{', in equal shares of every label' if shares else ''}."
         )
         files[0]["rows"] = len(examples["train"])
         files.insert(1, {"role": "dev", "name": f"held out of {settings.train}", "rows": len(examples["dev"])})
@@ -142,10 +144,11 @@ def held_out(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any
     """A stratified split: (kept, held out), each in the file's order."""
     if len(examples) < 4:
         raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
-    folds = fold_of(examples, max(2, round(1 / share)), seed)
+    part = Fraction(share).limit_denominator(1000)
+    keeps = [(turn * part) // 1 == ((turn - 1) * part) // 1 for turn in turns_of(examples, seed).tolist()]
     # A label that only held-out rows have could not be learnt: those rows stay.
-    taught = {name for example, fold in zip(examples, folds) if fold for name in names_of(example)}
-    stays = [bool(fold) or not taught.issuperset(names_of(example)) for example, fold in zip(examples, folds)]
+    taught = {name for example, keep in zip(examples, keeps) if keep for name in names_of(example)}
+    stays = [keep or not taught.issuperset(names_of(example)) for example, keep in zip(examples, keeps)]
     kept = [example for example, stay in zip(examples, stays) if stay]
     return kept, [example for example, stay in zip(examples, stays) if not stay]
 
@@ -160,6 +163,11 @@ def names_of(example: Any) -> tuple[str, ...]:
 
 def fold_of(examples: Sequence[Any], folds: int, seed: int) -> np.ndarray:
     """The fold of every example, equal in every stratum; the same text is always in the same fold."""
+    return turns_of(examples, seed) % folds
+
+
+def turns_of(examples: Sequence[Any], seed: int) -> np.ndarray:
+    """Every example's turn (0, 1, …) when rows are dealt out, stratum by stratum in a random order; twins share one."""
     chance = np.random.default_rng((seed, 3, len(examples)))
     answer = np.zeros(len(examples), int)
     first: dict[tuple[Any, ...], int] = {}
@@ -171,7 +179,7 @@ def fold_of(examples: Sequence[Any], folds: int, seed: int) -> np.ndarray:
     turn = 0
     for name in sorted(groups):
         for n in chance.permutation(groups[name]):
-            answer[n] = turn % folds
+            answer[n] = turn
             turn += 1
     for n, example in enumerate(examples):
         answer[n] = answer[first[key_of(example)]]

@@ -21,6 +21,7 @@ def seeded(settings: FinetuneSettings) -> dict[str, Any]:
     """Train with several seeds on the same rows; keep the best by dev score, and tell mean and spread."""
     from bertkit.finetuning.run import Finetuning
 
+    _check_out(settings)
     found = []
     split = settings.seed if settings.split_seed < 0 else settings.split_seed
     for seed in range(settings.seeds):
@@ -47,6 +48,12 @@ def seeded(settings: FinetuneSettings) -> dict[str, Any]:
     return best | {"out": str(settings.out), "seeds": spread}
 
 
+def _check_out(settings: FinetuneSettings) -> None:
+    """A finished model is not replaced unasked: told before hours are spent."""
+    if (settings.out / "config.json").is_file() and not settings.overwrite and not settings.resume:
+        raise UserError(f"{settings.out} holds a finished model. Choose another --out, or replace it with --overwrite.")
+
+
 def dev_score(result: dict[str, Any]) -> float:
     """The headline on the dev rows: whatever is chosen by a score is chosen by this one, never by the test rows'."""
     return float(result.get("dev_metrics", result["metrics"])[result["headline"]])
@@ -57,6 +64,7 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
     from bertkit.finetuning.finish import suspects
     from bertkit.finetuning.run import Finetuning
 
+    _check_out(settings)
     task = rows_of_run.task_of(settings)
     examples = task.read(settings.train, rows_of_run.reading_of(settings))
     folds = rows_of_run.fold_of(examples, settings.folds, settings.seed)
@@ -90,7 +98,7 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
 
 
 def searched(settings: FinetuneSettings) -> FinetuneSettings:
-    """The settings with the best learning rate, batch and passes that half of --minutes could find."""
+    """The settings with the best learning rate, batch and layer decay that half of --minutes could find."""
     from bertkit.finetuning.run import Finetuning
 
     if not settings.minutes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -32,8 +32,9 @@ from bertkit.objectives.supervised import Supervised
 from bertkit.tasks.feed import SupervisedFeed
 from bertkit.tasks.outputs import outputs_of
 from bertkit.tasks.starting_model import starting_model, tell_unknown
-from bertkit.tasks.task import Task
+from bertkit.tasks.task import Item, Task
 from bertkit.telling import note, status
+from bertkit.text.boundary import by_line
 from bertkit.train import world as worlds
 from bertkit.train.optimizer import named
 from bertkit.train.running import RunFolder, Signals
@@ -73,12 +74,17 @@ class Finetuning:
         if limit > self.model.config.max_tokens:
             raise UserError(f"--max-tokens {limit} is more than this model sees ({self.model.config.max_tokens}).")
         self.windows = Windows(limit, s.on_long, s.overlap)
-        self.items = {
-            role: self.task.encode(examples, self.folder.tokenizer, self.windows)
-            for role, examples in self.split.examples.items()
-        }
+        self.items = {role: self._encoded(role, examples) for role, examples in self.split.examples.items()}
         self._tell_cut()
         tell_unknown(self.folder.tokenizer, self.items["train"], s.model)
+
+    def _encoded(self, role: str, examples: Sequence[Any]) -> list[Item]:
+        """The rows of a role as ids; one that cannot be is told by its line."""
+        with by_line(
+            [getattr(example, "line", 0) for example in examples],
+            str(getattr(self.settings, role) or self.settings.train),
+        ):
+            return self.task.encode(examples, self.folder.tokenizer, self.windows)
 
     def _task(self, labels: tuple[str, ...]) -> Task:
         return rows_of_run.task_of(self.settings, labels)
@@ -195,6 +201,10 @@ class Finetuning:
         own = run.begin(training, s, about)
         if own and (s.steps or s.epochs) and not s.minutes:  # the end may have been moved
             training.steps = max(self._steps(feed.steps_a_pass), training.done)
+        elif own and not s.steps and own.get("minutes", s.minutes) != s.minutes and training.done > 4:
+            training.steps = self._steps(feed.steps_a_pass)
+            if s.minutes:
+                self._fit_into_time(training, run.elapsed() / training.done, run.elapsed())
         self.best = float(own.get("best", -math.inf))
         self.best_step = int(own.get("best_step", 0))
         bad = int(own.get("bad", 0))
@@ -218,7 +228,7 @@ class Finetuning:
             done = step.step + 1
             out_of_time = self.world.anywhere(bool(s.minutes) and run.elapsed() > s.minutes * 60)
             if s.minutes and done == 5 and not s.steps:
-                self._fit_into_time(training, float(np.mean(seconds[1:] or seconds)))
+                self._fit_into_time(training, float(np.mean(seconds[1:] or seconds)), run.elapsed())
                 every = max(1, training.steps // evals)
             if done % every == 0 or done == training.steps or out_of_time:
                 bad = 0 if self._evaluate(run, done) else bad + 1
@@ -245,13 +255,14 @@ class Finetuning:
         self.task.settle(self.model)
 
     def _save(self, run: RunFolder, training: Training, about: dict[str, Any], bad: int) -> None:
-        state = {"best": self.best, "best_step": self.best_step, "bad": bad}
+        state = {"best": self.best, "best_step": self.best_step, "bad": bad, "minutes": self.settings.minutes}
         run.save(training, about, state, {"best": self.best_weights or self._weights()})
 
-    def _fit_into_time(self, training: Training, seconds_a_step: float) -> None:
+    def _fit_into_time(self, training: Training, seconds_a_step: float, passed: float) -> None:
         """Steps for the time there is; where passes were asked for, never more than those, and fewer is told."""
         s, planned = self.settings, training.steps
-        mine = s.minutes * 60 * 0.85 / seconds_a_step if self.world.speaks else 0.0
+        left = max(0.0, s.minutes * 60 * 0.85 - passed)
+        mine = training.done + left / seconds_a_step if self.world.speaks else 0.0
         fits = max(10, int(self.world.sums({"steps": mine})["steps"]))
         training.set_steps(min(fits, planned) if s.epochs else fits)
         if s.epochs and fits < planned:

@@ -60,7 +60,7 @@ class FinetuneSettings(Common):
     folds: int = option(
         0, "Cross-validate over this many parts instead of one split; finds suspicious labels.", at_least=0
     )
-    search: bool = option(False, "Search learning rate, batch and passes within --minutes.")
+    search: bool = option(False, "Search learning rate, batch and layer decay within --minutes.")
     abstain: float = option(
         0.0, "Choose the score below which to abstain so that this accuracy is kept.", at_least=0, at_most=1
     )

@@ -24,6 +24,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 LONGEST = 30  # tokens of an answer, as in BERT's code
 BEST = 20  # starts and ends looked at
+IGNORED = -100  # a target that cross-entropy passes over
 
 
 @dataclass
@@ -35,7 +36,14 @@ class Answer(Task):
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Question]:
         """Questions of a SQuAD file or JSON lines."""
-        return list(read_questions(path, encoding=reading.encoding))
+        found = list(read_questions(path, encoding=reading.encoding))
+        silent = [q for q in found if not q.answers and not q.impossible] if labelled is True else []
+        if silent:
+            raise UserError(
+                f"{path}: {len(silent)} of {len(found)} have no 'answers' (first: {silent[0].question!r:.60}). "
+                "Give them, an empty list where the context holds none, or leave the questions out."
+            )
+        return found
 
     def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Question]:
         """Dicts with question and context, or pairs of them."""
@@ -68,7 +76,10 @@ class Answer(Task):
         return [Item.of(question, rows) for question, rows in zip(examples, found)]
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Start and end token of the first answer in each row, 0 ([CLS]) where the row does not hold it whole."""
+        """Start and end token of the first answer in each row, 0 ([CLS]) where the row does not hold it whole.
+
+        From a question whose answers do not stand in the context nothing is learnt.
+        """
         pairs = [_place(row, item.example) for item in items for row in item.rows]
         return {"target": torch.tensor(pairs)}
 
@@ -95,7 +106,7 @@ class Answer(Task):
         question: Question = item.example
         best, null = (-np.inf, 0, 0), np.inf
         at = 0
-        total = -np.inf
+        mass = np.full(2, -np.inf)  # of all starts and all ends in the context, as logarithms
         for row in item.rows:
             scores = output[at : at + len(row.ids)]
             at += len(row.ids)
@@ -104,15 +115,16 @@ class Answer(Task):
                 assert row.encoding is not None
                 best = (score, row.encoding.offsets[first][0], row.encoding.offsets[last][1])
             null = min(null, float(scores[0].sum()))
-            total = np.logaddexp(total, score)
+            inside = scores[np.array(row.encoding.sides if row.encoding else []) == 1].astype(np.float64)
+            mass = np.logaddexp(mass, np.logaddexp.reduce(inside, axis=0))
         seen = {"tokens": item.tokens, "cut": item.cut}
         if not np.isfinite(best[0]):  # a context without a word
             return {"answer": "", "start": -1, "end": -1, "score": 1.0, **seen}
         threshold = float(self.options.get("threshold", 0.0))
         margin = null - best[0]
-        # How likely the best answer is against no answer and the other windows' best.
+        # How likely the best answer is: against no answer, or among all spans of the context.
         certainty = float(1 / (1 + np.exp(min(50.0, margin)))) if self.options.get("impossible") else float(
-            np.exp(best[0] - total)
+            np.exp(best[0] - mass.sum())
         )  # fmt: skip
         if self.options.get("impossible") and margin > threshold:
             return {"answer": "", "start": -1, "end": -1, "score": 1 - certainty, **seen}
@@ -127,7 +139,7 @@ class Answer(Task):
 
 def _place(row: Row, question: Question) -> tuple[int, int]:
     if not question.placed:
-        return 0, 0
+        return (0, 0) if question.impossible else (IGNORED, IGNORED)
     text, start = question.placed[0]
     end = start + len(text)
     encoding = row.encoding

@@ -20,6 +20,7 @@ from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task, learnt_labels
+from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 
 # A long text's windows mostly speak with equal force for the label of plain text, and one for the label that matters:
@@ -43,7 +44,8 @@ class Classify(Task):
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
         """Rows of a table."""
-        return list(self._rows(path, reading, labelled))
+        rows = list(self._rows(path, reading, labelled))
+        return _agreed(rows, path) if self.paired and labelled else rows
 
     def stream(self, path: str | Path, reading: Reading) -> Iterator[TextRow]:
         """Rows of a table, one at a time."""
@@ -53,7 +55,6 @@ class Classify(Task):
         return read_rows(
             path, text=reading.text, text_b=reading.text_b if self.paired else None, label=reading.label,
             labelled=labelled, multi_label=self.multi, encoding=reading.encoding,
-            drop_labels=("-",) if self.paired and labelled else (),
         )  # fmt: skip
 
     def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
@@ -144,11 +145,24 @@ class Classify(Task):
         return metrics.classification, [row.label for row in examples], [p["label"] for p in predictions], extra
 
 
+INFERENCE = {"entailment", "neutral", "contradiction"}
+
+
+def _agreed(rows: list[TextRow], path: str | Path) -> list[TextRow]:
+    """Without those that SNLI and its kin label '-', because the annotators did not agree; elsewhere '-' is a label."""
+    if {row.label for row in rows} - {"-", None} - INFERENCE:
+        return rows
+    kept = [row for row in rows if row.label != "-"]
+    if len(kept) < len(rows):
+        note(f"{path}: {len(rows) - len(kept)} rows labelled '-' (no agreement) are left out, {len(kept)} are kept.")
+    return kept
+
+
 def _row(one: Any, number: int, paired: bool) -> TextRow:
     if isinstance(one, TextRow):
         return one
     if isinstance(one, dict) and all(isinstance(one.get(name), str) for name in ("text", "text_b")[: 1 + paired]):
-        return TextRow(one["text"], one.get("text_b"), one.get("label"), one.get("id"), number)
+        return TextRow(one["text"], one.get("text_b"), one.get("label"), number)
     if paired and isinstance(one, (list, tuple)) and len(one) == 2:
         return TextRow(str(one[0]), str(one[1]), line=number)
     if isinstance(one, str) and not paired:

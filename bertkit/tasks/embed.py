@@ -16,6 +16,7 @@ from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
 from bertkit.data.rows import Windows, encode_rows
+from bertkit.errors import UserError
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model, first_vectors
@@ -42,11 +43,18 @@ class Embed(Task):
         """Pairs; scored where the file has numbers as labels."""
         rows = list(
             read_rows(
-                path, text=reading.text, text_b=reading.text_b, label=reading.label, labelled="maybe", number=True,
-                encoding=reading.encoding,
+                path, text=reading.text, text_b=reading.text_b, label=reading.label,
+                labelled="maybe" if labelled else False, number=True, encoding=reading.encoding,
             )
         )  # fmt: skip
-        self.options.setdefault("scored", all(row.label is not None for row in rows))
+        if labelled:
+            bare = [row for row in rows if row.label is None]
+            if 0 < len(bare) < len(rows):
+                raise UserError(
+                    f"{path}, line {bare[0].line}: there is no score in this row, as in {len(bare)} of {len(rows)}. "
+                    "Give every row its score, or none: then the pairs are taken to belong together."
+                )
+            self.options.setdefault("scored", not bare)
         return rows
 
     def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.data.examples import TextRow
-from bertkit.data.read_columns import has_pair
+from bertkit.data.read_columns import asks_for_pairs
 from bertkit.data.readers import columns_of, read_rows
 from bertkit.data.rows import Windows, encode_rows
 from bertkit.errors import UserError
@@ -41,7 +41,7 @@ class Taught(Embed):
         """Pairs where the file has two columns of texts, else texts; a pair's score is for judging alone."""
         asked = (reading.text, reading.text_b, reading.label)
         columns = columns_of(path, asked, reading.encoding)
-        pairs = reading.text_b in columns or has_pair(columns)
+        pairs = asks_for_pairs(columns, reading.text_b)
         return list(
             read_rows(
                 path, text=reading.text, text_b=reading.text_b if pairs else None, label=reading.label,

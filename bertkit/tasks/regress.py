@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit import metrics
 from bertkit.data.examples import TextRow
-from bertkit.data.read_columns import has_pair
+from bertkit.data.read_columns import asks_for_pairs
 from bertkit.data.read_rows import columns_of
 from bertkit.data.readers import read_rows
 from bertkit.data.rows import Windows, encode_rows
@@ -44,8 +44,8 @@ class Regress(Task):
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
         if "paired" not in self.options:
-            names = columns_of(path, encoding=reading.encoding)
-            self.options["paired"] = reading.text_b in names or has_pair(names)
+            names = columns_of(path, (reading.text, reading.text_b, reading.label), reading.encoding)
+            self.options["paired"] = asks_for_pairs(names, reading.text_b)
         return read_rows(
             path, text=reading.text, text_b=reading.text_b if self.options["paired"] else None, label=reading.label,
             labelled=labelled, number=True, encoding=reading.encoding,

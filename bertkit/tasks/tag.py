@@ -125,8 +125,12 @@ class Tag(Task):
         return not broken
 
     def encode(self, examples: Sequence[Words], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """Words to pieces; a plain text is split into words as the tokenizer splits it."""
+        """Words to pieces; a plain text is split into words as the tokenizer splits it.
+
+        Windows share a token at least: by it a word that began in the window before is known.
+        """
         items = []
+        windows = replace(windows, overlap=max(1, windows.overlap))
         for number, words in enumerate(examples):
             with of_row(number):
                 if not words.spans and words.text:
@@ -201,6 +205,11 @@ class Tag(Task):
             return torch.zeros(1, len(self.labels), device=device)
         return torch.tensor([[0.0 if tag == "O" else crf.FORBIDDEN for tag in self.labels]], device=device)
 
+    @property
+    def _marks_entities(self) -> bool:
+        """Whether the tags mark entities, not, say, parts of speech."""
+        return "O" in self.labels or metrics.chunk_like([self.labels])
+
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{tokens, tags, entities}, with tokens seen (`seen`) and cut.
 
@@ -210,7 +219,7 @@ class Tag(Task):
         best, sure = output[:, 0].astype(int), output[:, 1:]
         tags = [self.labels[k] for k in best]
         entities = []
-        for label, start, end in metrics.entities(tags) if metrics.chunk_like([tags, ["B-X"]]) else ():
+        for label, start, end in metrics.entities(tags) if self._marks_entities else ():
             first, last = words.spans[start][0], words.spans[end - 1][1]
             score = float(np.exp(sure[range(start, end), best[start:end]].mean()))
             entities.append(

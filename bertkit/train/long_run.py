@@ -138,6 +138,15 @@ class LongRun:
         if self.timed and not own:
             moment = min(20.0, self.plan.minutes * 60 * 0.04)
             self.training.steps = self._last_step(try_out(self.training, moment).seconds_a_step)
+        if self.timed and own and own.get("minutes", self.plan.minutes) != self.plan.minutes and self.training.done:
+            before = self.training.steps
+            self.training.steps = self._last_step(self.run.elapsed() / self.training.done)
+            self.replanned = 0
+            if self.world.speaks:
+                note(
+                    f"The run now ends after {self.plan.minutes:g} minutes, about step {self.training.steps:,}, not "
+                    f"at {before:,}."
+                )
         self.planned()
         if self.world.speaks:
             note(self.introduce())
@@ -224,7 +233,9 @@ class LongRun:
             note(f"step {self.training.done:,}: " + "  ".join(f"{name} {value:.4g}" for name, value in found.items()))
 
     def _save(self) -> None:
-        own = {"tokens": self.tokens, "replanned": self.replanned, "evaluation": self.found}
+        own = {
+            "tokens": self.tokens, "replanned": self.replanned, "evaluation": self.found, "minutes": self.plan.minutes
+        }  # fmt: skip
         self.run.save(self.training, self.about, own)
 
 

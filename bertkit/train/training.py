@@ -126,7 +126,7 @@ class Training:
         raise NotFinite(
             f"Step {self.done}: the loss is {loss:.4g} and the gradient's length {length:.4g} ({terms}; learning rate "
             f"{lr:.3g}; the batch begins with the pieces {first}). The weights were not changed. "
-            "Lower the learning rate (--set loop.lr=…), or use --precision fp32, and --resume."
+            "Lower the learning rate or use --precision fp32, and go on with --resume --other-settings."
         )
 
     @torch.no_grad()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -91,8 +90,10 @@ def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[
 def examples(settings: Settings, predictor: Any) -> Iterator[Any]:
     """The file's examples as the model's task reads them; lines of standard input are texts."""
     if settings.file == "-":
-        for number, line in enumerate(sys.stdin, 1):
-            yield from predictor.task.wrap([_said(line.rstrip("\n"))], number)
+        from bertkit.data.open import open_text
+
+        for number, line in enumerate(open_text("-", settings.encoding), 1):
+            yield from predictor.task.wrap([_said(line)], number)
         return
     yield from predictor.task.stream(settings.file, _reading(settings))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.config import Common, option
+
+SAMPLE = 4_000_000  # characters of the text's beginning by which the vocabulary is judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +28,6 @@ class Settings(Common):
 
 def run(settings: Settings) -> dict[str, Any]:
     """Learn a vocabulary from running text, streaming, and report how well it fits."""
-    from itertools import islice
-
     from bertkit.data.readers import read_documents
     from bertkit.telling import track
     from bertkit.text.vocabulary import VocabularySettings, learn, report
@@ -34,9 +35,16 @@ def run(settings: Settings) -> dict[str, Any]:
 
     check_new_folder(settings.out)
 
-    def lines_of_text() -> Any:
+    sample: list[str] = []  # of the only pass: standard input cannot be read twice
+
+    def lines_of_text() -> Iterator[str]:
+        room = SAMPLE
         for document in read_documents(list(settings.texts), encoding=settings.encoding):
-            yield from document.split("\n")
+            for line in document.split("\n"):
+                if room > 0:
+                    sample.append(line)
+                    room -= len(line)
+                yield line
 
     tokenizer = learn(
         track(lines_of_text(), "reading text"),
@@ -45,7 +53,7 @@ def run(settings: Settings) -> dict[str, Any]:
         ),
     )
     write_folder(settings.out, lambda folder: tokenizer.save(folder, settings.max_tokens))
-    found = report(tokenizer, islice(lines_of_text(), 20_000))
+    found = report(tokenizer, sample)
     return {"folder": str(settings.out), "kind": settings.kind, "size": tokenizer.size, "report": asdict(found),
             "lines": found.lines()}  # fmt: skip
 

@@ -127,15 +127,15 @@ def test_json_labels_keep_the_spelling_of_the_file(put: Any) -> None:
 
 
 def test_a_json_file_may_be_lines_or_one_list(put: Any) -> None:
-    rows = [{"id": 7, "text": "a", "label": "x"}, {"id": 8, "text": "b", "label": "y"}]
+    rows = [{"id": {"$oid": "7"}, "text": "a", "label": "x"}, {"id": 8, "text": "b", "label": "y"}]
     lines = put("lines.json", "\n".join(map(json.dumps, rows)))
     whole = put("list.json", json.dumps(rows, indent=1))
     assert (
         list(read_rows(lines))
         == list(read_rows(whole))
         == [
-            TextRow("a", None, "x", "7", 1),
-            TextRow("b", None, "y", "8", 2),
+            TextRow("a", None, "x", 1),
+            TextRow("b", None, "y", 2),
         ]
     )
 
@@ -158,11 +158,32 @@ def test_labels_are_optional_where_they_may_be_absent(put: Any) -> None:
     ]
 
 
-def test_dropped_labels_and_empty_texts_are_counted_and_told(put: Any, notes: list[str]) -> None:
-    path = put("a.tsv", "text\tlabel\na\t-\nb\tx\n \tx\n")
-    assert [row.text for row in read_rows(path, drop_labels=["-"])] == ["b", " "]
-    assert any("1 rows labelled '-' are left out, 2 are kept" in note for note in notes)
+def test_empty_texts_are_counted_and_told(put: Any, notes: list[str]) -> None:
+    path = put("a.tsv", "text\tlabel\nb\tx\n \tx\n")
+    assert [row.text for row in read_rows(path)] == ["b", " "]
     assert any("1 of 2 rows have an empty text" in note for note in notes)
+
+
+def test_a_label_the_first_object_has_not_is_read_from_those_that_have_it(put: Any) -> None:
+    path = put("a.jsonl", '{"text": "a"}\n{"text": "b", "label": "x"}\n')
+    assert [row.label for row in read_rows(path, labelled="maybe")] == [None, "x"]
+    with pytest.raises(UserError, match="'label'"):
+        list(read_rows(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "numbers", "first"),
+    [
+        ("where is it?,question\nso it is,answer\n", ("1", "2"), 1),
+        ("question,label\nwhere is it?,a\n", ("1", "2"), 2),
+        ("id,sentence,stars\n1,fine,5\n", ("2", "3"), 2),
+        ("id,words,label\n1,fine,5\n", ("2", "3"), 2),
+        ("1,fine,5\n2,bad,1\n", ("2", "3"), 1),
+    ],
+)
+def test_columns_by_number_lose_no_row_to_a_label_that_looks_like_a_name(content, numbers, first, put: Any) -> None:
+    text, label = numbers
+    assert next(read_rows(put("a.csv", content), text=text, label=label)).line == first
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])

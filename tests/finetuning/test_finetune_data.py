@@ -21,6 +21,15 @@ from bertkit.tasks.task import learnt_labels
 FEW = {"steps": 2}
 
 
+def test_a_row_that_cannot_be_encoded_is_told_by_file_and_line(runs):
+    good = toy.pairs(12)
+    long = " ".join(toy.FILLER * 4)
+    train = toy.write(runs.folder / "long-pair.jsonl", [*good, {"text": long, "text_b": long, "label": "same"}])
+    for on_long, told in (("error", "has .* tokens"), ("window", "leaves .* for windows")):
+        with pytest.raises(UserError, match=rf"long-pair\.jsonl, line 13: the text .*{told}"):
+            runs.tune("pair", "long-pair", train=train, dev=toy.write(runs.folder / "d.jsonl", good), on_long=on_long)
+
+
 def rows_of(labels: list) -> list[TextRow]:
     return [TextRow(f"text {n}", label=label, line=n + 2) for n, label in enumerate(labels)]
 
@@ -41,6 +50,12 @@ def test_a_split_holds_out_equal_shares_of_every_label(number, seed):
     counts, all_ = Counter(row.label for row in out), Counter(row.label for row in examples)
     for label in "ab":
         assert abs(counts[label] - all_[label] / 5) <= 1
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 1 / 3, 0.4, 0.45, 0.5])
+def test_the_share_that_was_asked_for_is_held_out(share):
+    _, out = held_out(rows_of(["a" if n % 4 else "b" for n in range(1000)]), share, 0)
+    assert abs(len(out) - 1000 * share) <= 1
 
 
 def test_the_same_text_is_never_on_both_sides_of_a_split():

@@ -55,6 +55,19 @@ def test_the_best_of_several_embedding_seeds_is_kept_whole(runs):
     assert not (runs.folder / "embed-seeds/checkpoints").exists() and run.result["seeds"]["scores"]
 
 
+@pytest.mark.parametrize("several", [{"seeds": 2}, {"folds": 2}])
+def test_a_finished_model_is_not_replaced_by_many_runs_unasked(several, runs):
+    train = toy.write(runs.folder / "again.csv", toy.messages(40))
+    out = f"again-{next(iter(several))}"
+    runs.tune("classify", out, train=train, steps=2)
+    before = (runs.folder / out / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match=r"holds a finished model\. .*--overwrite"):
+        runs.tune("classify", out, train=train, steps=2, **several)
+    assert (runs.folder / out / "model.safetensors").read_bytes() == before
+    assert not [path for path in (runs.folder / out).iterdir() if path.name.startswith(("seed-", "fold-"))]
+    runs.tune("classify", out, train=train, steps=2, overwrite=True, **several)
+
+
 def test_more_folds_than_texts_are_refused_before_any_is_trained(runs):
     train = toy.write(runs.folder / "folded.csv", toy.messages(20))
     with pytest.raises(UserError, match=r"--folds is 100, and .*folded\.csv has only 20 different texts"):
