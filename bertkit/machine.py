@@ -13,7 +13,7 @@ from typing import Any
 
 from bertkit.errors import UserError
 
-_done = False
+_threads = 0  # in use; 0 before the first set_up
 
 
 def usable_cores() -> int:
@@ -31,16 +31,27 @@ def set_up(threads: int = 0) -> int:
     """Set torch's threads and the allocator; returns the threads in use. Later calls only change threads."""
     import torch
 
-    global _done
+    global _threads
     if threads < 0:
         raise UserError(f"threads is {threads}; it must be 0 (all usable cores) or more.")
-    wanted = threads or int(os.environ.get("OMP_NUM_THREADS", 0) or 0) or usable_cores()
+    wanted = threads or _of_environment() or usable_cores()
     if torch.get_num_threads() != wanted:
         torch.set_num_threads(wanted)
-    if not _done:
+    if not _threads:
         _keep_memory()
-        _done = True
+    _threads = wanted
     return wanted
+
+
+def threads() -> int:
+    """The threads in use: as whoever came first set them up, or all usable cores."""
+    return _threads or set_up()
+
+
+def _of_environment() -> int:
+    """OMP_NUM_THREADS; of a list, one number a level of nesting, the first. 0 where it says nothing."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() else 0
 
 
 def _keep_memory() -> None:

@@ -44,7 +44,7 @@ class Predictor:
     """A model and its tokenizer, ready to answer."""
 
     def __init__(self, folder: Folder, precision: str = "auto", device: str = "auto") -> None:
-        machine.set_up()
+        machine.threads()
         self.device = machine.device_for(device)
         self.folder = folder
         self.tokenizer = folder.tokenizer

@@ -39,7 +39,7 @@ def spelled(f: Field[Any], kind: Any) -> str:
         return f"`{f.name.upper()}{many}`"
     name = "--" + (meta["name"] or f.name.replace("_", "-"))
     if kind is bool:
-        return f"`{name}`" if not f.default else f"`--no-{name[2:]}`"
+        return f"`{name}`" if not f.default else f"`{name}`, `--no-{name[2:]}`"
     short = f", `{meta['short']}`" if meta["short"] else ""
     return f"`{name}`{short}"
 
@@ -48,7 +48,9 @@ def default(f: Field[Any]) -> str:
     """What it is when it is not given."""
     if f.default is MISSING:
         return "must be given" if f.default_factory is MISSING else ""
-    return "" if f.default in ("", None, False, True, ()) else f"`{f.default}`"
+    if f.default is True:
+        return "on"
+    return "" if f.default is False or f.default in ("", None, ()) else f"`{f.default}`"
 
 
 def about(f: Field[Any]) -> str:

@@ -6,9 +6,11 @@ import os
 
 import pytest
 import torch
+from oracles import folders
 
 from bertkit import machine
 from bertkit.errors import UserError
+from bertkit.predictor import Predictor
 
 
 @pytest.fixture
@@ -24,6 +26,22 @@ def test_threads_come_from_the_option_then_the_environment_then_the_cores(thread
     assert machine.set_up() == 1 == torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert machine.set_up() == machine.usable_cores() == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(("said", "threads_"), [("1", 1), ("2,1", 2), (" 1 ", 1), ("many", 0), ("", 0), ("-3", 0)])
+def test_any_omp_num_threads_is_understood_or_passed_over(said: str, threads_: int, threads, monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert machine.set_up() == (threads_ or machine.usable_cores())
+
+
+def test_a_model_that_is_opened_leaves_the_threads_as_they_were_set(threads, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    folders.write(tmp_path, "bert", "BertForMaskedLM")
+    for wanted in (1, 3):
+        machine.set_up(wanted)
+        Predictor.load(tmp_path, "fp32").fill("the [MASK]")
+        assert torch.get_num_threads() == wanted == machine.threads()
 
 
 def test_a_negative_number_of_threads_is_refused() -> None:

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit import machine
 from bertkit.ancestors.vector_corpus import Corpus, number
 from bertkit.ancestors.vectors import WordVectors
 from bertkit.ancestors.word2vec import rows
 from bertkit.errors import UserError
-from bertkit.machine import usable_cores
 from bertkit.telling import note, track
 
 Floats = NDArray[np.float32]
@@ -116,7 +116,7 @@ class Glove:
 
     def learn(self, buckets: list[Path]) -> Iterator[float]:
         """Pass over all pairs once an epoch, in a new order each time. Yields the mean loss of a pair."""
-        with ThreadPoolExecutor(self.settings.threads or usable_cores()) as pool:
+        with ThreadPoolExecutor(self.settings.threads or machine.threads()) as pool:
             for epoch in range(self.settings.epochs):
                 rng = np.random.default_rng((self.settings.seed, 2, epoch))
                 total, count = 0.0, 0

@@ -102,7 +102,7 @@ class RecurrentClassifier:
             raise UserError(
                 f"label {strange[0]} is not between 0 and {labels_count - 1} (labels_count {labels_count})."
             )
-        machine.set_up()
+        machine.threads()
         self.stages = []
         return framed(self.tokenizer, list(texts))
 

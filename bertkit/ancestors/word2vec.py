@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit import machine
 from bertkit.ancestors.vector_corpus import Corpus, number
 from bertkit.ancestors.vectors import WordVectors
 from bertkit.ancestors.word2vec_tables import alias_tables, huffman_paths, kept_of_2_32
 from bertkit.errors import UserError, suggest
-from bertkit.machine import usable_cores
 from bertkit.telling import track
 
 RATES = {"skip-gram": 0.025, "cbow": 0.05}
@@ -97,7 +97,7 @@ def train_corpus(corpus: Corpus, settings: Word2VecSettings) -> WordVectors:
         state = np.random.SeedSequence((settings.seed, turn)).generate_state(1, np.uint64)[0]
         learn(text, jobs[turn % len(jobs)], choice, inputs, outputs, settings.window, rate, state)
 
-    with ThreadPoolExecutor(settings.threads or usable_cores()) as pool:
+    with ThreadPoolExecutor(settings.threads or machine.threads()) as pool:
         deque(track(pool.map(work, range(total)), "word2vec", total), maxlen=0)
     return WordVectors(corpus.names, inputs[:, : settings.dim].copy())
 

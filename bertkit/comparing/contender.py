@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from bertkit import __version__
+from bertkit import __version__, metrics
 from bertkit.ancestors.ngram_words import UNITS
 from bertkit.data.examples import TaggedSentence
 from bertkit.errors import UserError
@@ -113,16 +113,25 @@ class Texts(_Contender):
 class Tags(_Contender):
     """A tagger of sentences.
 
-    The model inside has `fit(sentences, tags, count, dev_sentences, dev_tags, seed=, minutes=)` with tags as numbers,
-    `judge(sentences)` (of each sentence the tags and (words, labels) log-probabilities), `parameters`, `save(folder)`.
+    The model inside has `fit(sentences, tags, count, dev_sentences, dev_tags, seed=, minutes=, measure=)` with tags as
+    numbers and what its best pass is chosen by, `judge(sentences)` (of each sentence the tags and (words, labels)
+    log-probabilities), `parameters`, `save(folder)`.
     """
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
         """Tags as numbers."""
         self.task = task
         (sentences, tags), (dev_sentences, dev_tags) = (self._split(rows) for rows in (train, dev))
-        self.model.fit(sentences, tags, len(task.labels), dev_sentences, dev_tags, seed=seed, minutes=minutes)
+        self.model.fit(
+            sentences, tags, len(task.labels), dev_sentences, dev_tags, seed=seed, minutes=minutes,
+            measure=self._headline,
+        )  # fmt: skip
         return self
+
+    def _headline(self, right: list[list[int]], said: list[list[int]]) -> float:
+        """What all contenders are scored by: entity F1 where tags are chunks."""
+        named = ([[self.task.labels[n] for n in tags] for tags in side] for side in (right, said))
+        return float(next(iter(metrics.tagging(*named).values())))
 
     def _split(self, rows: Sequence[Words]) -> tuple[list[list[str]], list[list[int]]]:
         number = {label: n for n, label in enumerate(self.task.labels)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from bertkit.comparing.ladder import Given, Rung, ladder
 from bertkit.comparing.outlook import outlook
 from bertkit.comparing.settings import CompareSettings
 from bertkit.config import to_plain, to_toml
-from bertkit.errors import UserError
+from bertkit.errors import Stopped, UserError
 from bertkit.finetuning.data import held_out, key_of, names_of
 from bertkit.report.comparing import comparison_report
 from bertkit.report.verdict import verdict
@@ -109,6 +110,8 @@ class _Comparison:
             except (UserError, ValueError) as reason:  # of one contender; the others are worth having
                 self.skipped.append({"name": rung.key, "reason": str(reason)})
                 note(f"{rung.key} is left out: {reason}")
+            except (Stopped, KeyboardInterrupt) as stop:
+                raise self._stopped(stop, place) from None
         if not self.outcomes:
             raise UserError(
                 "No contender could be run: " + "; ".join(f"{s['name']}: {s['reason']}" for s in self.skipped)
@@ -116,6 +119,16 @@ class _Comparison:
         self._judge()
         curve = self._curve() if self.settings.curve else {}
         return self._finish(curve)
+
+    def _stopped(self, stop: Stopped | KeyboardInterrupt, place: int) -> Stopped:
+        """What is finished is judged and written; the rest is named."""
+        number = stop.signal if isinstance(stop, Stopped) else signal.SIGINT
+        if not self.outcomes:
+            return Stopped(number, "stopped before any contender was finished; nothing was written.")
+        self.skipped += [{"name": rung.key, "reason": "the comparison was stopped"} for rung in self.rungs[place:]]
+        self._judge()
+        told = self._finish({})["report"]
+        return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {told}.")
 
     def _run(self, rung: Rung, minutes: float) -> None:
         """Train with every seed, time it, keep the first."""
@@ -203,7 +216,7 @@ class _Comparison:
         result: dict[str, Any] = {
             "task": s.task, "headline": self.headline, "rows": len(self.rows.judge), "contenders": contenders,
             "verdict": verdict(contenders, lang=s.lang), "skipped": self.skipped, "data": self.rows.facts,
-            "minutes": round((time.monotonic() - self.start) / 60, 2), "environment": machine.look(s.threads),
+            "minutes": round((time.monotonic() - self.start) / 60, 2), "environment": machine.look(machine.threads()),
             "settings": to_plain(s), "out": str(s.out), "report": str(s.out / "report.html"),
         }  # fmt: skip
         if curve:

@@ -25,7 +25,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit import machine, samples
     from bertkit.checkpoint.locate import embedded
     from bertkit.comparing.ladder import Given, ladder
-    from bertkit.errors import UserError
+    from bertkit.errors import Stopped, UserError
     from bertkit.finetuning.run import Finetuning
     from bertkit.finetuning.settings import FinetuneSettings
     from bertkit.predictor import Predictor
@@ -52,7 +52,10 @@ def run(settings: Settings) -> dict[str, Any]:
         threads=settings.threads, precision=settings.precision, device=settings.device, epochs=8,
     )  # fmt: skip
     finetuning = Finetuning(tuned)
-    result = finetuning.go()
+    try:
+        result = finetuning.go()
+    except Stopped as stop:
+        raise Stopped(stop.signal, "the demo was stopped; give it again, and it begins anew.") from None
     train, dev, test = (finetuning.split.examples[role] for role in ("train", "dev", "test"))
     result["baselines"] = {}
     for rung in ladder("classify", ("majority", "tfidf"), Given()):

@@ -26,6 +26,7 @@ class Settings(Common):
     width: int = option(0, "Width of the vectors.", at_least=0)
     minutes: float = option(0.0, "Time budget of a neural model.", at_least=0)
     steps: int = option(0, "Budget of a neural model in steps.", at_least=0)
+    tokens: int = option(0, "Budget of a neural model in tokens.", at_least=0)
     epochs: int = option(0, "Passes of word2vec and glove.", at_least=0)
     order: int = option(5, "Longest n-gram.", at_least=1)
     min_count: int = option(0, "Rarer words are dropped (vectors) or unknown (ngram).", at_least=0)
@@ -102,8 +103,8 @@ def _network(s: Settings) -> dict[str, Any]:
     sizes: dict[str, Any] = {"width": s.width} if s.width else {}
     return learn(
         LearnSettings(
-            kind=s.kind, data=s.source[0], out=s.out, minutes=s.minutes, steps=s.steps, resume=s.resume, seed=s.seed,
-            threads=s.threads, device=s.device, precision=s.precision, **sizes,
+            kind=s.kind, data=s.source[0], out=s.out, minutes=s.minutes, steps=s.steps, tokens=s.tokens,
+            resume=s.resume, seed=s.seed, threads=s.threads, device=s.device, precision=s.precision, **sizes,
         )
     )  # fmt: skip
 
@@ -118,8 +119,8 @@ def _elmo(s: Settings) -> dict[str, Any]:
     model = replace(model, width=s.width, cells=max(model.cells, s.width)) if s.width else model
     return train(
         ElmoSettings(
-            texts=s.source, out=s.out, minutes=s.minutes, steps=s.steps, resume=s.resume, units=s.units,
-            cased=s.cased, vocabulary=s.vocabulary, seed=s.seed, threads=s.threads, model=model,
+            texts=s.source, out=s.out, minutes=s.minutes, steps=s.steps, tokens=s.tokens, resume=s.resume,
+            units=s.units, cased=s.cased, vocabulary=s.vocabulary, seed=s.seed, threads=s.threads, model=model,
         )
     )  # fmt: skip
 

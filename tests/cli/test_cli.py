@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -121,6 +122,15 @@ def test_settings_come_from_file_then_options_then_set(run: CommandLine, model: 
     assert len(run(*base, "--top", 3).json["masks"][0]) == 3
     assert len(run(*base, "--top", 3, "--set", "top=4").json["masks"][0]) == 4
     assert run(*base).json["precision"] == "fp32"
+
+
+def test_a_vocabulary_is_learnt_from_standard_input_in_one_pass(run: CommandLine, monkeypatch, tmp_path: Path) -> None:
+    text = "the cat sat on the mat\n" * 40
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    said = run("tokenizer", "-", "--size", 60, "--out", tmp_path / "piped", "--json")
+    assert said.code == 0, said.err
+    whole = run("tokenizer", written(tmp_path, "a.txt", text), "--size", 60, "--out", tmp_path / "read", "--json")
+    assert said.json["report"] == whole.json["report"]
 
 
 def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None:

@@ -11,12 +11,15 @@ import pytest
 from finetuning.toy import make_model, messages, pairs, sentences
 
 import bertkit
+from bertkit.ancestors.bag_of_words import TfIdf
+from bertkit.comparing.contender import Tags
 from bertkit.comparing.ladder import RUNGS, Given, ladder
 from bertkit.comparing.opening import NATIVE_PAIRS, SAVED, open_model
 from bertkit.comparing.outlook import outlook
 from bertkit.comparing.run import compare
 from bertkit.comparing.settings import CompareSettings
-from bertkit.errors import UserError
+from bertkit.errors import Stopped, UserError
+from bertkit.tasks import make
 from bertkit.verbs import evaluate, predict
 
 CHEAP = "majority,bayes,tfidf,ngram,averaged,word2vec,glove"
@@ -157,6 +160,39 @@ def test_one_contender_that_cannot_learn_does_not_take_the_others_along(tmp_path
     )  # fmt: skip
     assert {row["name"] for row in found["contenders"]} == {"majority", "n-gram a label"}
     assert found["skipped"][0]["name"] == "tfidf" and (tmp_path / "out" / "run.toml").is_file()
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(15, "saved at step 2 in a folder that is gone")])
+def test_a_comparison_that_is_stopped_keeps_what_is_finished(stop, tmp_path, monkeypatch):
+    def stopped(self, *rows, **how):
+        raise stop
+
+    monkeypatch.setattr(TfIdf, "fit", stopped)
+    train = table(tmp_path / "train.csv", messages(60))
+    how = {"task": "classify", "train": train, "models": "", "threads": 1, "curve": False}
+    with pytest.raises(Stopped, match=r"^stopped; the 1 contenders that were finished are in .*report\.html") as told:
+        compare(CompareSettings(contenders="majority,tfidf,ngram", out=tmp_path / "out", **how))
+    assert told.value.signal == getattr(stop, "signal", 2)
+    found = json.loads((tmp_path / "out/compare.json").read_text("utf-8"))
+    assert [row["name"] for row in found["contenders"]] == ["majority"]
+    assert {one["name"] for one in found["skipped"]} == {"tfidf", "ngram"}
+    with pytest.raises(Stopped, match="nothing was written"):
+        compare(CompareSettings(contenders="tfidf", out=tmp_path / "none", **how))
+    assert not (tmp_path / "none/compare.json").exists()
+
+
+def test_taggers_choose_their_best_pass_by_what_all_are_scored_by(tmp_path):
+    seen = []
+
+    class Tagger:
+        def fit(self, *rows, measure, **how):
+            seen.append(measure)
+
+    labels = ("B-LOC", "I-LOC", "O")
+    Tags("x", "x", Tagger()).fit(make("tag", labels=labels), [], [], seed=0, minutes=0.0)
+    right = [[0, 1, 2, 2, 2, 2], [0, 2, 2, 2, 2, 2]]
+    assert seen[0](right, [[2] * 6, [2] * 6]) == 0.0, "many right O are no entity"
+    assert seen[0](right, [right[0], [2] * 6]) == pytest.approx(2 / 3)
 
 
 def test_rows_that_are_both_learnt_and_scored_are_told(tmp_path, notes):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from prepared_texts import CHINESE, ENGLISH, MIXED, contents, made_up, plainly, read_back, small_tokenizers, written
 
-from bertkit.data.prepare_chunk import sentences_of, suspicious_lines
+from bertkit.data.prepare_chunk import arrays_of, sentences_of, suspicious_lines
 from bertkit.data.prepare_digests import Digests, digest_of
 from bertkit.data.prepare_pieces import Cutter, has_bert_rules
 from bertkit.data.prepare_workers import _Worker
@@ -195,6 +195,9 @@ def test_a_worker_that_is_killed_is_told(tmp_path: Path, tokenizers: dict[str, T
     worker = _Worker(tmp_path, True)
     try:
         assert len(worker.arrays_of(["The cat sat."]).documents) == 1
+        cutter = Cutter(tokenizers["cased"], True)
+        for documents in ([], [""], ["", "The cat sat.", ""]):  # of a chunk of duplicates nothing is left
+            assert worker.arrays_of(documents).to_bytes() == arrays_of(documents, cutter).to_bytes()
         worker.process.kill()
         worker.process.wait()
         with pytest.raises(UserError, match=r"worker process ended early.*--workers 1"):

@@ -60,17 +60,33 @@ def test_more_text_and_more_parameters_promise_a_lower_loss():
     assert sum(expected_loss(10**8, 10**8)) < sum(expected_loss(10**6, 10**8))
 
 
-@pytest.mark.slow
-def test_a_time_budget_ends_on_time_with_the_schedule(make, tmp_path, monkeypatch):
-    """By a clock of its own: a step takes 0.1 s, and from the middle of the budget twice as long."""
-    clock, step = {"now": 0.0}, Training._step
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of its own: a step takes 0.1 s, and from the sixth second on twice as long."""
+    now, step = {"now": 0.0}, Training._step
 
     def timed(self, batches):
-        clock["now"] += 0.1 if clock["now"] < 6 else 0.2
+        now["now"] += 0.1 if now["now"] < 6 else 0.2
         return step(self, batches)
 
     monkeypatch.setattr(Training, "_step", timed)
-    monkeypatch.setattr(RunFolder, "elapsed", lambda self: clock["now"])
+    monkeypatch.setattr(RunFolder, "elapsed", lambda self: now["now"])
+    return now
+
+
+@pytest.mark.slow
+def test_a_timed_run_resumed_with_another_budget_ends_by_that_one(make, tmp_path, clock, notes):
+    told = {"steps": 0, "eval_every": 0, "log_every": 1}
+    assert pretrain(make("bert-tiny", tmp_path / "run", minutes=0.05, **told))["seconds"] == pytest.approx(3, rel=0.1)
+    longer = pretrain(make("bert-tiny", tmp_path / "run", minutes=0.15, resume=True, **told))
+    assert longer["seconds"] == pytest.approx(9, rel=0.1)
+    assert any("now ends after 0.15 minutes" in note for note in notes)
+    again = pretrain(make("bert-tiny", tmp_path / "run", minutes=0.15, resume=True, **told))
+    assert again["steps"] == longer["steps"], "the same budget is spent"
+
+
+@pytest.mark.slow
+def test_a_time_budget_ends_on_time_with_the_schedule(make, tmp_path, clock):
     result = pretrain(make("bert-tiny", tmp_path / "run", steps=0, minutes=0.2, eval_every=0, log_every=1))
     assert result["seconds"] == pytest.approx(12, rel=0.05)
     rows = [row for row in read_metrics(tmp_path / "run/metrics.jsonl") if "lr" in row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from bertkit.predictor import Predictor
 from bertkit.tasks.task import Reading
 from bertkit.text.boundary import by_line
 from bertkit.text.vocabulary import VocabularySettings, learn
+from bertkit.verbs import predict
 
 LONG = " ".join(toy.FILLER * 4)
 KINDS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {  # task → heads, bertkit.json
@@ -183,6 +185,15 @@ def test_a_damaged_line_among_columns_is_told_and_makes_no_texts(folder, tmp_pat
     path.write_text("北 O\n" * 30 + "京\n" + "去 O\n" * 30, "utf-8")
     with pytest.raises(UserError, match="line 31: 1 columns where the lines before have 2"):
         list(Predictor(folder("tag"), "fp32").task.stream(path, Reading()))
+
+
+def test_standard_input_is_read_in_the_encoding_that_was_said(folder, monkeypatch):
+    predictor = Predictor(folder("classify"), "fp32")
+    content = '北京\n\n{"text": "上海"}\r\n'
+    for encoding, mark in (("gb18030", b""), ("utf-8", b"\xef\xbb\xbf")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(mark + content.encode(encoding)), "ascii"))
+        settings = predict.Settings(model="", file="-", encoding=encoding)
+        assert [row.text for row in predict.examples(settings, predictor)] == ["北京", "", "上海"]
 
 
 def test_texts_of_a_file_are_tagged_like_lines_of_standard_input(folder, tmp_path):
