@@ -6,7 +6,8 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
 .PHONY: demo test check bench docs clean
 
-# torch first and by its exact version: a looser request would bring the CUDA build and its gigabytes.
+# torch first and by its exact version; where pip finds no CPU build of it, this brings the CUDA build and its gigabytes:
+# make the environment by hand then, with PyTorch's CPU wheel in it, and touch the target below.
 define install
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"

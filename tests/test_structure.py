@@ -77,6 +77,11 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             waiting += ast.iter_child_nodes(node)
 
 
+def test_the_tour_shows_the_floors_as_they_are():
+    shown = "\n".join(", ".join(row) for row in reversed(FLOORS))
+    assert f"```\n{shown}\n```" in (ROOT / "docs/tour.md").read_text("utf-8")
+
+
 def test_imports_point_down_only() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
