@@ -246,7 +246,7 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     if {"text", "token"} & set(folder.model.heads):
         raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}
-    folder.tokenizer.save(path, folder.model.config.max_tokens)
+    folder.tokenizer.save(path, folder.model.config.max_tokens, folder.model.config.segments)
     about = {key: value for key, value in folder.about.items() if key != "weights"}  # these are floats now
     for name, value in (("config.json", raw), ("bertkit.json", about)):
         write_json(path / name, value)
