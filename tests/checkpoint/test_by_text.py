@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,20 @@ def test_a_text_or_a_pair_gets_the_same_answer_in_transformers(family, name, kin
     if name.endswith("QuestionAnswering"):
         mine = mine[:, 0]
     torch.testing.assert_close(mine.reshape(other.shape), other, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("said", [{"pad_token_id": None}, {"drop": ("pad_token_id",)}], ids=["null", "left out"])
+@torch.no_grad()
+def test_a_gpt_without_padding_answers_at_its_last_token_whichever_that_is(said, tmp_path: Path) -> None:
+    folders.write(tmp_path / "theirs", "gpt2", "GPT2ForSequenceClassification")
+    folders.byte_level([]).save(str(tmp_path / "theirs/tokenizer.json"))
+    folders.change(tmp_path / "theirs", "tokenizer_config.json", drop=("unk_token",))
+    folders.change(tmp_path / "theirs", **said)
+    folder = read_folder(tmp_path / "theirs")
+    assert folder.tokenizer.encode("the cat!").ids[-1] == 0 and folder.tokenizer.pad_id is None
+    write_folder(tmp_path / "ours", folder)
+    assert json.loads((tmp_path / "ours/config.json").read_text("utf-8"))["pad_token_id"] is None
+    mine = ours(tmp_path / "ours", "the cat!")
+    for place in ("theirs", "ours"):
+        other = theirs(tmp_path / place, "GPT2ForSequenceClassification", "the cat!")
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
