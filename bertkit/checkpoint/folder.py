@@ -29,7 +29,7 @@ from bertkit.checkpoint.weights import INSIDE, read_weights, unwrapped
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.config import Config
 from bertkit.model.crf import Crf
-from bertkit.model.heads import HEADS, Model
+from bertkit.model.heads import HEADS, Model, is_trained
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import tensor_file
@@ -225,8 +225,21 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
         )
 
 
+def check_whole(folder: Folder) -> None:
+    """Refuse to write what would answer otherwise than the folder that was read."""
+    model = folder.model
+    if new := [kind for kind in model.heads if not is_trained(kind, model.untrained)]:
+        bare = architecture_for(FAMILIES[folder.family], frozenset()).name
+        raise UserError(
+            f"{folder.name or 'The model'}: its weights have no trained {' and no trained '.join(new)} head; written, "
+            "it would answer at random. Fine-tune it first; or, for the encoder alone, put "
+            f'"architectures": ["{bare}"] into its config.json.'
+        )
+
+
 def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32) -> None:
     """Write a folder that transformers opens. The caller makes it atomic (train.saving)."""
+    check_whole(folder)
     path.mkdir(parents=True, exist_ok=True)
     family = FAMILIES[folder.family]
     architecture = folder.architecture

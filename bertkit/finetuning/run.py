@@ -249,7 +249,8 @@ class Finetuning:
         self._save(run, training, about, bad)  # so that nothing is lost if what follows fails: a full disk, a signal
         if self.best_weights:
             self.model.load_state_dict(self.best_weights, strict=False)
-        self.model.untrained = ()
+        if self.task.head:  # a task of vectors trains no summary
+            self.model.untrained = ()
         if s.language:
             del self.model.heads["words"]
         self.task.settle(self.model)

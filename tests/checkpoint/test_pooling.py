@@ -209,6 +209,15 @@ def test_a_model_tuned_for_vectors_is_a_sentence_transformers_folder(tmp_path):
     assert not (tmp_path / "other/modules.json").exists()
 
 
+def test_learning_vectors_does_not_pass_a_pooler_off_as_trained(plain, tmp_path):
+    plain.about, plain.model.untrained = {}, ("summary",)
+    write_folder(tmp_path / "model", plain)
+    plain.model.untrained = ()
+    files = toy.files(tmp_path, "embed")
+    bertkit.finetune("embed", model=str(tmp_path / "model"), out=tmp_path / "out", **toy.SMALL | {"steps": 2}, **files)
+    assert read_folder(tmp_path / "out").model.untrained == ("summary",)
+
+
 def test_a_dense_layer_is_left_out_of_further_tuning_and_told(pooled, tmp_path, notes):
     changed(pooled, "modules.json", lambda m: [*m, DENSE])
     files = toy.files(tmp_path, "embed")
