@@ -97,7 +97,7 @@ def read_folder(
     if is_google(path):
         about = {"notes": [origin(raw)]}
     pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
-    if pooling and not about:
+    if pooling and not pooling.refused and not about:
         about = {"task": "embed", "options": {"pool": pooling.mode}}
     stored = _stored_labels(raw)
     as_stored = heads is None
@@ -235,6 +235,12 @@ def check_whole(folder: Folder) -> None:
             "it would answer at random. Fine-tune it first; or, for the encoder alone, put "
             f'"architectures": ["{bare}"] into its config.json.'
         )
+    if folder.pooling and folder.pooling.refused:
+        raise UserError(
+            f"{folder.name or 'The model'}: its vectors are made with {folder.pooling.refused}, which bertkit does not "
+            "write; a folder without would give other vectors. Use it with sentence-transformers; or, for the encoder "
+            "alone, take modules.json out of a copy."
+        )
 
 
 def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32) -> None:
@@ -265,10 +271,10 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     about = {key: value for key, value in folder.about.items() if key != "weights"}  # these are floats now
     for name, value in (("config.json", raw), ("bertkit.json", about)):
         write_json(path / name, value)
-    if folder.pooling is not None and not folder.pooling.refused:
+    if folder.pooling is not None:
         limit = folder.about.get("windows", {}).get("limit") or folder.pooling.max_tokens
         limit = limit or folder.model.config.max_tokens
         write_pooling(path, folder.pooling, folder.model.config.width, limit)
     if not (path / "README.md").exists():
-        pooled = folder.pooling.mode if folder.pooling and not folder.pooling.refused else ""
+        pooled = folder.pooling.mode if folder.pooling else ""
         (path / "README.md").write_text(card.write(folder.about, raw, len(tensors), pooled), "utf-8")
