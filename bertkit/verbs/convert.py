@@ -29,6 +29,7 @@ def run(settings: Settings) -> dict[str, Any]:
     """Read a checkpoint of any kind and write a folder that bertkit and transformers open."""
     import torch
 
+    from bertkit.checkpoint.changed import changed
     from bertkit.checkpoint.folder import check_whole, read_folder, write_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
@@ -42,6 +43,9 @@ def run(settings: Settings) -> dict[str, Any]:
     check_whole(folder)
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
+    if settings.dtype != "fp32":
+        said = f"The weights were rounded to {settings.dtype}."
+        folder.about = changed(folder.about, said, {"rounded from": settings.source}, refitted=False)
     write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
     parameters = sum(p.numel() for p in folder.model.parameters())
     return {
@@ -54,6 +58,7 @@ def _mix(folder: Any, settings: Settings) -> int:
     """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
     import torch
 
+    from bertkit.checkpoint.changed import changed
     from bertkit.checkpoint.folder import read_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
@@ -74,6 +79,8 @@ def _mix(folder: Any, settings: Settings) -> int:
         for name in both:
             own[name].lerp_(other[name].to(own[name].dtype), settings.share)
     moved = sum(own[name].numel() for name in both)
+    said = f"The weights are {1 - settings.share:g} of {settings.source} and {settings.share:g} of {settings.mix}."
+    folder.about = changed(folder.about, said, {"mixed from": f"{settings.source}, {settings.mix}"}, refitted=True)
     note(
         f"{len(both)} of {len(own)} tensors are {1 - settings.share:g} of {settings.source} and {settings.share:g} of "
         f"{settings.mix}; the others are {settings.source}'s own."
