@@ -243,8 +243,11 @@ def check_whole(folder: Folder) -> None:
         )
 
 
-def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32) -> None:
-    """Write a folder that transformers opens. The caller makes it atomic (train.saving)."""
+def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32, weights: str = "floats") -> None:
+    """Write a folder that transformers opens. The caller makes it atomic (train.saving).
+
+    weights: what the caller will put in their place (int8, onnx), for the card.
+    """
     check_whole(folder)
     path.mkdir(parents=True, exist_ok=True)
     family = FAMILIES[folder.family]
@@ -277,4 +280,4 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
         write_pooling(path, folder.pooling, folder.model.config.width, limit)
     if not (path / "README.md").exists():
         pooled = folder.pooling.mode if folder.pooling else ""
-        (path / "README.md").write_text(card.write(folder.about, raw, len(tensors), pooled), "utf-8")
+        (path / "README.md").write_text(card.write(folder.about, raw, len(tensors), pooled, weights), "utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,7 @@ def write_int8(path: Path, folder: Folder) -> None:
     """A model's folder with its matrices in int8. Its weights' file has a name of its own: transformers looks for
     model.safetensors, does not find it, and says so, instead of reading whole numbers as weights.
     """
-    said = {"notes": [*folder.about.get("notes", []), "The weights are int8 and open in bertkit alone."]}
-    write_folder(path, replace(folder, about=folder.about | said))
+    write_folder(path, folder, weights="int8")
     write_json(path / "bertkit.json", folder.about | {"weights": "int8"})
     tensors: dict[str, Tensor] = {}
     for name, tensor in tensors_to(folder.model, FAMILIES[folder.family], folder.architecture).items():
