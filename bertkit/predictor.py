@@ -20,6 +20,7 @@ from bertkit.data.batch import Batch, pack
 from bertkit.data.rows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model.encoder import Encoded
+from bertkit.model.heads import is_trained
 from bertkit.model.prepare import INT8, prepare
 from bertkit.sharing import share_out
 from bertkit.tasks import TASKS, make
@@ -284,7 +285,7 @@ class Predictor:
             raise UserError(
                 f"This model cannot {what}: it has no {head} head (it has: {has}). Use a model with one, e.g. 'en'."
             )
-        if head in self.model.untrained or ("summary" in self.model.untrained and head in ("text", "choice")):
+        if not is_trained(head, self.model.untrained):
             raise UserError(f"This model cannot {what} yet: its {head} head is untrained. Fine-tune it first.")
 
 

@@ -4,50 +4,85 @@ from __future__ import annotations
 
 from typing import Any
 
+# By the kind of weights that the folder holds: who reads it, and how it is opened.
+LIBRARIES = {"floats": "transformers", "int8": "bertkit", "onnx": "onnx"}
+BY_BERTKIT = ["import bertkit", 'model = bertkit.load("this folder")']
+USE = {
+    "floats": BY_BERTKIT,
+    "int8": BY_BERTKIT,
+    "onnx": [
+        "import onnxruntime, tokenizers",
+        'tokenizer = tokenizers.Tokenizer.from_file("this folder/tokenizer.json")',
+        'session = onnxruntime.InferenceSession("this folder/model.onnx")',
+    ],
+}
+OPENED = {
+    "int8": "The weights are int8 and open in bertkit alone; `bertkit convert` writes floats for others.",
+    "onnx": "The weights are an ONNX file, which onnxruntime opens; bertkit and transformers do not.",
+}
+CRF = {  # what is told of tags that were chosen together
+    "floats": "The tags of a sentence are chosen together by a conditional random field, whose scores are in "
+    "`crf.safetensors`. bertkit uses them; transformers opens the folder without them and tags piece by piece.",
+    "int8": "The tags of a sentence are chosen together by a conditional random field, whose scores are in "
+    "`crf.safetensors`.",
+    "onnx": "The conditional random field that chose the tags of a sentence together is not in the file, which tags "
+    "piece by piece.",
+}
+PIECES = {"floats": " transformers tags every piece by itself.", "int8": "", "onnx": " The file tags every piece."}
+POOLED = {"floats": "; sentence-transformers opens the folder as it is.", "int8": ".", "onnx": "."}
 
-def write(about: dict[str, Any], config: dict[str, Any], tensors: int, pooled: str = "") -> str:
-    """A README.md from what is known of the model. pooled: how its vectors are made, where it is made for vectors."""
-    task = about.get("task", "encoder")
+
+def write(
+    about: dict[str, Any], config: dict[str, Any], tensors: int, pooled: str = "", weights: str = "floats"
+) -> str:
+    """A README.md from what is known of the model.
+
+    pooled: how its vectors are made, where it is made for vectors. weights: floats, int8 or onnx.
+    """
+    name = config["architectures"][0]
+    library = "sentence-transformers" if pooled and weights == "floats" else LIBRARIES[weights]
     lines = [
         "---",
-        f"library_name: {'sentence-transformers' if pooled else 'transformers'}",
-        f"pipeline_tag: {_PIPELINES.get(task, 'fill-mask')}",
+        f"library_name: {library}",
+        *_pipeline(about.get("task", ""), name),
         "tags: [bertkit]",
         "---",
-        f"# {about.get('name', config['architectures'][0])}",
+        f"# {about.get('name', name)}",
         "",
-        about.get("summary", f"A {config['model_type']} model ({config['architectures'][0]}), written by bertkit."),
+        about.get("summary", f"A {config['model_type']} model ({name}), written by bertkit."),
         "",
         "| | |",
         "|---|---|",
-        f"| class | `{config['architectures'][0]}` |",
+        f"| class | `{name}` |",
         f"| tensors | {tensors} |",
     ]
     lines += [f"| {key} | {value} |" for key, value in about.get("facts", {}).items()]
     if config.get("id2label"):
         lines.append(f"| labels | {', '.join(config['id2label'].values())} |")
-    lines += ["", "## Use", "", "```python", "import bertkit", 'model = bertkit.load("this folder")', "```"]
-    lines += ["", *about.get("notes", []), *_told(about, pooled)]
+    lines += ["", "## Use", "", "```python", *USE[weights], "```"]
+    told = [*about.get("notes", []), *_told(about, pooled, weights)]
+    lines += [line for text in told for line in ("", text)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _told(about: dict[str, Any], pooled: str) -> list[str]:
-    """Where other programs give other answers than bertkit, and why."""
-    found = []
+def _pipeline(task: str, name: str) -> list[str]:
+    """What the hub calls the task, or else what the class is for; nothing where it has no word for it."""
+    found = _PIPELINES.get(task) or next((tag for ending, tag in _OF_CLASS.items() if name.endswith(ending)), "")
+    return [f"pipeline_tag: {found}"] if found else []
+
+
+def _told(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
+    """Who opens it, and where other programs give other answers than bertkit, and why."""
+    found = [OPENED[weights]] if weights in OPENED else []
     options = about.get("options")
     options = options if isinstance(options, dict) else {}
     if options.get("crf"):
-        found.append(
-            "The tags of a sentence are chosen together by a conditional random field, whose scores are in "
-            "`crf.safetensors`. bertkit uses them; transformers opens the folder without them and tags piece by piece."
-        )
+        found.append(CRF[weights])
     if options.get("word", "first") != "first":
-        found.append(
-            f"A word's vector is the {options['word']} of its pieces' vectors. transformers tags every piece by itself."
-        )
+        found.append(f"A word's vector is the {options['word']} of its pieces' vectors.{PIECES[weights]}")
     if pooled:
-        found.append(f"A text's vector is made by {pooled} pooling; sentence-transformers opens the folder as it is.")
-    return [line for text in found for line in (text, "")]
+        found.append(f"A text's vector is made by {pooled} pooling{POOLED[weights]}")
+    return found
 
 
 _PIPELINES = {
@@ -58,4 +93,15 @@ _PIPELINES = {
     "answer": "question-answering",
     "choose": "multiple-choice",
     "embed": "sentence-similarity",
+}
+_OF_CLASS = {  # how a class's name ends; the first that fits
+    "ElectraForPreTraining": "feature-extraction",
+    "ForPreTraining": "fill-mask",
+    "ForMaskedLM": "fill-mask",
+    "LMHeadModel": "text-generation",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+    "Model": "feature-extraction",
 }

@@ -422,7 +422,7 @@ GPT2 = Family(
         "layer_norm_epsilon": 1e-5,
         "initializer_range": 0.02,
         "tie_word_embeddings": True,
-        "pad_token_id": 0,
+        "pad_token_id": None,
         "n_positions": 1024,
     },
     rows=_layer(

@@ -29,7 +29,7 @@ from bertkit.checkpoint.weights import INSIDE, read_weights, unwrapped
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.config import Config
 from bertkit.model.crf import Crf
-from bertkit.model.heads import HEADS, Model
+from bertkit.model.heads import HEADS, Model, is_trained
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import tensor_file
@@ -97,7 +97,7 @@ def read_folder(
     if is_google(path):
         about = {"notes": [origin(raw)]}
     pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
-    if pooling and not about:
+    if pooling and not pooling.refused and not about:
         about = {"task": "embed", "options": {"pool": pooling.mode}}
     stored = _stored_labels(raw)
     as_stored = heads is None
@@ -225,8 +225,30 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
         )
 
 
-def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32) -> None:
-    """Write a folder that transformers opens. The caller makes it atomic (train.saving)."""
+def check_whole(folder: Folder) -> None:
+    """Refuse to write what would answer otherwise than the folder that was read."""
+    model = folder.model
+    if new := [kind for kind in model.heads if not is_trained(kind, model.untrained)]:
+        bare = architecture_for(FAMILIES[folder.family], frozenset()).name
+        raise UserError(
+            f"{folder.name or 'The model'}: its weights have no trained {' and no trained '.join(new)} head; written, "
+            "it would answer at random. Fine-tune it first; or, for the encoder alone, put "
+            f'"architectures": ["{bare}"] into its config.json.'
+        )
+    if folder.pooling and folder.pooling.refused:
+        raise UserError(
+            f"{folder.name or 'The model'}: its vectors are made with {folder.pooling.refused}, which bertkit does not "
+            "write; a folder without would give other vectors. Use it with sentence-transformers; or, for the encoder "
+            "alone, take modules.json out of a copy."
+        )
+
+
+def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32, weights: str = "floats") -> None:
+    """Write a folder that transformers opens. The caller makes it atomic (train.saving).
+
+    weights: what the caller will put in their place (int8, onnx), for the card.
+    """
+    check_whole(folder)
     path.mkdir(parents=True, exist_ok=True)
     family = FAMILIES[folder.family]
     architecture = folder.architecture
@@ -239,6 +261,8 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     ours = folder.tokenizer
     special = {"pad": ours.pad_id, "cls": ours.cls_id, "sep": ours.sep_id, "bos": ours.cls_id, "eos": ours.sep_id}
     raw |= {f"{k}_token_id": n for k, n in special.items() if n is not None and f"{k}_token_id" in raw}
+    if ours.pad_id is None and folder.raw_config.get("pad_token_id", family.defaults["pad_token_id"]) is None:
+        raw["pad_token_id"] = None  # any number is a real token's, which transformers would then take for padding
     if "text" not in folder.model.heads:
         raw.pop("problem_type", None)
     elif problem := _problem(folder.about):
@@ -246,14 +270,14 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     if {"text", "token"} & set(folder.model.heads):
         raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}
-    folder.tokenizer.save(path, folder.model.config.max_tokens)
+    folder.tokenizer.save(path, folder.model.config.max_tokens, folder.model.config.segments)
     about = {key: value for key, value in folder.about.items() if key != "weights"}  # these are floats now
     for name, value in (("config.json", raw), ("bertkit.json", about)):
         write_json(path / name, value)
-    if folder.pooling is not None and not folder.pooling.refused:
+    if folder.pooling is not None:
         limit = folder.about.get("windows", {}).get("limit") or folder.pooling.max_tokens
         limit = limit or folder.model.config.max_tokens
         write_pooling(path, folder.pooling, folder.model.config.width, limit)
     if not (path / "README.md").exists():
-        pooled = folder.pooling.mode if folder.pooling and not folder.pooling.refused else ""
-        (path / "README.md").write_text(card.write(folder.about, raw, len(tensors), pooled), "utf-8")
+        pooled = folder.pooling.mode if folder.pooling else ""
+        (path / "README.md").write_text(card.write(folder.about, raw, len(tensors), pooled, weights), "utf-8")

@@ -22,17 +22,24 @@ KEYS = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 KNOWN = ("cls", "mean", "max")
+# What else its files say, and what ours say where nothing was read: kept as it is, for sentence-transformers alone.
+GENERAL, LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
+KEPT: dict[str, dict[str, Any]] = {
+    GENERAL: {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    LIMITS: {"do_lower_case": False},
+}
 
 
 @dataclass(frozen=True)
 class Pooling:
     """mode: mean, cls or max. normalize: vectors get length one. refused: what the folder wants that bertkit cannot.
-    max_tokens: where sentence-transformers cuts a text; 0 where the folder does not say."""
+    max_tokens: where sentence-transformers cuts a text; 0 where the folder does not say. kept: see KEPT."""
 
     mode: str = "mean"
     normalize: bool = False
     refused: str = ""
     max_tokens: int = field(default=0, compare=False)
+    kept: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def check(self) -> None:
         """Refuse to give vectors that are not those the folder was made to give."""
@@ -66,10 +73,11 @@ def read_pooling(folder: Path) -> Pooling | None:
             refused.append(f"{place or kind} ({kind})")
     if not mode and not refused:
         refused.append("no pooling at all")
-    _tell_prompt(folder / "config_sentence_transformers.json")
-    limits = folder / "sentence_bert_config.json"
-    limit = read_json(limits).get("max_seq_length") if limits.is_file() else 0
-    return Pooling(mode or "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0)
+    said = {name: read_json(folder / name) for name in KEPT if (folder / name).is_file()}
+    kept = {key: said[name][key] for name in said for key in KEPT[name] if key in said[name]}
+    _tell(folder, kept)
+    limit = said.get(LIMITS, {}).get("max_seq_length")
+    return Pooling(mode or "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0, kept)
 
 
 def _modes(config: dict[str, Any]) -> list[str]:
@@ -80,9 +88,13 @@ def _modes(config: dict[str, Any]) -> list[str]:
     return [mode for mode, key in KEYS.items() if config.get(key)] or ["mean"]
 
 
-def _tell_prompt(path: Path) -> None:
-    if path.is_file() and (name := read_json(path).get("default_prompt_name")):
-        note(f"{path}: texts are meant to get the prompt '{name}' in front. bertkit adds none: put it there yourself.")
+def _tell(folder: Path, kept: dict[str, Any]) -> None:
+    """What sentence-transformers does to a text before it is encoded, and bertkit does not."""
+    if name := kept.get("default_prompt_name"):
+        where = folder / GENERAL
+        note(f"{where}: texts are meant to get the prompt '{name}' in front. bertkit adds none: put it there yourself.")
+    if kept.get("do_lower_case"):
+        note(f"{folder / LIMITS}: texts are meant to be in small letters. bertkit changes none: lower them yourself.")
 
 
 def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -> None:
@@ -105,9 +117,6 @@ def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -
             folder / place / "config.json",
             {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"},
         )
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
-    about = {"__version__": {"bertkit": __version__}, "model_type": "SentenceTransformer", "prompts": {}}
-    write_json(
-        folder / "config_sentence_transformers.json",
-        {**about, "default_prompt_name": None, "similarity_fn_name": "cosine"},
-    )
+    general = {"__version__": {"bertkit": __version__}, "model_type": "SentenceTransformer"}
+    for name, first in ((GENERAL, general), (LIMITS, {"max_seq_length": max_tokens})):
+        write_json(folder / name, first | {key: pooling.kept.get(key, usual) for key, usual in KEPT[name].items()})

@@ -176,11 +176,13 @@ def _turned(ours: str, family: Family) -> bool:
 
 
 def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict[str, Tensor]:
-    """The model's tensors under transformers' names."""
+    """The model's tensors under transformers' names, without an untrained summary's."""
     base = "" if not model.heads else family.base
     state = model.state_dict()
     out: dict[str, Tensor] = {}
     for ours, theirs in names(model, family, architecture, base).items():
+        if ours.split(".")[0] in model.untrained:
+            continue  # random numbers, which a reader would take for the model's
         tensor = state[ours].t() if _turned(ours, family) else state[ours]
         parts = (tensor,) if len(theirs) == 1 else tensor.chunk(3)
         out |= {name: part.detach().cpu().contiguous().clone() for name, part in zip(theirs, parts)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -63,8 +64,8 @@ class BertSource:
         self.parameters = sum(p.numel() for p in encoder.model.encoder.parameters())
 
     def save(self, folder: Path) -> None:
-        """The encoder's folder."""
-        write_model(folder, self.encoder.folder)
+        """The encoder's folder; how it makes sentence vectors does not matter here."""
+        write_model(folder, replace(self.encoder.folder, pooling=None))
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:

@@ -101,7 +101,7 @@ def furthest(one: Predictor, other: Predictor, kind: str) -> float:
 
 def _files(path: Path, folder: Folder) -> None:
     """All files of a folder but its weights and ours: tokenizer, config, labels."""
-    write_folder(path, folder)
+    write_folder(path, folder, weights="onnx")
     for name in ("model.safetensors", "bertkit.json"):
         (path / name).unlink()
 

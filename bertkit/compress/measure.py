@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,12 +13,14 @@ import numpy as np
 import torch
 
 from bertkit import samples
+from bertkit.checkpoint.json_file import read_json
 from bertkit.checkpoint.locate import locate
 from bertkit.compress.settings import CompareSettings
 from bertkit.data.readers import read_rows
 from bertkit.errors import UserError
 from bertkit.predictor import Predictor
 from bertkit.tasks.task import Reading
+from bertkit.train.durable import atomic_write
 
 MOST = 512  # rows that are timed
 TURNS = 3  # each model's turns, one after the other: a shared machine changes its speed within minutes
@@ -81,6 +84,22 @@ def side_by_side(settings: CompareSettings, before: Predictor, after: Predictor)
     rows = before.task.read(settings.eval, reading)
     before.task.check(rows, str(settings.eval))
     return compared(before, after, names, rows, scored=rows)
+
+
+def keep_scores(settings: CompareSettings, found: dict[str, Any]) -> None:
+    """The new folder's own scores in its bertkit.json and on its card, where rows to score were given."""
+    if settings.eval is None:
+        return
+    after = {name: pair[1] for name, pair in found["metrics"].items()}
+    shown = {name: f"{value:.4f}" for name, value in after.items()}
+    about = read_json(settings.out / "bertkit.json")
+    about |= {"metrics": after, "scored_on": settings.eval.name, "facts": about["facts"] | shown}
+    atomic_write(settings.out / "bertkit.json", json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    card = settings.out / "README.md"
+    lines = [f"| {name} | {value} |" for name, value in shown.items()]
+    title = f"Measured on {found['rows_scored']:,} rows of {settings.eval.name}"
+    table = "\n".join(["", f"## {title}", "", "| | |", "|---|---|", *lines, ""])
+    atomic_write(card, card.read_text("utf-8") + table)
 
 
 def sample_rows(model: Predictor) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertkit.checkpoint.changed import changed
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.compress import measure
@@ -42,13 +43,15 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
         folder.model = fewer_neurons(folder.model, settings.inner, activity(Predictor(folder, "fp32", "cpu"), settings))
     config = folder.model.config
     facts = {"pruned from": settings.model, "layers": config.depth, "inner": config.inner}
-    folder.about = folder.about | {"facts": {**folder.about.get("facts", {}), **facts}}
+    said = f"Layers or neurons of {settings.model} were taken out."
+    folder.about = changed(folder.about, said, facts, refitted=True)
     write_new(settings.out, lambda path: write_folder(path, folder))
     before, after = (Predictor.load(name, settings.precision, "cpu") for name in (settings.model, settings.out))
+    found = measure.side_by_side(settings, before, after)
+    measure.keep_scores(settings, found)
     return {
         "out": str(settings.out), "model": settings.model, "depth": [depth, config.depth],
-        "inner": [before.config.inner, config.inner], "task": measure.has_task(after),
-        "compared": measure.side_by_side(settings, before, after),
+        "inner": [before.config.inner, config.inner], "task": measure.has_task(after), "compared": found,
     }  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bertkit import machine
+from bertkit.checkpoint.changed import changed
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.checkpoint.json_file import write_json
@@ -35,6 +35,8 @@ OPENED_BY = {
 def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     """Write the smaller folder and hold it against the model."""
     folder = read_folder(locate(settings.model))
+    said = f"The weights are those of {settings.model}, rounded to {settings.to}."
+    folder.about = changed(folder.about, said, {"rounded from": settings.model}, refitted=False)
     if settings.to == "int8":
         write_new(settings.out, lambda path: write_int8(path, folder))
         if not machine.has_fast_int8():
@@ -42,18 +44,16 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     else:
         write_new(settings.out, lambda path: write_folder(path, folder, dtype=HALVES[settings.to]))
     before, after = (Predictor.load(name, settings.precision, "cpu") for name in (settings.model, settings.out))
-    return {
-        "out": str(settings.out), "to": settings.to, "opened_by": OPENED_BY[settings.to],
-        "compared": measure.side_by_side(settings, before, after),
-    }  # fmt: skip
+    found = measure.side_by_side(settings, before, after)
+    measure.keep_scores(settings, found)
+    return {"out": str(settings.out), "to": settings.to, "opened_by": OPENED_BY[settings.to], "compared": found}
 
 
 def write_int8(path: Path, folder: Folder) -> None:
     """A model's folder with its matrices in int8. Its weights' file has a name of its own: transformers looks for
     model.safetensors, does not find it, and says so, instead of reading whole numbers as weights.
     """
-    said = {"notes": [*folder.about.get("notes", []), "The weights are int8 and open in bertkit alone."]}
-    write_folder(path, replace(folder, about=folder.about | said))
+    write_folder(path, folder, weights="int8")
     write_json(path / "bertkit.json", folder.about | {"weights": "int8"})
     tensors: dict[str, Tensor] = {}
     for name, tensor in tensors_to(folder.model, FAMILIES[folder.family], folder.architecture).items():

@@ -116,7 +116,8 @@ class Finetuning:
         """How vectors are made: as the starting folder makes them where that can be done, else by the mean."""
         if given and given.refused:
             note(f"{self.settings.model} makes its vectors with {given.refused}; here they are learnt without.")
-        pooling = given if given and not given.refused else Pooling()
+        # Prompts were not learnt with, so they stay behind.
+        pooling = replace(given, kept={}) if given and not given.refused else Pooling()
         self.task.options["pool"] = pooling.mode
         return pooling
 
@@ -249,7 +250,8 @@ class Finetuning:
         self._save(run, training, about, bad)  # so that nothing is lost if what follows fails: a full disk, a signal
         if self.best_weights:
             self.model.load_state_dict(self.best_weights, strict=False)
-        self.model.untrained = ()
+        if self.task.head:  # a task of vectors trains no summary
+            self.model.untrained = ()
         if s.language:
             del self.model.heads["words"]
         self.task.settle(self.model)

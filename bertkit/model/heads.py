@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -36,6 +37,11 @@ HEADS = {
     "token": HeadKind("tokens", transform="family"),
     "span": HeadKind("tokens", 2, transform="family"),
 }
+
+
+def is_trained(kind: str, untrained: Collection[str]) -> bool:
+    """Whether a head answers: neither it nor the summary it looks at is untrained."""
+    return kind not in untrained and HEADS[kind].looks_at not in untrained
 
 
 class Transform(nn.Module):

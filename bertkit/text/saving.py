@@ -24,7 +24,7 @@ MODEL_RULES = [
 ]  # fmt: skip
 
 
-def save(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
+def save(tokenizer: Tokenizer, folder: Path, max_tokens: int, segments: int) -> None:
     """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the vocabulary in its classic form."""
     if max_tokens < 1:
         raise UserError(
@@ -33,7 +33,7 @@ def save(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model = tokenizer.shape["model"]
     _write(folder / "tokenizer.json", tokenizer.backend.to_str(pretty=True))
-    _write_json(folder / "tokenizer_config.json", config_for_transformers(tokenizer, max_tokens))
+    _write_json(folder / "tokenizer_config.json", config_for_transformers(tokenizer, max_tokens, segments))
     _write_json(folder / "special_tokens_map.json", {f"{role}_token": name for role, name in tokenizer.roles.items()})
     if tokenizer.kind == "wordpiece":
         pieces = [tokenizer.id_to_token(number) or f"[unused-{number}]" for number in range(tokenizer.size)]
@@ -44,8 +44,8 @@ def save(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
         _write(folder / "merges.txt", "#version: 0.2\n" + merges)
 
 
-def config_for_transformers(tokenizer: Tokenizer, max_tokens: int) -> dict[str, Any]:
-    """What tokenizer_config.json says."""
+def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int) -> dict[str, Any]:
+    """What tokenizer_config.json says. segments: how many the model tells apart."""
     name, settings = _class_and_settings(tokenizer.shape)
     specials = {token.content: token for token in tokenizer.backend.get_added_tokens_decoder().values()}
     roles: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.roles.items()}
@@ -56,7 +56,8 @@ def config_for_transformers(tokenizer: Tokenizer, max_tokens: int) -> dict[str, 
             keys = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
             roles[role] = {"__type": "AddedToken"} | {key: getattr(specials[token], key) for key in keys}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    if 1 not in tokenizer.encode("a", "b").segments:
+    # A model without segments must not be given any: GPT-2 takes them for words, RoBERTa has no second one.
+    if segments < 2 or 1 not in tokenizer.encode("a", "b").segments:
         inputs.remove("token_type_ids")
     return {
         "backend": "tokenizers",

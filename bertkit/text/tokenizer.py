@@ -113,11 +113,14 @@ class Tokenizer:
         """The id of this piece, None when there is none."""
         return self.backend.token_to_id(token)
 
-    def save(self, folder: str | Path, max_tokens: int) -> None:
-        """Write the files transformers.AutoTokenizer opens, with `max_tokens` as model_max_length."""
+    def save(self, folder: str | Path, max_tokens: int, segments: int = 2) -> None:
+        """Write the files transformers.AutoTokenizer opens, with `max_tokens` as model_max_length.
+
+        segments: how many the model tells apart; below two, transformers hands it none.
+        """
         from bertkit.text.saving import save
 
-        save(self, Path(folder), max_tokens)
+        save(self, Path(folder), max_tokens, segments)
 
     def extended(self, new_tokens: Sequence[str]) -> Tokenizer:
         """A tokenizer with these words as whole pieces, numbered after the old ones."""

@@ -29,7 +29,8 @@ def run(settings: Settings) -> dict[str, Any]:
     """Read a checkpoint of any kind and write a folder that bertkit and transformers open."""
     import torch
 
-    from bertkit.checkpoint.folder import read_folder, write_folder
+    from bertkit.checkpoint.changed import changed
+    from bertkit.checkpoint.folder import check_whole, read_folder, write_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
     from bertkit.train.durable import check_new_folder
@@ -39,8 +40,12 @@ def run(settings: Settings) -> dict[str, Any]:
         raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
     check_new_folder(settings.target)
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
+    check_whole(folder)
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
+    if settings.dtype != "fp32":
+        said = f"The weights were rounded to {settings.dtype}."
+        folder.about = changed(folder.about, said, {"rounded from": settings.source}, refitted=False)
     write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
     parameters = sum(p.numel() for p in folder.model.parameters())
     return {
@@ -53,6 +58,7 @@ def _mix(folder: Any, settings: Settings) -> int:
     """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
     import torch
 
+    from bertkit.checkpoint.changed import changed
     from bertkit.checkpoint.folder import read_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
@@ -61,7 +67,9 @@ def _mix(folder: Any, settings: Settings) -> int:
     second = read_folder(locate(settings.mix))
     if any(folder.tokenizer.id_to_token(n) != second.tokenizer.id_to_token(n) for n in range(folder.tokenizer.size)):
         raise UserError(f"{settings.mix} has another vocabulary than {settings.source}. Mix models of one tokenizer.")
-    other, own = (dict(one.model.named_parameters()) for one in (second, folder))
+    new = tuple("summary." if part == "summary" else f"heads.{part}." for part in second.model.untrained)
+    other = {name: tensor for name, tensor in second.model.named_parameters() if not name.startswith(new)}
+    own = dict(folder.model.named_parameters())
     both = [name for name in own if name in other and own[name].shape == other[name].shape]
     if torn := [name for name in own if name.startswith("encoder.") and name not in both]:
         raise UserError(
@@ -71,6 +79,8 @@ def _mix(folder: Any, settings: Settings) -> int:
         for name in both:
             own[name].lerp_(other[name].to(own[name].dtype), settings.share)
     moved = sum(own[name].numel() for name in both)
+    said = f"The weights are {1 - settings.share:g} of {settings.source} and {settings.share:g} of {settings.mix}."
+    folder.about = changed(folder.about, said, {"mixed from": f"{settings.source}, {settings.mix}"}, refitted=True)
     note(
         f"{len(both)} of {len(own)} tensors are {1 - settings.share:g} of {settings.source} and {settings.share:g} of "
         f"{settings.mix}; the others are {settings.source}'s own."

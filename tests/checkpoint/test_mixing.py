@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from oracles import folders
+from safetensors.torch import save_file
 
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.errors import UserError
@@ -34,3 +36,13 @@ def test_two_models_alike_are_averaged_where_both_have_weights(tmp_path):
     write_folder(tmp_path / "d", Folder(Model(shallow), words, "bert"))
     with pytest.raises(UserError, match="another shape"):
         convert.run(convert.Settings(source=str(tmp_path / "a"), target=tmp_path / "e", mix=str(tmp_path / "d")))
+
+
+def test_what_the_second_model_never_learnt_is_not_mixed_in(tmp_path):
+    for name in "ab":
+        folders.write(tmp_path / name, "bert", "BertModel")
+    own = folders.tensors_of(tmp_path / "a")
+    save_file({k: v for k, v in own.items() if "pooler" not in k}, tmp_path / "b/model.safetensors")
+    convert.run(convert.Settings(source=str(tmp_path / "a"), target=tmp_path / "c", mix=str(tmp_path / "b")))
+    mixed = folders.tensors_of(tmp_path / "c")
+    assert torch.equal(mixed["pooler.dense.weight"], own["pooler.dense.weight"])

@@ -20,6 +20,7 @@ from bertkit.checkpoint.translate import config_from
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.predictor import Predictor
+from bertkit.verbs import convert
 
 CASES = [(family, a.name) for family, table in FAMILIES.items() for a in table.architectures.values()]
 LABELS = ["ham", "spam", "謎 'quoted' \\ label"]
@@ -123,6 +124,42 @@ def test_an_untrained_summary_makes_the_heads_above_it_untrained_too(tmp_path: P
     folder = read_folder(tmp_path, heads={"text": 2})
     assert folder.model.untrained == ("summary", "text")
     assert notes == ["summary and text are new and untrained: 4 of 57 tensors; fine-tune before you predict."]
+
+
+def without(folder: Path, part: str) -> Path:
+    """The folder with the tensors of this part gone from its file."""
+    save_file({k: v for k, v in folders.tensors_of(folder).items() if part not in k}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "family, name, part",
+    [
+        ("bert", "BertForSequenceClassification", "classifier"),
+        ("bert", "BertForSequenceClassification", "pooler"),
+        ("roberta", "RobertaForTokenClassification", "classifier"),
+        ("modernbert", "ModernBertForMaskedLM", "head.dense"),
+    ],
+)
+def test_a_head_that_the_file_does_not_hold_is_not_written_as_if_it_were_trained(family, name, part, tmp_path) -> None:
+    folders.write(tmp_path / "a", family, name)
+    without(tmp_path / "a", part)
+    bare = name.split("For")[0] + "Model"
+    words = rf'^a: its weights have no trained (text|token|words) head.*"architectures": \["{bare}"\]'
+    with pytest.raises(UserError, match=words):
+        convert.run(convert.Settings(source=str(tmp_path / "a"), target=tmp_path / "b"))
+    with pytest.raises(UserError, match=words):
+        write_folder(tmp_path / "b", read_folder(tmp_path / "a"))
+    assert not (tmp_path / "b").exists()
+
+
+@torch.no_grad()
+def test_a_pooler_that_no_file_gave_is_left_out_and_stays_known_as_new(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a", "bert", "BertModel")
+    without(tmp_path / "a", "pooler")
+    write_folder(tmp_path / "b", read_folder(tmp_path / "a"))
+    assert set(folders.tensors_of(tmp_path / "b")) == set(folders.tensors_of(tmp_path / "a"))
+    assert read_folder(tmp_path / "b").model.untrained == ("summary",)
 
 
 def test_a_model_without_the_head_says_which_it_has(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from bertkit.checkpoint.pooling import KEYS, Pooling, read_pooling, write_poolin
 from bertkit.data.rows import Windows
 from bertkit.errors import DamagedFile, UserError
 from bertkit.tasks.embed import Embed
+from bertkit.verbs import convert
 
 TEXTS = ["the old house in paris", "bread", "a letter from anna and peter with a book", ""]
 
@@ -145,13 +146,36 @@ def test_vectors_that_would_not_be_the_folders_own_are_refused(name, pooled):
     with pytest.raises(UserError, match=words) as error:
         pooling.check()
     assert "--pool" in str(error.value)
-    write_folder(pooled.parent / "again", read_folder(pooled))
-    assert not (pooled.parent / "again/modules.json").exists(), "half of it would be wrong"
+    told = f"{words}, which bertkit does not write.*modules.json out of a copy"
+    with pytest.raises(UserError, match=told):
+        convert.run(convert.Settings(source=str(pooled), target=pooled.parent / "again"))
+    with pytest.raises(UserError, match=told):
+        write_folder(pooled.parent / "again", read_folder(pooled))
+    assert not (pooled.parent / "again").exists(), "half of it would be wrong"
+    with pytest.raises(UserError, match="not fine-tuned for a task"):
+        bertkit.load(str(pooled), "fp32").predict([("a", "b")])
 
 
 def test_a_pooling_without_any_word_is_the_mean_as_sentence_transformers_takes_it(pooled):
     changed(pooled, "1_Pooling/config.json", lambda c: {"word_embedding_dimension": 32})
     assert read_pooling(pooled) == Pooling("mean")
+
+
+def test_prompts_small_letters_and_the_similarity_stay_as_the_folder_says(pooled):
+    general = {"prompts": {"query": "query: "}, "default_prompt_name": "query", "similarity_fn_name": "dot"}
+    changed(pooled, "config_sentence_transformers.json", lambda c: c | general)
+    changed(pooled, "sentence_bert_config.json", lambda c: c | {"do_lower_case": True, "max_seq_length": 50})
+    again = pooled.parent / "again"
+    convert.run(convert.Settings(source=str(pooled), target=again))
+    assert json.loads((again / "config_sentence_transformers.json").read_text("utf-8")).items() >= general.items()
+    limits = json.loads((again / "sentence_bert_config.json").read_text("utf-8"))
+    assert limits == {"max_seq_length": 50, "do_lower_case": True}
+
+
+def test_small_letters_that_texts_should_get_are_told(pooled, notes):
+    changed(pooled, "sentence_bert_config.json", lambda c: c | {"do_lower_case": True})
+    read_folder(pooled)
+    assert any("small letters" in note for note in notes)
 
 
 def test_a_prompt_that_texts_should_get_is_told(pooled, notes):
@@ -207,6 +231,15 @@ def test_a_model_tuned_for_vectors_is_a_sentence_transformers_folder(tmp_path):
     files = toy.files(tmp_path, "classify")
     bertkit.finetune("classify", model=str(out), out=tmp_path / "other", **toy.SMALL | {"steps": 3}, **files)
     assert not (tmp_path / "other/modules.json").exists()
+
+
+def test_learning_vectors_does_not_pass_a_pooler_off_as_trained(plain, tmp_path):
+    plain.about, plain.model.untrained = {}, ("summary",)
+    write_folder(tmp_path / "model", plain)
+    plain.model.untrained = ()
+    files = toy.files(tmp_path, "embed")
+    bertkit.finetune("embed", model=str(tmp_path / "model"), out=tmp_path / "out", **toy.SMALL | {"steps": 2}, **files)
+    assert read_folder(tmp_path / "out").model.untrained == ("summary",)
 
 
 def test_a_dense_layer_is_left_out_of_further_tuning_and_told(pooled, tmp_path, notes):

@@ -82,6 +82,7 @@ def test_a_fine_tuned_models_onnx_file_predicts_as_the_model(case, runs, tmp_pat
     assert found["after"]["megabytes"] > 0
     assert (tmp_path / "out/tokenizer.json").is_file() and not (tmp_path / "out/bertkit.json").exists()
     assert "onnxruntime opens it" in verb.lines(result)[-1]
+    assert "bertkit.load" not in (tmp_path / "out/README.md").read_text("utf-8")
 
 
 def test_a_file_that_answers_otherwise_is_refused_and_not_left_behind(runs, tmp_path, monkeypatch, onnxruntime):
