@@ -29,7 +29,6 @@ def run(settings: Settings) -> dict[str, Any]:
     """Read a checkpoint of any kind and write a folder that bertkit and transformers open."""
     import torch
 
-    from bertkit.checkpoint.changed import changed
     from bertkit.checkpoint.folder import check_whole, read_folder, write_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
@@ -44,8 +43,8 @@ def run(settings: Settings) -> dict[str, Any]:
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
     if settings.dtype != "fp32":
-        said = f"The weights were rounded to {settings.dtype}."
-        folder.about = changed(folder.about, said, {"rounded from": settings.source}, refitted=False)
+        said = f"The weights were rounded to {settings.dtype}; scores that are told here were measured before."
+        folder.about = folder.about | {"notes": [*folder.about.get("notes", []), said]}
     write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
     parameters = sum(p.numel() for p in folder.model.parameters())
     return {
