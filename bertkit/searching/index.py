@@ -5,6 +5,7 @@ Files of its folder:
 - `passages.jsonl`  {"text", "file", "document"}, one a line; `lines.npy` says where each begins
 - `vectors.f16`     (passages, width) of length one
 - `starts.npy` …    which passages have which pieces (by_words.py)
+- `run.toml`        the settings it was made with
 """
 
 from __future__ import annotations
@@ -42,8 +43,15 @@ FUSED = 100  # of each ranking this many are joined
 SOFTEN = 60  # ranks are joined as 1 / (SOFTEN + rank), as is usual
 
 
-def build(predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, **about: Any) -> dict[str, Any]:
-    """Embed passages in order and write the folder: whole, or not at all.
+def is_index(folder: Path) -> bool:
+    """Whether the folder holds an index, which is no document."""
+    return all((folder / name).is_file() for name in ("index.json", "passages.jsonl", "vectors.f16"))
+
+
+def build(
+    predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, run: str = "", **about: Any
+) -> dict[str, Any]:
+    """Embed passages in order and write the folder: whole, or not at all. run: what is kept as run.toml.
 
     Texts and vectors are written as they come; the pieces wait in memory, four bytes each, to be turned around.
     """
@@ -67,6 +75,7 @@ def build(predictor: Predictor, model: str, passages: Iterator[Passage], out: Pa
         facts.update(passages=len(rows), tokens=sum(map(len, rows)), files=len(files))
         given = {"model": model, "fingerprint": fingerprint(model), **facts, **about}
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
+        (folder / "run.toml").write_text(run, "utf-8")
 
     write_folder(out, write)
     return facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit import samples
-from bertkit.config import build
+from bertkit.config import build, read_toml, remember
 from bertkit.data.readers import read_documents
 from bertkit.errors import DamagedFile, UserError
 from bertkit.searching.by_words import LENGTH, SATURATION, WordTable
@@ -230,6 +231,34 @@ def test_googles_checkpoints_are_told_apart_by_their_own_files(tmp_path):
     data = next((tmp_path / "bert").glob(f"{source.stem}.data-*"))
     data.write_bytes(data.read_bytes()[:-1] + b"x")
     assert fingerprint(str(prefix)) != before
+
+
+def test_an_index_among_the_documents_is_not_read_when_it_is_made_again(documents, monkeypatch, notes):
+    monkeypatch.chdir(documents.parent)
+    settings = index.Settings(files=(Path(),), model="en", passage=12, threads=1)
+    first = index.run(settings)
+    again = index.run(settings)
+    assert again["passages"] == first["passages"] and again["files"] == 1
+    assert {Index.open(Path("index")).passage(n)["file"] for n in range(again["passages"])} == {"documents.txt"}
+    assert "Left out: index." in notes
+    with pytest.raises(UserError, match="is an index itself"):
+        index.run(index.Settings(files=(Path("index"),), model="en", out=Path("other"), threads=1))
+
+
+def test_a_file_whose_name_is_not_utf8_is_found(tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    (tmp_path / name).write_text(DOCUMENTS[2], "utf-8")
+    index.run(index.Settings(files=(tmp_path / name,), model="en", out=tmp_path / "index", threads=1))
+    assert Path(Index.open(tmp_path / "index").search("bread")[0]["file"]).name == "caf\ufffd.txt"
+    assert "caf?.txt" in (tmp_path / "index/run.toml").read_text("utf-8")
+
+
+def test_an_index_made_again_with_other_settings_remembers_those(tmp_path, documents):
+    for size in (12, 40):
+        settings = index.Settings(files=(documents,), model="en", out=tmp_path / "index", passage=size, threads=1)
+        index.run(settings)
+        remember(settings)  # as the command line does
+        assert read_toml(tmp_path / "index/run.toml")["passage"] == size
 
 
 def test_without_a_name_the_model_of_the_texts_language_is_taken_and_another_is_told(tmp_path, documents, notes):
