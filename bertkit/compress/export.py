@@ -33,11 +33,12 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     if exact.model.crf is not None:
         note("The tags of this model are chosen together by a CRF, which stays behind: each word is tagged by itself.")
         exact.model.crf = None
-    found = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact)
+    rows = measure.rows_to_score(settings, exact)
+    found = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
     return {"out": str(settings.out), "format": settings.format, "model": settings.model, **found}
 
 
-def _onnx(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
+def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
     runtime()
     kind = next((head for head in exact.model.heads if head in TASK_OF), "")
     if kind:
@@ -68,7 +69,7 @@ def _onnx(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
     after.precision = f"onnx {s.weights}"
     before = _usual(s, exact)
     return {"file": FILE, "inputs": inputs, "outputs": list(padded.names), "max_difference": apart[0],
-            "compared": measure.side_by_side(s, before, after)}  # fmt: skip
+            "compared": measure.side_by_side(s, before, after, rows)}  # fmt: skip
 
 
 def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
@@ -106,7 +107,7 @@ def _files(path: Path, folder: Folder) -> None:
         (path / name).unlink()
 
 
-def _hf(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
+def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
     before = _usual(s, exact)
     folder = exact.folder
     heat = float(exact.task.options.get("temperature", 1.0)) if measure.has_task(exact) else 1.0
@@ -132,7 +133,7 @@ def _hf(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
         after.task = exact.task  # bertkit's own file stays behind; the task is known here
         after.task.options.pop("temperature", None)
     return {"class": folder.architecture.name, "temperature_folded_in": heat,
-            "compared": measure.side_by_side(s, before, after)}  # fmt: skip
+            "compared": measure.side_by_side(s, before, after, rows)}  # fmt: skip
 
 
 def _card(folder: Folder) -> str:

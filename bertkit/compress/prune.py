@@ -32,6 +32,8 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     """Take out what was asked for, write the folder, and hold it against the model."""
     if not settings.layers and settings.inner == 1.0:
         raise UserError("Nothing was asked for: --layers N keeps N layers, --inner 0.5 half of the neurons.")
+    before = Predictor.load(settings.model, settings.precision, "cpu")
+    rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
     depth = folder.model.config.depth
     if settings.layers:
@@ -44,11 +46,11 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     facts = {"pruned from": settings.model, "layers": config.depth, "inner": config.inner}
     folder.about = folder.about | {"facts": {**folder.about.get("facts", {}), **facts}}
     write_new(settings.out, lambda path: write_folder(path, folder))
-    before, after = (Predictor.load(name, settings.precision, "cpu") for name in (settings.model, settings.out))
+    after = Predictor.load(settings.out, settings.precision, "cpu")
     return {
         "out": str(settings.out), "model": settings.model, "depth": [depth, config.depth],
         "inner": [before.config.inner, config.inner], "task": measure.has_task(after),
-        "compared": measure.side_by_side(settings, before, after),
+        "compared": measure.side_by_side(settings, before, after, rows),
     }  # fmt: skip
 
 

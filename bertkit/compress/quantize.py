@@ -34,6 +34,8 @@ OPENED_BY = {
 
 def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     """Write the smaller folder and hold it against the model."""
+    before = Predictor.load(settings.model, settings.precision, "cpu")
+    rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
     if settings.to == "int8":
         write_new(settings.out, lambda path: write_int8(path, folder))
@@ -41,10 +43,10 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
             note("This CPU has no int8 products: the model is smaller on disk, and computed as any other.")
     else:
         write_new(settings.out, lambda path: write_folder(path, folder, dtype=HALVES[settings.to]))
-    before, after = (Predictor.load(name, settings.precision, "cpu") for name in (settings.model, settings.out))
+    after = Predictor.load(settings.out, settings.precision, "cpu")
     return {
         "out": str(settings.out), "to": settings.to, "opened_by": OPENED_BY[settings.to],
-        "compared": measure.side_by_side(settings, before, after),
+        "compared": measure.side_by_side(settings, before, after, rows),
     }  # fmt: skip
 
 
