@@ -240,8 +240,8 @@ class NgramModel:
         if not size:
             raise UserError("There is no text to measure: every text is empty.")
         return {
-            "perplexity": math.exp(-(closed + spelling) / words),
-            "perplexity_unk": math.exp(-closed / words),
+            "perplexity": math.exp(min(700.0, -(closed + spelling) / words)),  # one long strange word is beyond a float
+            "perplexity_unk": math.exp(min(700.0, -closed / words)),
             "bits_per_byte": float(-(closed + spelling) / math.log(2) / size),
             "words": int(words),
             "unknown": int(unknown),

@@ -71,7 +71,8 @@ class NgramClassifier:
 class MeanOfVectors:
     """The mean of a text's word vectors under logistic regression.
 
-    source: vectors made elsewhere; without it they are learnt from the training texts. how: word2vec or glove.
+    source: vectors made elsewhere; without it they are learnt from the training texts. how: word2vec or glove, or
+    "given" where there is a source.
     """
 
     how: str = "word2vec"
@@ -80,7 +81,9 @@ class MeanOfVectors:
     @property
     def name(self) -> str:
         """Which vectors."""
-        return {"word2vec": "word2vec, averaged", "glove": "GloVe, averaged"}[self.how]
+        return {
+            "word2vec": "word2vec, averaged", "glove": "GloVe, averaged", "given": "given vectors, averaged",
+        }[self.how]  # fmt: skip
 
     def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
         """Vectors first where there are none, then weights."""

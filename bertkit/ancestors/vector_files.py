@@ -39,11 +39,16 @@ def read_vectors(path: str | Path, kind: str | None = None) -> Found:
     return list(words), np.frombuffer(values, np.float32).reshape(len(words), -1)
 
 
+def can_be_written(word: str) -> bool:
+    """Whether a file of word vectors can hold it."""
+    return bool(word) and not any(mark in word for mark in " \n\r\0")
+
+
 def write_vectors(path: str | Path, words: list[str], matrix: Floats, kind: str | None = None) -> None:
     """Write words and vectors; nine digits in the text formats bring back every float32 exactly."""
     kind = _kind(path, kind)
     for word in words:
-        if not word or any(mark in word for mark in " \n\r\0"):
+        if not can_be_written(word):
             raise UserError(f"{path}: the word {word!r} cannot be written: word-vector files separate words by spaces.")
     form = " ".join(["%.9g"] * matrix.shape[1])
     with open_new(path) as file, told(path):

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.ancestors.vector_corpus import words_of
-from bertkit.ancestors.vector_files import read_vectors, write_vectors
+from bertkit.ancestors.vector_files import can_be_written, read_vectors, write_vectors
 from bertkit.errors import UserError, suggest
+from bertkit.telling import note
 
 Floats = NDArray[np.float32]
 
@@ -43,6 +44,14 @@ class WordVectors:
     def save(self, path: str | Path, kind: str | None = None) -> None:
         """Write a file that other programs open. kind as in `load`; None is 'binary' for .bin, else 'text'."""
         write_vectors(path, self.words, self.matrix, kind)
+
+    def writable(self) -> Self:
+        """Without the words that no file can hold, those with spaces in them; how many is told."""
+        kept = [place for place, word in enumerate(self.words) if can_be_written(word)]
+        if len(kept) == len(self):
+            return self
+        note(f"{len(self) - len(kept):,} words with spaces in them are left out of the vectors; {len(kept):,} stay.")
+        return type(self)([self.words[place] for place in kept], self.matrix[kept])
 
     @property
     def width(self) -> int:

@@ -66,7 +66,8 @@ def _vectors(how: str) -> Rung:
         from bertkit.ancestors.text_rivals import MeanOfVectors
         from bertkit.comparing.opening import open_vectors
 
-        model = MeanOfVectors(how, open_vectors(given.vectors) if given.vectors and how == "word2vec" else None)
+        own = given.vectors and how == "word2vec"  # they take its place
+        model = MeanOfVectors("given", open_vectors(given.vectors).writable()) if own else MeanOfVectors(how)
         return Texts(how, model.name, model)
 
     return Rung(how, TEXT, make)

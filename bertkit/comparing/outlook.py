@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 SAID = {
     "en": (
         "{name}: from {half:,} to {rows:,} rows its score went from {before:.3f} to {after:.3f}. "
-        "If each doubling goes on bringing {share:.0%} of the one before, {double:,} rows would give about {guess:.3f}."
+        "If the next doubling brings {share:.0%} of what this one did, {double:,} rows would give about {guess:.3f}."
     ),
     "zh": (
         "{name}：训练行数从 {half:,} 增至 {rows:,}，得分由 {before:.3f} 变为 {after:.3f}。"
-        "若每次翻倍的收益为前一次的 {share:.0%}，{double:,} 行约可达 {guess:.3f}。"
+        "若下一次翻倍的收益为这一次的 {share:.0%}，{double:,} 行约可达 {guess:.3f}。"
     ),
 }
 FLAT = {
@@ -20,6 +20,10 @@ FLAT = {
         "more labels of the same kind will hardly help."
     ),
     "zh": "{name}：最近一次把行数翻倍没有带来提升（{before:.3f} 到 {after:.3f}）；再标注同类数据帮助不大。",
+}
+FULL = {
+    "en": "{name}: with {rows:,} rows no mistake is left on the rows it is scored on; more labels cannot show here.",
+    "zh": "{name}：用 {rows:,} 行训练后，评分数据上已无错误；更多标注在此看不出差别。",
 }
 
 
@@ -32,8 +36,12 @@ def outlook(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lang
     gain, earlier = after - before, before - first
     if gain <= 0:
         return FLAT[lang].format(name=name, before=before, after=after)
-    # Gains shrink from doubling to doubling; where they seemed to grow, noise is the likelier reason.
+    if after >= 1:
+        return FULL[lang].format(name=name, rows=rows)
+    # Gains shrink from doubling to doubling; where they seemed to grow, noise is the likelier reason. Nor do mistakes
+    # become fewer by a greater factor than they just did: so the score stays below 1.
     share = min(1.0, max(0.25, gain / earlier)) if earlier > 0 else 0.5
+    share = min(share, (1 - after) / (1 - before))
     return SAID[lang].format(
         name=name,
         half=half,

@@ -11,6 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import config as settings_of
+from bertkit import machine
 from bertkit.checkpoint.folder import Folder, write_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.compress.layers import chosen, with_layers
@@ -30,6 +31,7 @@ from bertkit.tasks.feed import SupervisedFeed
 from bertkit.tasks.outputs import outputs_of
 from bertkit.tasks.task import Item, Prediction, Task
 from bertkit.telling import note
+from bertkit.train import saving
 from bertkit.train import world as worlds
 
 # What a teacher's calibration or chain decided: the student finds its own, or has none.
@@ -156,17 +158,22 @@ def distill(settings: DistillSettings) -> dict[str, Any]:
 
 
 def _start(s: DistillSettings, teacher: Predictor) -> str:
-    """What the student starts from. A preset's name is a new model of that shape, with the teacher's vocabulary."""
+    """What the student starts from. A preset's name is a new model of that shape, with the teacher's vocabulary.
+
+    It is made at every start: the same seed gives the same model, and nothing of another run's can be left in it.
+    """
     shape = settings_of.PRESETS / f"{s.model}.toml"
     if not s.model or not shape.is_file() or "/" in s.model:
         return s.model or s.teacher
     folder = s.out / "start"
-    if not (folder / "config.json").is_file():
+    world = worlds.join(machine.device_for(s.device))
+    if world.speaks:
         torch.manual_seed(s.seed)
         table = settings_of.preset(s.model)
         numbers = {"vocabulary": teacher.config.vocabulary, "padding": teacher.tokenizer.pad_id or 0}
-        config = Config(**table["model"] | numbers)
-        write_folder(folder, Folder(Model(config, {}), teacher.tokenizer, table["family"]))
+        made = Folder(Model(Config(**table["model"] | numbers), {}), teacher.tokenizer, table["family"])
+        saving.write_folder(folder, lambda path: write_folder(path, made))
+    world.wait()
     note(f"The student is a new {s.model}: it knows nothing but what it is taught now.")
     return str(locate(folder))
 

@@ -24,6 +24,10 @@ from bertkit.telling import note
 
 FILE = "model.onnx"
 MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
+WORDS = {  # how others tag a word of several pieces
+    "hf": "transformers lets a word's first piece speak for it",
+    "onnx": "The file gives numbers for every piece, and which speak for a word is left to its user",
+}
 POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
 
 
@@ -33,11 +37,39 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     if exact.model.crf is not None:
         note("The tags of this model are chosen together by a CRF, which stays behind: each word is tagged by itself.")
         exact.model.crf = None
-    found = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact)
-    return {"out": str(settings.out), "format": settings.format, "model": settings.model, **found}
+    rows = measure.rows_to_score(settings, exact)
+    heat = 1.0
+    if measure.has_task(exact):
+        heat = _fold_temperature(exact)
+        _tell_left_behind(exact.task.options, settings.format)
+    found = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
+    return {
+        "out": str(settings.out), "format": settings.format, "model": settings.model, "temperature_folded_in": heat,
+        **found,
+    }  # fmt: skip
 
 
-def _onnx(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
+def _fold_temperature(exact: Predictor) -> float:
+    """Divide the head by what calibration found, so that a plain softmax gives the calibrated probabilities."""
+    heat = float(exact.task.options.pop("temperature", 1.0))
+    out = exact.model.head("text").out if heat != 1.0 else None
+    if out is not None:
+        with torch.no_grad():
+            for parameter in out.parameters():
+                parameter.div_(heat)
+    return heat
+
+
+def _tell_left_behind(options: dict[str, Any], format: str) -> None:
+    """What the task does with the head's numbers and no other program will."""
+    word = options.get("word", "first")
+    if word != "first":
+        note(f"{WORDS[format]}; this model was taught to take the {word} of all its pieces' numbers.")
+    if mean := options.get("mean", 0.0):
+        note(f"The numbers in the file are without their mean: add {mean:g} to each. This family's head has no bias.")
+
+
+def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
     runtime()
     kind = next((head for head in exact.model.heads if head in TASK_OF), "")
     if kind:
@@ -68,7 +100,7 @@ def _onnx(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
     after.precision = f"onnx {s.weights}"
     before = _usual(s, exact)
     return {"file": FILE, "inputs": inputs, "outputs": list(padded.names), "max_difference": apart[0],
-            "compared": measure.side_by_side(s, before, after)}  # fmt: skip
+            "compared": measure.side_by_side(s, before, after, rows)}  # fmt: skip
 
 
 def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
@@ -106,18 +138,9 @@ def _files(path: Path, folder: Folder) -> None:
         (path / name).unlink()
 
 
-def _hf(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
+def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
     before = _usual(s, exact)
     folder = exact.folder
-    heat = float(exact.task.options.get("temperature", 1.0)) if measure.has_task(exact) else 1.0
-    out = exact.model.head("text").out if heat != 1.0 else None
-    if out is not None:
-        # transformers' softmax then gives the calibrated probabilities.
-        with torch.no_grad():
-            for parameter in out.parameters():
-                parameter.div_(heat)
-    if measure.has_task(exact) and exact.task.options.get("word", "first") != "first":
-        note("transformers lets a word's first piece speak for it; this model was taught otherwise.")
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[s.weights]
 
     def fill(path: Path) -> None:
@@ -130,9 +153,7 @@ def _hf(s: ExportSettings, exact: Predictor) -> dict[str, Any]:
     after = Predictor.load(s.out, s.precision, "cpu")
     if measure.has_task(exact):
         after.task = exact.task  # bertkit's own file stays behind; the task is known here
-        after.task.options.pop("temperature", None)
-    return {"class": folder.architecture.name, "temperature_folded_in": heat,
-            "compared": measure.side_by_side(s, before, after)}  # fmt: skip
+    return {"class": folder.architecture.name, "compared": measure.side_by_side(s, before, after, rows)}
 
 
 def _card(folder: Folder) -> str:

@@ -73,17 +73,24 @@ def has_task(model: Predictor) -> bool:
         return False
 
 
-def side_by_side(settings: CompareSettings, before: Predictor, after: Predictor) -> dict[str, Any]:
-    """A model and what was made of it, on the rows of --eval, else on sample rows."""
-    names = (settings.model, str(settings.out))
+def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | None:
+    """The rows of --eval, if it is given. Read them before anything is written: a wrong file then costs nothing."""
     if settings.eval is None:
-        return compared(before, after, names, sample_rows(before))
+        return None
     if not has_task(before):
         raise UserError(f"{settings.model} answers no task, so it has no score to compare. Leave --eval out.")
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
     rows = before.task.read(settings.eval, reading)
     before.task.check(rows, str(settings.eval))
-    return compared(before, after, names, rows, scored=rows)
+    return rows
+
+
+def side_by_side(
+    settings: CompareSettings, before: Predictor, after: Predictor, scored: Sequence[Any] | None
+) -> dict[str, Any]:
+    """A model and what was made of it, on the rows to score, else on sample rows."""
+    names = (settings.model, str(settings.out))
+    return compared(before, after, names, sample_rows(before) if scored is None else scored, scored)
 
 
 def keep_scores(settings: CompareSettings, found: dict[str, Any]) -> None:

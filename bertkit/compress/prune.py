@@ -33,6 +33,8 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     """Take out what was asked for, write the folder, and hold it against the model."""
     if not settings.layers and settings.inner == 1.0:
         raise UserError("Nothing was asked for: --layers N keeps N layers, --inner 0.5 half of the neurons.")
+    before = Predictor.load(settings.model, settings.precision, "cpu")
+    rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
     depth = folder.model.config.depth
     if settings.layers:
@@ -46,8 +48,8 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     said = f"Layers or neurons of {settings.model} were taken out."
     folder.about = changed(folder.about, said, facts, refitted=True)
     write_new(settings.out, lambda path: write_folder(path, folder))
-    before, after = (Predictor.load(name, settings.precision, "cpu") for name in (settings.model, settings.out))
-    found = measure.side_by_side(settings, before, after)
+    after = Predictor.load(settings.out, settings.precision, "cpu")
+    found = measure.side_by_side(settings, before, after, rows)
     measure.keep_scores(settings, found)
     return {
         "out": str(settings.out), "model": settings.model, "depth": [depth, config.depth],

@@ -34,6 +34,8 @@ OPENED_BY = {
 
 def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     """Write the smaller folder and hold it against the model."""
+    before = Predictor.load(settings.model, settings.precision, "cpu")
+    rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
     said = f"The weights are those of {settings.model}, rounded to {settings.to}."
     folder.about = changed(folder.about, said, {"rounded from": settings.model}, refitted=False)
@@ -43,8 +45,8 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
             note("This CPU has no int8 products: the model is smaller on disk, and computed as any other.")
     else:
         write_new(settings.out, lambda path: write_folder(path, folder, dtype=HALVES[settings.to]))
-    before, after = (Predictor.load(name, settings.precision, "cpu") for name in (settings.model, settings.out))
-    found = measure.side_by_side(settings, before, after)
+    after = Predictor.load(settings.out, settings.precision, "cpu")
+    found = measure.side_by_side(settings, before, after, rows)
     measure.keep_scores(settings, found)
     return {"out": str(settings.out), "to": settings.to, "opened_by": OPENED_BY[settings.to], "compared": found}
 

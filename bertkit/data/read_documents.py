@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bertkit.data.open import check_file, kind_of, open_text
@@ -44,15 +44,20 @@ def read_documents(
         note(f"documents above {LONGEST_DOCUMENT:,} characters were cut at line ends, {cut} times.")
 
 
-def document_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """The files that `read_documents` reads, in its order; files of other formats inside folders are told of."""
+def document_files(
+    paths: str | Path | Iterable[str | Path], leave_out: Callable[[Path], bool] = lambda folder: False
+) -> list[Path]:
+    """The files that `read_documents` reads, in its order; files of other formats inside folders are told of.
+
+    leave_out: which folders inside the given ones are not looked into; they are told of.
+    """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []
     for path in map(Path, given):
         if not path.is_dir():
             files.append(path if str(path) == "-" else check_file(path))
             continue
-        inside = [file for file in _walk(path) if file.stat().st_size]
+        inside = [file for file in _walk(path, leave_out) if file.stat().st_size]
         known = [file for file in inside if kind_of(file) in _IN_FOLDERS]
         if not known:
             raise UserError(f"{path}: no text file in this folder (.{', .'.join(_IN_FOLDERS)}, compressed or not).")
@@ -64,9 +69,12 @@ def document_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        shown = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in shown if not leave_out(Path(here, name))]
+        if len(folders) < len(shown):
+            note(f"Left out: {', '.join(str(Path(here, name)) for name in shown if name not in folders)}.")
         for name in sorted(names):
             path = Path(here) / name
             if not name.startswith(".") and path.is_file():

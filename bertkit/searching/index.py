@@ -5,12 +5,15 @@ Files of its folder:
 - `passages.jsonl`  {"text", "file", "document"}, one a line; `lines.npy` says where each begins
 - `vectors.f16`     (passages, width) of length one
 - `starts.npy` …    which passages have which pieces (by_words.py)
+- `run.toml`        the settings it was made with
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -19,21 +22,36 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.checkpoint.google import CHECKPOINT_FILE, is_google
 from bertkit.checkpoint.locate import locate
 from bertkit.errors import DamagedFile, UserError
 from bertkit.predictor import AT_ONCE, Predictor
 from bertkit.searching.by_words import WordTable
 from bertkit.searching.passages import Passage
+from bertkit.text.loading import LAYOUTS
 from bertkit.train.saving import write_folder
 
+# Beside the weights: how many layers there are, how texts are cut into pieces, and how a text's vector is made.
+TOKENIZERS = tuple(name for names in LAYOUTS for name in names)
+BESIDE = (
+    "*config*.json", "modules.json", "*Pooling*/config.json", "added_tokens.json", "special_tokens_map.json",
+    *TOKENIZERS,
+)  # fmt: skip
 BY = ("both", "vectors", "words")
 BLOCK = 65_536  # vectors compared at once
 FUSED = 100  # of each ranking this many are joined
 SOFTEN = 60  # ranks are joined as 1 / (SOFTEN + rank), as is usual
 
 
-def build(predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, **about: Any) -> dict[str, Any]:
-    """Embed passages in order and write the folder: whole, or not at all.
+def is_index(folder: Path) -> bool:
+    """Whether the folder holds an index, which is no document."""
+    return all((folder / name).is_file() for name in ("index.json", "passages.jsonl", "vectors.f16"))
+
+
+def build(
+    predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, run: str = "", **about: Any
+) -> dict[str, Any]:
+    """Embed passages in order and write the folder: whole, or not at all. run: what is kept as run.toml.
 
     Texts and vectors are written as they come; the pieces wait in memory, four bytes each, to be turned around.
     """
@@ -57,17 +75,32 @@ def build(predictor: Predictor, model: str, passages: Iterator[Passage], out: Pa
         facts.update(passages=len(rows), tokens=sum(map(len, rows)), files=len(files))
         given = {"model": model, "fingerprint": fingerprint(model), **facts, **about}
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
+        (folder / "run.toml").write_text(run, "utf-8")
 
     write_folder(out, write)
     return facts
 
 
 def fingerprint(model: str) -> str:
-    """Of the weights: vectors of two models cannot be compared."""
+    """Of the files that decide a model's vectors: those of two models cannot be compared."""
+    place = locate(model)
+    folder = place if place.is_dir() else place.parent
+    if is_google(place):
+        stem = "*" if place.is_dir() else glob.escape(CHECKPOINT_FILE.sub("", place.name))
+        weights = _files(folder, (f"{stem}.index", f"{stem}.data-*"))
+    else:
+        weights = _files(folder, ("*.safetensors", "pytorch_model.bin"))
+    if not weights:
+        raise UserError(f"{place}: there are no weights here. Give the folder of the model the index is made with.")
     digest = hashlib.sha256()
-    for path in sorted(Path(locate(model)).glob("*.safetensors")):
-        digest.update(path.read_bytes())
+    for path in [*weights, *_files(folder, BESIDE)]:
+        with path.open("rb") as file:
+            digest.update(os.fsencode(path.name) + hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 
 @dataclass
@@ -106,7 +139,8 @@ class Index:
         model = model or about["model"]
         if fingerprint(model) != about["fingerprint"]:
             raise UserError(
-                f"{folder} was made with other weights than {model} has now. Make it anew, or name the old: --model."
+                f"{folder} was made with other weights, or another tokenizer or pooling, than {model} has now. "
+                "Make it anew, or name the old: --model."
             )
         return cls(folder, about, vectors, lines, words, Predictor.load(model, precision, device))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.prepare_chunk import sentences_of
-from bertkit.data.readers import document_files, read_documents
+from bertkit.data.readers import read_documents
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -26,13 +27,14 @@ class Passage:
 
 
 def read_passages(
-    paths: tuple[Path, ...], tokenizer: Tokenizer, size: int, text: str = "text", encoding: str = "utf-8"
+    paths: Sequence[Path], tokenizer: Tokenizer, size: int, text: str = "text", encoding: str = "utf-8"
 ) -> Iterator[Passage]:
-    """The passages of files and folders, in order."""
-    for path in document_files(paths):
+    """The passages of files, in order."""
+    for path in paths:
+        name = os.fsencode(path).decode("utf-8", "replace")  # a file's name may be any bytes
         for number, document in enumerate(read_documents(path, text=text, encoding=encoding), 1):
             for passage in cut(document, tokenizer, size):
-                yield Passage(passage, str(path), number)
+                yield Passage(passage, name, number)
 
 
 def cut(document: str, tokenizer: Tokenizer, size: int) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -51,6 +52,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.desk, self.ready = desk, ready
         self.until = 0.0
+        self.silent: dict[tuple[Any, Any], float] = {}  # (connection, its last request) → since when it is waited for
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and tell."""
@@ -66,8 +68,27 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether it is time to leave."""
+        self._close_silent(time.monotonic())
         done = await super().on_tick(counter)
         return done or bool(self.until and (self.desk.queue.idle or time.monotonic() > self.until))
+
+    def _close_silent(self, now: float) -> None:
+        """Close connections whose next request has not come, header and all, within the keep-alive time.
+
+        uvicorn's own clock runs only from an answer to the next byte: who never sends, or stops in a header, stays.
+        """
+        connections: Iterable[Any] = self.server_state.connections  # all of HTTP/1.1: there are no websockets
+        waiting = [(one, one.cycle) for one in connections if _is_waited_for(one)]
+        self.silent = {key: self.silent.get(key, now) for key in waiting}
+        for (connection, _), since in self.silent.items():
+            if now - since > self.config.timeout_keep_alive:
+                connection.transport.close()
+
+
+def _is_waited_for(connection: Any) -> bool:
+    """Whether there is no request to read or answer, nor a clock of uvicorn's that will end the waiting."""
+    idle = connection.cycle is None or connection.cycle.response_complete
+    return idle and connection.timeout_keep_alive_task is None
 
 
 def server_of(app: FastAPI, desk: Desk, ready: Callable[[], None] = lambda: None) -> Server:

@@ -21,6 +21,7 @@ from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.classify import _row
 from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
+from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -65,10 +66,15 @@ class Regress(Task):
         """Let the head's last map give the user's scale itself, so that transformers reads the same numbers."""
         out = model.head("text").out
         assert out is not None
+        mean = self.options["mean"]
         with torch.no_grad():
-            out.weight.mul_(self.options["spread"])
-            out.bias.mul_(self.options["spread"]).add_(self.options["mean"])
-        self.options |= {"mean": 0.0, "spread": 1.0}
+            for parameter in out.parameters():
+                parameter.mul_(self.options["spread"])
+            if out.bias is not None:
+                out.bias.add_(mean)
+        self.options |= {"mean": 0.0 if out.bias is not None else mean, "spread": 1.0}
+        if self.options["mean"]:
+            note(f"GPT's head has no constant: bertkit adds the mean {mean:g} itself, transformers leaves it out.")
 
     def outputs(self) -> int:
         """One."""

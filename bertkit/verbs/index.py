@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,6 +33,8 @@ class Settings(Common):
 def run(settings: Settings) -> dict[str, Any]:
     """Cut documents into passages, and keep their vectors and words for `search` and `ask`."""
     from bertkit import machine
+    from bertkit.config import to_plain, to_toml
+    from bertkit.data.readers import read_documents
     from bertkit.predictor import Predictor
     from bertkit.searching.index import build
     from bertkit.searching.passages import read_passages
@@ -46,26 +47,33 @@ def run(settings: Settings) -> dict[str, Any]:
     machine.keep_few_kernels()
     machine.set_up(settings.threads)
     task = make("classify")
-    some = task.wrap([text[:FIRST] for text in islice(_documents(settings), LOOKED_AT)])
+    files = _files(settings)
+    documents = read_documents(files, text=settings.text, encoding=settings.encoding)
+    some = task.wrap([text[:FIRST] for text in islice(documents, LOOKED_AT)])
     model = starting_model(settings.model, task, some)
     predictor = Predictor.load(model, settings.precision, settings.device)
     tell_unknown(predictor.tokenizer, task.encode(some, predictor.tokenizer, NO_LIMIT), model)
-    passages = read_passages(settings.files, predictor.tokenizer, settings.passage, settings.text, settings.encoding)
+    passages = read_passages(files, predictor.tokenizer, settings.passage, settings.text, settings.encoding)
     start = time.perf_counter()
     facts = build(
-        predictor, model, iter(track(passages, "indexing")), settings.out, passage=settings.passage
+        predictor, model, iter(track(passages, "indexing")), settings.out, to_toml(to_plain(settings)),
+        passage=settings.passage,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     return {"folder": str(settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
 
 
-def _documents(settings: Settings) -> Iterator[str]:
-    from bertkit.data.readers import read_documents
+def _files(settings: Settings) -> list[Path]:
+    """What is read: never an index, which may well lie among the documents it was made of."""
+    from bertkit.data.readers import document_files
     from bertkit.errors import UserError
+    from bertkit.searching.index import is_index
 
     if any(str(path) == "-" for path in settings.files):
         raise UserError("An index is made of files that can be read twice, not of what is piped in. Name a file.")
-    return read_documents(settings.files, text=settings.text, encoding=settings.encoding)
+    if own := next(filter(is_index, settings.files), None):
+        raise UserError(f"{own} is an index itself. Name the documents, and with --out another folder than theirs.")
+    return document_files(settings.files, leave_out=is_index)
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -42,8 +42,9 @@ class Settings(Common):
 def run(settings: Settings) -> dict[str, Any]:
     """Learn an n-gram model, word vectors, a recurrent language model or an ELMo from running text."""
     from bertkit import machine
+    from bertkit.config import to_plain, to_toml
     from bertkit.errors import UserError
-    from bertkit.train.durable import check_folder
+    from bertkit.train.durable import atomic_write, check_folder
 
     check_folder(settings.out)
     machine.set_up(settings.threads)
@@ -55,10 +56,14 @@ def run(settings: Settings) -> dict[str, Any]:
         )
     if settings.kind not in PIECES and stores:
         raise UserError(f"{settings.kind} learns from text files; {stores[0]} is a store. Give the text itself.")
-    work: dict[str, Callable[[Settings], dict[str, Any]]] = {
-        "ngram": _ngram, "word2vec": _vectors, "glove": _vectors, "piece-ngram": _pieces, "elmo": _elmo,
+    at_once: dict[str, Callable[[Settings], dict[str, Any]]] = {
+        "ngram": _ngram, "word2vec": _vectors, "glove": _vectors, "piece-ngram": _pieces,
     }  # fmt: skip
-    return {"kind": settings.kind, "out": str(settings.out), **work.get(settings.kind, _network)(settings)}
+    work = at_once.get(settings.kind, _elmo if settings.kind == "elmo" else _network)
+    result = {"kind": settings.kind, "out": str(settings.out), **work(settings)}
+    if settings.kind in at_once:  # the others are runs, which keep their settings themselves
+        atomic_write(settings.out / "run.toml", to_toml(to_plain(settings)))
+    return result
 
 
 def _ngram(s: Settings) -> dict[str, Any]:

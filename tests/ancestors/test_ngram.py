@@ -205,6 +205,13 @@ def test_unknown_words_are_spelled_so_that_a_small_vocabulary_is_no_advantage():
     assert rows[1]["bits_per_byte"] > rows[0]["bits_per_byte"]
 
 
+def test_a_long_word_of_a_script_never_seen_is_measured():
+    model = NgramModel(NgramSettings(order=2, min_count=1)).fit(["the cat sat on the mat", "a dog ran"])
+    found = model.perplexity(["\u30ab" * 120])  # katakana: one word of 120 letters, spelled by a model of English
+    assert 1e300 < found["perplexity"] < math.inf and found["unknown"] == 1
+    assert found["bits_per_byte"] == pytest.approx(-sum(model.score(["\u30ab" * 120])) / math.log(2) / 360)
+
+
 def test_bits_per_byte_follow_from_the_score():
     model = NgramModel(NgramSettings(order=3, units="characters", min_count=1)).fit(["春眠不觉晓", "处处闻啼鸟"])
     texts = ["春 鸟", "never seen ☃"]

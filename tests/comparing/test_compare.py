@@ -256,3 +256,14 @@ def test_the_outlook_is_modest(lang):
     flat = outlook({"x": [(25, 0.8), (50, 0.82), (100, 0.81)]}, "x", lang=lang)
     assert "0.810" in flat and "200" not in flat
     assert outlook({}, "x", lang=lang) == ""
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_outlook_never_promises_more_than_no_mistakes(lang):
+    said = outlook({"x": [(25, 0.85), (50, 0.90), (100, 0.97)]}, "x", lang=lang)
+    assert "0.991" in said and "30%" in said  # mistakes 0.10, 0.03, so 0.009: of the last gain 30 %
+    for curve in ([0.5, 0.5, 0.95], [0.2, 0.4, 0.8], [0.9, 0.99, 0.999]):
+        said = outlook({"x": list(zip((25, 50, 100), curve))}, "x", lang=lang)
+        assert curve[-1] <= max(float(number) for number in re.findall(r"\d\.\d{3}", said)) <= 1
+    full = outlook({"x": [(25, 0.8), (50, 0.9), (100, 1.0)]}, "x", lang=lang)
+    assert "100" in full and "%" not in full

@@ -14,6 +14,7 @@ from bertkit.ancestors.bag_of_words import Majority, NaiveBayes, TfIdf
 from bertkit.ancestors.linear import LinearModel
 from bertkit.ancestors.tag_rivals import FrequentTag, Hmm
 from bertkit.ancestors.text_rivals import MeanOfVectors, NgramClassifier
+from bertkit.comparing.ladder import Given, ladder
 
 GOOD, BAD = ["fine", "lovely", "bright", "warm"], ["dull", "cold", "grey", "sour"]
 REST = ["the", "soup", "was", "rather", "today", "and", "so", "very"]
@@ -44,6 +45,23 @@ def test_every_rival_learns_words_that_decide_and_opens_as_it_was_saved(make, tm
     model.save(tmp_path)
     again = type(model).load(tmp_path)
     assert np.abs(again.probabilities(dev) - found).max() < 1e-5
+
+
+def test_given_vectors_with_spaces_in_their_words_are_used_and_saved(tmp_path, notes):
+    texts, labels = reviews(120, 0)
+    chance = np.random.default_rng(1)
+    lines = [f"{word} {chance.normal()} {chance.normal()} {chance.normal()}" for word in [*GOOD, *BAD, *REST, ". . ."]]
+    (tmp_path / "v.txt").write_text("\n".join(lines), "utf-8")
+    (rung,) = ladder("classify", ("word2vec",), Given(vectors=str(tmp_path / "v.txt")))
+    contender = rung.make(Given(vectors=str(tmp_path / "v.txt")))
+    assert contender.name == "given vectors, averaged"
+    assert any("1 words with spaces" in note for note in notes)
+    model = contender.model.fit(texts, labels, 2)
+    (tmp_path / "saved").mkdir()
+    model.save(tmp_path / "saved")
+    again = MeanOfVectors.load(tmp_path / "saved")
+    assert again.name == model.name and len(again.vectors) == 16
+    assert np.abs(again.probabilities(texts) - model.probabilities(texts)).max() < 1e-5
 
 
 def test_the_majority_is_the_share_of_each_label():

@@ -107,6 +107,15 @@ def test_a_preset_is_a_new_student_with_the_teachers_vocabulary(runs) -> None:
     assert student.tokenizer.size == Predictor.load(runs.folder / "run-classify").tokenizer.size
 
 
+def test_another_preset_into_the_same_folder_is_another_student(runs) -> None:
+    go(runs, "classify", "twice", model="bert-tiny", steps=1)
+    start = (runs.folder / "twice/start/model.safetensors").read_bytes()
+    go(runs, "classify", "twice", model="electra-mini", steps=1, overwrite=True)
+    assert Predictor.load(runs.folder / "twice", "fp32").folder.family == "electra"
+    go(runs, "classify", "twice", model="bert-tiny", steps=1, overwrite=True, seed=7)
+    assert (runs.folder / "twice/start/model.safetensors").read_bytes() != start
+
+
 def test_a_run_with_a_teacher_resumes_to_the_last_bit(runs, monkeypatch) -> None:
     def weights(out: str) -> bytes:
         return (runs.folder / out / "model.safetensors").read_bytes()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,51 @@ def test_a_fine_tuned_models_onnx_file_predicts_as_the_model(case, runs, tmp_pat
     assert (tmp_path / "out/tokenizer.json").is_file() and not (tmp_path / "out/bertkit.json").exists()
     assert "onnxruntime opens it" in verb.lines(result)[-1]
     assert "bertkit.load" not in (tmp_path / "out/README.md").read_text("utf-8")
+
+
+def with_options(runs, case: str, folder: Path, **options) -> Path:
+    """A fine-tuned model with other options of its task."""
+    runs(case)
+    shutil.copytree(runs.folder / f"run-{case}", folder)
+    about = json.loads((folder / "bertkit.json").read_text("utf-8"))
+    about["options"] |= options
+    (folder / "bertkit.json").write_text(json.dumps(about), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("format", ["onnx", "hf"])
+def test_a_plain_softmax_gives_the_calibrated_probabilities(format, runs, tmp_path, onnxruntime):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    model = with_options(runs, "classify", tmp_path / "model", temperature=4.0)
+    result = go(model, tmp_path / "out", format=format)
+    assert result["temperature_folded_in"] == 4.0
+    before = Predictor.load(model, "fp32")
+    text = "the winner of the prize"
+    feed = padded(before.tokenizer.ids_batch([text]))
+    feed["token_type_ids"] = np.zeros_like(feed["input_ids"])
+    if format == "onnx":
+        (logits,) = session(onnxruntime, tmp_path / "out").run(None, {name: feed[name] for name in result["inputs"]})
+    else:
+        theirs = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+        with torch.no_grad():
+            logits = theirs(**{name: torch.from_numpy(ids) for name, ids in feed.items()}).logits.numpy()
+    said = torch.from_numpy(logits)[0].double().softmax(-1).tolist()
+    assert said == pytest.approx(list(before.predict([text])[0]["scores"].values()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("format", "case", "options", "told"),
+    [
+        ("hf", "tag", {"word": "mean"}, "first piece speak for it; this model was taught to take the mean"),
+        ("onnx", "tag", {"word": "max"}, "left to its user; this model was taught to take the max"),
+        ("hf", "regress", {"mean": 55.0}, "add 55 to each"),
+    ],
+)
+def test_what_stays_behind_is_told(format, case, options, told, runs, tmp_path, notes):
+    if format == "onnx":
+        pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    go(with_options(runs, case, tmp_path / "model", **options), tmp_path / "out", format=format)
+    assert sum(told in line for line in notes) == 1
 
 
 def test_a_file_that_answers_otherwise_is_refused_and_not_left_behind(runs, tmp_path, monkeypatch, onnxruntime):

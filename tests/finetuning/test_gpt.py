@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from finetuning.toy import SMALL, make_model, messages, pairs, write
+from finetuning.toy import SMALL, make_model, messages, numbers, pairs, write
 
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.errors import UserError
@@ -45,6 +45,19 @@ def test_a_causal_model_learns_texts_and_pairs(task, rows, gpt, tmp_path):
     names = [run.folder.tokenizer.id_to_token(i) for i in example.ids]
     assert (names[0], names[-1], names.count("[SEP]")) == ("[CLS]", "[SEP]", 2 if task == "pair" else 1)
     assert len(Predictor.load(tmp_path / "out").predict([run.items["dev"][0].example])) == 1
+
+
+def test_a_causal_model_learns_numbers_and_adds_their_mean_itself(gpt, tmp_path, notes):
+    train, dev = write(tmp_path / "train.csv", numbers(200)), write(tmp_path / "dev.csv", numbers(40, seed=1))
+    settings = FinetuneSettings(
+        task="regress", train=train, dev=dev, model=str(gpt), out=tmp_path / "out", **SMALL | {"steps": 120}
+    )
+    result = Finetuning(settings).go()
+    assert result["metrics"]["pearson"] > 0.9 and result["metrics"]["mae"] < 20  # they are 10 and 100
+    model = Predictor.load(tmp_path / "out", "fp32")
+    low, high = (one["value"] for one in model.predict(["the prize of the house", "the meeting of the house"]))
+    assert low < 40 < 70 < high
+    assert model.task.options["mean"] == pytest.approx(55) and sum("adds the mean 55" in line for line in notes) == 1
 
 
 def test_the_language_loss_is_added_with_its_weight(gpt, tmp_path):

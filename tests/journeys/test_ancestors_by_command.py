@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit import samples
+from bertkit.config import read_toml, remember
 from bertkit.errors import UserError
 from bertkit.verbs import evaluate, learn, neighbours, prepare, suggest, tokenizer
 
@@ -40,6 +41,16 @@ def test_vectors_are_learnt_and_asked(kind, tmp_path):
         evaluate.Settings(model=str(tmp_path / "v"), file=tmp_path / "questions.txt", task="analogies")
     )
     assert scored["metrics"]["asked"] == 1 and evaluate.lines(scored)
+
+
+@pytest.mark.parametrize("kind", ["ngram", "piece-ngram"])
+def test_what_is_learnt_again_with_other_settings_remembers_those(kind, store, tmp_path):
+    for order in (2, 3):
+        source = TEXT if kind == "ngram" else store
+        settings = learn.Settings(kind=kind, source=(source,), out=tmp_path / "lm", order=order, threads=1)
+        learn.run(settings)
+        remember(settings)  # as the command line does
+        assert read_toml(tmp_path / "lm/run.toml")["order"] == order
 
 
 @pytest.mark.parametrize("kind", ["ngram", "piece-ngram", "nnlm", "rnn", "lstm", "gru"])

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from finetuning.toy import SMALL, make_model
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import bertkit
 from bertkit import samples
-from bertkit.config import build
+from bertkit.config import build, read_toml, remember
 from bertkit.data.readers import read_documents
 from bertkit.errors import DamagedFile, UserError
 from bertkit.searching.by_words import LENGTH, SATURATION, WordTable
-from bertkit.searching.index import Index, best_of, fused
+from bertkit.searching.index import Index, best_of, fingerprint, fused
 from bertkit.searching.passages import cut
 from bertkit.verbs import ask, index, search
 
@@ -164,7 +169,7 @@ def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
         opened.search("bread", top=0)
     with pytest.raises(UserError, match="is no index"):
         Index.open(tmp_path)
-    with pytest.raises(UserError, match="other weights than zh"):
+    with pytest.raises(UserError, match=r"other weights.* than zh"):
         Index.open(out, model="zh")
     with pytest.raises(UserError, match="at least 8"):
         build(index.Settings, {"files": [documents], "passage": 3})
@@ -194,6 +199,66 @@ def test_an_index_made_again_replaces_the_old_one(made, tmp_path):
     other.write_text("One sentence stands here alone.", "utf-8")
     index.run(index.Settings(files=(other,), model="en", out=out, threads=1))
     assert len(Index.open(out)) == 1
+
+
+def test_weights_or_words_that_were_replaced_are_noticed_whatever_files_they_are_in(tmp_path, documents):
+    model, out = make_model(tmp_path / "model"), tmp_path / "out"
+    other = make_model(tmp_path / "other", seed=1)
+    for folder in (model, other):
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    index.run(index.Settings(files=(documents,), model=str(model), out=out, threads=1))
+    assert len(Index.open(out))
+    assert fingerprint(str(model)) != fingerprint(str(other))
+    shutil.copy(other / "pytorch_model.bin", model)
+    with pytest.raises(UserError, match="other weights"):
+        Index.open(out)
+    index.run(index.Settings(files=(documents,), model=str(model), out=out, threads=1))
+    (model / "tokenizer.json").write_text((model / "tokenizer.json").read_text("utf-8") + " ", "utf-8")
+    with pytest.raises(UserError, match="other weights"):
+        Index.open(out)
+    (model / "pytorch_model.bin").unlink()
+    with pytest.raises(UserError, match="no weights here"):
+        fingerprint(str(model))
+
+
+def test_googles_checkpoints_are_told_apart_by_their_own_files(tmp_path):
+    source = next((Path(__file__).parents[1] / "fixtures/google").glob("bert/*.index"))
+    shutil.copytree(source.parent, tmp_path / "bert")
+    prefix = tmp_path / "bert" / source.stem
+    before = fingerprint(str(prefix))
+    assert fingerprint(str(prefix)) == before
+    data = next((tmp_path / "bert").glob(f"{source.stem}.data-*"))
+    data.write_bytes(data.read_bytes()[:-1] + b"x")
+    assert fingerprint(str(prefix)) != before
+
+
+def test_an_index_among_the_documents_is_not_read_when_it_is_made_again(documents, monkeypatch, notes):
+    monkeypatch.chdir(documents.parent)
+    settings = index.Settings(files=(Path(),), model="en", passage=12, threads=1)
+    first = index.run(settings)
+    again = index.run(settings)
+    assert again["passages"] == first["passages"] and again["files"] == 1
+    assert {Index.open(Path("index")).passage(n)["file"] for n in range(again["passages"])} == {"documents.txt"}
+    assert "Left out: index." in notes
+    with pytest.raises(UserError, match="is an index itself"):
+        index.run(index.Settings(files=(Path("index"),), model="en", out=Path("other"), threads=1))
+
+
+def test_a_file_whose_name_is_not_utf8_is_found(tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    (tmp_path / name).write_text(DOCUMENTS[2], "utf-8")
+    index.run(index.Settings(files=(tmp_path / name,), model="en", out=tmp_path / "index", threads=1))
+    assert Path(Index.open(tmp_path / "index").search("bread")[0]["file"]).name == "caf\ufffd.txt"
+    assert "caf?.txt" in (tmp_path / "index/run.toml").read_text("utf-8")
+
+
+def test_an_index_made_again_with_other_settings_remembers_those(tmp_path, documents):
+    for size in (12, 40):
+        settings = index.Settings(files=(documents,), model="en", out=tmp_path / "index", passage=size, threads=1)
+        index.run(settings)
+        remember(settings)  # as the command line does
+        assert read_toml(tmp_path / "index/run.toml")["passage"] == size
 
 
 def test_without_a_name_the_model_of_the_texts_language_is_taken_and_another_is_told(tmp_path, documents, notes):

@@ -25,6 +25,7 @@ from server.running_server import Running, ask
 
 from bertkit import telling
 from bertkit.errors import UserError
+from bertkit.server import running as server_process
 from bertkit.server.desk import Desk
 from bertkit.server.limits import Limits
 from bertkit.server.served import names_of
@@ -130,6 +131,45 @@ def test_work_of_a_client_that_went_away_is_dropped(running) -> None:
         until(lambda: len(server.desk.queue) == 0)
         go.set()
         assert first.result()[0] == 200
+
+
+def closed_within(connection: socket.socket, seconds: float) -> bool:
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1000) == b""
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost: loc"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_client_that_sends_no_whole_header_is_let_go(running, monkeypatch, sent: bytes, before: bool) -> None:
+    monkeypatch.setattr(server_process, "KEEP_ALIVE", 1.0)
+    server = running()
+    with socket.create_connection(("127.0.0.1", server.port)) as silent:
+        if before:  # the same on a connection that has served
+            silent.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            silent.settimeout(20)
+            assert b" 200 " in silent.recv(1000)
+        silent.sendall(sent)
+        assert not closed_within(silent, 0.4)
+        assert closed_within(silent, 20)
+
+
+def test_a_request_that_takes_longer_than_connections_are_kept_is_answered(running, monkeypatch) -> None:
+    monkeypatch.setattr(server_process, "KEEP_ALIVE", 0.3)
+    server = running()
+    go = held(server.desk)
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        body = b'{"inputs": "a"}'
+        slow.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
+        slow.sendall(b"content-length: %d\r\n\r\n" % len(body) + body[:5])
+        assert not closed_within(slow, 0.8)  # its body has not come
+        slow.sendall(body[5:])
+        assert not closed_within(slow, 0.8)  # it is being computed
+        go.set()
+        slow.settimeout(20)
+        assert b" 200 " in slow.recv(1000).split(b"\r\n")[0]
 
 
 def test_a_client_that_never_finishes_its_request_is_let_go(running) -> None:
