@@ -43,7 +43,7 @@ def read_pairs(path: Path, text: str, text_b: str, encoding: str = "utf-8") -> l
 
 def read_sources(path: Path, text: str, encoding: str = "utf-8") -> Iterator[str]:
     """Every row's source, one at a time; a table without a header has it in the first column, a .txt in each line."""
-    columns = columns_of(path, ("1",), encoding) if text == "text" and kind_of(path) != "txt" else []
+    columns = columns_of(path, ("source", "1"), encoding) if text == "text" and kind_of(path) != "txt" else []
     usual = "source" if "source" in columns and "text" not in columns else "1" if columns[:1] == ["1"] else text
     return (row.text for row in read_rows(path, text=usual, labelled=False, encoding=encoding))
 
@@ -51,7 +51,7 @@ def read_sources(path: Path, text: str, encoding: str = "utf-8") -> Iterator[str
 def _columns(path: Path, text: str, text_b: str, encoding: str) -> tuple[str, str]:
     if (text, text_b) != USUAL[0]:
         return text, text_b
-    there = columns_of(path, ("1", "2"), encoding)
+    there = columns_of(path, ("source", "1", "2"), encoding)
     named = [pair for pair in USUAL if set(pair) <= set(there)]
     if named or there[:1] != ["1"]:
         return named[0] if named else USUAL[0]
