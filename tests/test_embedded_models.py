@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -53,6 +54,14 @@ def test_transformers_opens_it_and_says_the_same(name):
     theirs = model(**given).logits[0, place].softmax(-1)
     for guess in bertkit.load(name, precision="fp32").fill(masked, top=5)[0]:
         assert float(theirs[guess["id"]]) == pytest.approx(guess["score"], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", embedded())
+def test_its_config_names_the_special_pieces_of_its_tokenizer(name):
+    config = json.loads((EMBEDDED / name / "config.json").read_text("utf-8"))
+    tokenizer = bertkit.load(name).tokenizer
+    for role, number in (("pad", tokenizer.pad_id), ("cls", tokenizer.cls_id), ("sep", tokenizer.sep_id)):
+        assert config[f"{role}_token_id"] == number
 
 
 @pytest.mark.parametrize("name", embedded())
