@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import Windows
 from bertkit.errors import UserError
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.tasks import make
 from bertkit.tasks.embed_taught import Taught, Teacher
 from bertkit.tasks.task import Item, Labelled, Reading, Task
 from bertkit.telling import note
-from bertkit.text.tokenizer import Tokenizer
 
 
 @dataclass
@@ -184,11 +182,6 @@ def turns_of(examples: Sequence[Any], seed: int) -> np.ndarray:
     for n, example in enumerate(examples):
         answer[n] = answer[first[key_of(example)]]
     return answer
-
-
-def encode_all(examples: Sequence[Any], task: Task, tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-    """Every example as rows of ids."""
-    return task.encode(examples, tokenizer, windows)
 
 
 def cut_facts(items: Sequence[Item]) -> dict[str, int]:
