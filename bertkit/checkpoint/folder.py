@@ -18,6 +18,7 @@ from bertkit.checkpoint.json_file import read_json, write_json
 from bertkit.checkpoint.pooling import Pooling, read_pooling, write_pooling
 from bertkit.checkpoint.translate import (
     architecture_for,
+    check_expressible,
     config_from,
     config_to,
     family_of,
@@ -223,6 +224,12 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
             f"{' and '.join(heads)} {plural} new and untrained: {len(missing)} of {total} tensors; "
             "fine-tune before you predict."
         )
+
+
+def check_writable(folder: Folder) -> None:
+    """Refuse, before hours of training, a model that no folder of its family can hold."""
+    architecture_for(FAMILIES[folder.family], frozenset(folder.model.heads))
+    check_expressible(folder.model.config, FAMILIES[folder.family])
 
 
 def check_whole(folder: Folder) -> None:

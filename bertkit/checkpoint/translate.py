@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -133,6 +134,20 @@ def config_to(config: Config, family: Family, architecture: str, keep: dict[str,
     return raw
 
 
+def check_expressible(config: Config, family: Family) -> None:
+    """Refuse numbers that the family's config.json has no words for: opened again, it would be another model."""
+    read = config_from(config_to(config, family, ""), "config.json")
+    # Two come back otherwise and do no harm: a table has places to spare; one global layer is the first of any n.
+    names = [f.name for f in fields(config) if f.name not in ("max_tokens", "global_every")]
+    lost = [name for name in names if getattr(config, name) != getattr(read, name)]
+    if lost:
+        said = ", ".join(f"{name} = {getattr(config, name)!r} (it has {getattr(read, name)!r})" for name in lost)
+        raise UserError(
+            f"A folder of the family {family.model_type} cannot say {said}, and would be opened as another model. "
+            "Leave that out, or take a preset whose family has it."
+        )
+
+
 _MODERN_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 
@@ -142,7 +157,7 @@ def architecture_for(family: Family, heads: frozenset[str]) -> Architecture:
         return family.architectures[heads]
     raise UserError(
         f"transformers has no {family.model_type} class with the heads {', '.join(sorted(heads))}; "
-        f"it has: {'; '.join(a.name for a in family.architectures.values())}."
+        f"it has: {'; '.join(a.name for a in family.architectures.values())}. Take a model or preset of another family."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.checkpoint.folder import Folder, read_folder
+from bertkit.checkpoint.folder import Folder, check_writable, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.data.feed import Phase, PretrainingFeed, phases
 from bertkit.data.packing import PACKINGS
@@ -91,17 +91,14 @@ def build(settings: PretrainSettings, world: World) -> Built:
         else:
             model = Model(config, heads, summary=len(heads) > 1)
         objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
-    if model.config.causal and settings.family != "gpt2":
-        raise UserError(
-            f"model.causal with the family {settings.family}: its folders cannot say that a model reads from left to "
-            "right, and it would be opened as one that does not. Use a gpt-… preset."
-        )
     if settings.causal and not isinstance(objective, Masked):
         raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     taught: list[Item] = []
     if settings.teacher or settings.teacher_texts:
         objective, taught = _taught(settings, objective, store.tokenizer)
     folders[""] = Folder(model, store.tokenizer, settings.family, about=about)
+    for name in sorted(folders):  # the run's own first
+        check_writable(folders[name])
     model.untrained = ()
     objective.set_precision(choose(settings.precision, world.device))
     objective.to(world.device)

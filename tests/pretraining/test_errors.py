@@ -164,9 +164,20 @@ def test_electra_cannot_go_on_without_its_generator(make, store, tmp_path):
         pretrain(config.build(PretrainSettings, resolve(table)))
 
 
-def test_a_left_to_right_model_is_not_written_as_a_family_that_cannot_say_so(make, tmp_path):
-    with pytest.raises(UserError, match=r"Use a gpt-… preset"):
-        pretrain(make("modern-tiny", tmp_path, objective="next-token", model={"causal": True}))
+@pytest.mark.parametrize("preset, changes, told", [
+    ("modern-tiny", {"objective": "next-token", "model": {"causal": True}}, r"modernbert cannot say causal = True"),
+    ("bert-tiny", {"model": {"norm": "pre"}}, r"bert cannot say norm = 'pre' \(it has 'post'\)"),
+    ("bert-tiny", {"model": {"rotary_base": 1e4}}, r"bert cannot say rotary_base"),
+    ("electra-mini", {"model": {"gated": True}}, r"electra cannot say gated"),
+    ("modern-tiny", {"packing": "next-sentence"}, r"no modernbert class with the heads next_sentence, words"),
+    ("modern-tiny", {"objective": "replaced"}, r"no modernbert class with the heads replaced.*another family"),
+])  # fmt: skip
+def test_a_model_that_no_folder_of_its_family_can_hold_is_refused_before_it_is_trained(
+    preset, changes, told, make, tmp_path
+):
+    with pytest.raises(UserError, match=told):
+        pretrain(make(preset, tmp_path / "run", **changes))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_a_share_read_from_left_to_right_is_for_masked_words(make, tmp_path):
