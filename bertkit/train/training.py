@@ -59,6 +59,7 @@ class Training:
         self.average = (
             {k: p.detach().clone() for k, p in named(self.objective).items()} if s.ema else {}
         )  # fmt: skip
+        self._ahead: Ahead | None = None  # while steps are taken
 
     def __iter__(self) -> Iterator[Step]:
         """The remaining steps, one at a time."""
@@ -71,12 +72,14 @@ class Training:
                 yield step
         finally:
             self._ahead.close()
+            self._ahead = None
 
     def set_steps(self, steps: int) -> None:
         """Move the end of the run; batches made ahead under the old plan are made again."""
         self.steps = steps
-        self._ahead.close()
-        self._ahead = Ahead(self.feed.step, steps)
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = Ahead(self.feed.step, steps)
 
     def _step(self, batches: list[Batch]) -> Step:
         """Count, divide, backward, add up, clip, change."""

@@ -15,6 +15,8 @@ from bertkit.config import build
 from bertkit.errors import Stopped, UserError
 from bertkit.finetuning import run as module
 from bertkit.finetuning.settings import FinetuneSettings
+from bertkit.train.running import RunFolder
+from bertkit.train.training import Training
 
 STEPS = 6
 SMALL = toy.SMALL | {"steps": STEPS, "batch": 8, "evals": 3, "dropout": 0.1, "micro_tokens": 80}
@@ -101,6 +103,26 @@ def test_a_run_on_a_time_budget_resumes_at_its_fourth_step(runs, monkeypatch):
             go("classify", runs, "budget", **changes)
     go("classify", runs, "budget", resume=True, **changes)
     assert json.loads((runs.folder / "budget/result.json").read_text("utf-8"))["run"]["steps"] > 4
+
+
+def test_a_run_resumed_with_another_time_budget_ends_by_that_one(runs, monkeypatch):
+    """A step takes a second here, by a clock of its own: 85 % of the minutes are for steps."""
+    now, step = {"now": 0.0}, Training._step
+
+    def timed(self, batches):
+        now["now"] += 1.0
+        return step(self, batches)
+
+    monkeypatch.setattr(Training, "_step", timed)
+    monkeypatch.setattr(RunFolder, "elapsed", lambda self: now["now"])
+    changes = {"steps": 0, "epochs": 0.0, "batch": 8}
+    with monkeypatch.context() as patch:
+        stopping_after(6, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "moved", minutes=0.5, **changes)
+    out = go("classify", runs, "moved", minutes=1.0, resume=True, **changes)
+    steps = json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"]
+    assert steps == 51
 
 
 def test_a_stopped_run_is_not_overwritten_and_not_continued_with_other_labels(runs, monkeypatch):
