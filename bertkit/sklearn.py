@@ -100,7 +100,7 @@ class _FineTuned(_OverTexts):
 
     def __init__(
         self, model: str = "auto", *, epochs: float = 0.0, steps: int = 0, minutes: float = 0.0, lr: float = 0.0,
-        batch: int = 32, warmup: float = 0.1, decay: float = 0.01, dropout: float = 0.1, layer_decay: float = 1.0,
+        batch: int = 32, warmup: float = 0.1, decay: float = 0.01, dropout: float = -1.0, layer_decay: float = 1.0,
         freeze: bool = False, class_weights: bool = False, max_tokens: int = 0, on_long: str = "window",
         held_out: float = 0.1, patience: int = 0, seed: int = 0, threads: int = 0, precision: str = "auto",
         device: str = "auto",

@@ -35,7 +35,9 @@ class FinetuneSettings(Common):
     schedule: str = option("linear", "How the rate falls.", choices=("linear", "cosine", "trapezoid", "constant"))
     decay: float = option(0.01, "Weight decay.", at_least=0)
     clip: float = option(1.0, "Longest gradient.", at_least=0)
-    dropout: float = option(0.1, "Dropout in encoder and head.", at_least=0, at_most=0.99)
+    dropout: float = option(
+        -1.0, "Dropout in encoder and head; -1: as the model's config has it.", at_least=-1, at_most=0.99
+    )
     layer_decay: float = option(1.0, "Each layer below learns at this share of the one above.", at_least=0, at_most=1)
     reinit: int = option(0, "Re-initialise this many top layers.", at_least=0)
     freeze: bool = option(False, "Train the head alone on frozen features.")

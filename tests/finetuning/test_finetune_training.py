@@ -257,6 +257,19 @@ def test_a_time_budget_ends_a_run_and_says_so(runs, notes):
     assert run.result["run"]["seconds"] < 20
 
 
+@pytest.mark.parametrize("asked, used", [(-1.0, 0.3), (0.0, 0.0), (0.2, 0.2)])
+def test_dropout_is_the_models_own_unless_asked_for(asked, used, runs, notes):
+    model = toy.make_model(runs.folder / f"wet-{asked}", dropout=0.3, attention_dropout=0.3, head_dropout=0.3)
+    task = make("classify")
+    split = Split({"train": task.wrap(toy.messages(20)), "dev": task.wrap(toy.messages(10, 1))})
+    numbers = {"task": "classify", "train": Path(), "model": str(model), "steps": 1, "threads": 1, "dropout": asked}
+    run = Finetuning(FinetuneSettings(**numbers, out=runs.folder / f"dropout-{asked}"), split)
+    run.go()
+    config = run.model.config
+    assert {config.dropout, config.attention_dropout, config.head_dropout} == {used}
+    assert any(f"dropout {used:g}," in note for note in notes)
+
+
 def test_rows_in_memory_need_no_file(runs):
     task = make("classify")
     split = Split({"train": task.wrap(toy.messages(40)), "dev": task.wrap(toy.messages(20, 1))})
