@@ -4,6 +4,7 @@
 
 Needs the real data sets beside the project. Each task is fine-tuned as `bertkit finetune` does by itself; the numbers
 that differ are in PASSES. `--random` starts from random weights of the same shape instead. `--most` caps the rows.
+`--first N` begins with seed N, so that two processes can share the seeds.
 `--quick` is one seed on 480 rows of SST-2: whether it runs, not what it is worth.
 """
 
@@ -33,6 +34,7 @@ def own_options() -> argparse.Namespace:
     parser.add_argument("--model", default="en")
     parser.add_argument("--tasks", default="SST-2,MRPC,STS-B-vectors,STS-B,CoLA,RTE")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--most", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.0)
     parser.add_argument("--random", action="store_true")
@@ -94,7 +96,7 @@ def main() -> None:
         for name in (part.strip() for part in mine.tasks.split(",")):
             data = read(name, mine.most)
             begun, found = time.perf_counter(), []
-            for seed in range(mine.seeds):
+            for seed in range(mine.first, mine.first + mine.seeds):
                 model = untrained(mine.model, Path(place) / f"{name}-{seed}", seed) if mine.random else mine.model
                 found.append(score(name, model, data, seed, mine.lr, chosen.threads))
                 tell(f"{name} seed {seed}: {found[-1]:.4f}")
@@ -103,7 +105,8 @@ def main() -> None:
                     "case": name, "contestant": "random weights" if mine.random else Path(mine.model).name,
                     "value": round(statistics.median(found), 4), "unit": REAL[name].score or "headline",
                     "range": [round(min(found), 4), round(max(found), 4)], "ratio": None, "scores": found,
-                    "rows": len(data["train"]), "seconds": round(time.perf_counter() - begun, 1),
+                    "first_seed": mine.first, "rows": len(data["train"]),
+                    "seconds": round(time.perf_counter() - begun, 1),
                 }
             )  # fmt: skip
         publish("model_scores", {"machine": machine(chosen.threads), "rows": rows}, as_json=chosen.json, out=out)
