@@ -67,6 +67,10 @@ def _tell_left_behind(options: dict[str, Any], format: str) -> None:
         note(f"{WORDS[format]}; this model was taught to take the {word} of all its pieces' numbers.")
     if mean := options.get("mean", 0.0):
         note(f"The numbers in the file are without their mean: add {mean:g} to each. This family's head has no bias.")
+    if (least := options.get("abstain")) is not None:
+        note(f"Abstaining stays behind: bertkit marks answers below a score of {least:.3g}, other programs do not.")
+    if (threshold := options.get("threshold")) is not None:
+        note(f"The threshold of {threshold:.3g} that was chosen for this model's answers stays behind.")
 
 
 def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:

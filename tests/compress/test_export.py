@@ -123,6 +123,8 @@ def test_a_plain_softmax_gives_the_calibrated_probabilities(format, runs, tmp_pa
         ("hf", "tag", {"word": "mean"}, "first piece speak for it; this model was taught to take the mean"),
         ("onnx", "tag", {"word": "max"}, "left to its user; this model was taught to take the max"),
         ("hf", "regress", {"mean": 55.0}, "add 55 to each"),
+        ("hf", "classify", {"abstain": 0.8}, "bertkit marks answers below a score of 0.8"),
+        ("hf", "answer", {"impossible": True, "threshold": 1.5}, "The threshold of 1.5"),
     ],
 )
 def test_what_stays_behind_is_told(format, case, options, told, runs, tmp_path, notes):
