@@ -4,7 +4,8 @@
 
 Needs the real data sets beside the project. Each task is fine-tuned as `bertkit finetune` does by itself; the numbers
 that differ are in PASSES. `--random` starts from random weights of the same shape instead. `--most` caps the rows.
-`--first N` begins with seed N, so that two processes can share the seeds.
+`--first N` begins with seed N, so that two processes can share the seeds. `--lr`, `--dropout` and `--passes`
+try other numbers.
 `--quick` is one seed on 480 rows of SST-2: whether it runs, not what it is worth.
 """
 
@@ -37,6 +38,8 @@ def own_options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--most", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.0)
+    parser.add_argument("--dropout", type=float, default=-1.0)
+    parser.add_argument("--passes", type=float, default=-1.0)
     parser.add_argument("--random", action="store_true")
     mine, rest = parser.parse_known_args()
     sys.argv[1:] = rest
@@ -67,7 +70,7 @@ def read(name: str, most: int) -> dict[str, list[Any]]:
     return {"train": train, "dev": dev} | ({"test": rows_of(name, "test")} if REAL[name].test else {})
 
 
-def score(name: str, model: str, rows: dict[str, list[Any]], seed: int, lr: float, threads: int) -> float:
+def score(name: str, model: str, rows: dict[str, list[Any]], **numbers: Any) -> float:
     """One fine-tuning; the best pass on the dev rows counts: scored on the test rows, or, as in GLUE, on those same."""
     from bertkit.finetuning.data import Split
     from bertkit.finetuning.run import Finetuning
@@ -75,9 +78,8 @@ def score(name: str, model: str, rows: dict[str, list[Any]], seed: int, lr: floa
 
     with tempfile.TemporaryDirectory() as out:
         settings = FinetuneSettings(
-            task=REAL[name].task, train=Path(name), model=model, out=Path(out) / "run", seed=seed, threads=threads,
-            epochs=PASSES.get(name, 0.0), lr=lr,
-        )  # fmt: skip
+            task=REAL[name].task, train=Path(name), model=model, out=Path(out) / "run", **numbers
+        )
         run = Finetuning(settings, Split(rows))
         run.go()
         examples, said = run.predictions("test" if "test" in rows else "dev")
@@ -95,17 +97,19 @@ def main() -> None:
     with only_the_document() as out, tempfile.TemporaryDirectory() as place:
         for name in (part.strip() for part in mine.tasks.split(",")):
             data = read(name, mine.most)
+            passes = PASSES.get(name, 0.0) if mine.passes < 0 else mine.passes
+            numbers = {"lr": mine.lr, "dropout": mine.dropout, "epochs": passes, "threads": chosen.threads}
             begun, found = time.perf_counter(), []
             for seed in range(mine.first, mine.first + mine.seeds):
                 model = untrained(mine.model, Path(place) / f"{name}-{seed}", seed) if mine.random else mine.model
-                found.append(score(name, model, data, seed, mine.lr, chosen.threads))
+                found.append(score(name, model, data, seed=seed, **numbers))
                 tell(f"{name} seed {seed}: {found[-1]:.4f}")
             rows.append(
                 {
                     "case": name, "contestant": "random weights" if mine.random else Path(mine.model).name,
                     "value": round(statistics.median(found), 4), "unit": REAL[name].score or "headline",
                     "range": [round(min(found), 4), round(max(found), 4)], "ratio": None, "scores": found,
-                    "first_seed": mine.first, "rows": len(data["train"]),
+                    "first_seed": mine.first, "numbers": numbers, "rows": len(data["train"]),
                     "seconds": round(time.perf_counter() - begun, 1),
                 }
             )  # fmt: skip
