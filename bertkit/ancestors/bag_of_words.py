@@ -56,11 +56,11 @@ class CountedWords:
 
     def fit(self, texts: Sequence[Text]) -> Self:
         """Learn which terms there are and how rare they are."""
-        flat = _flat(texts)
-        wide = sum(ord(c) > 0x2E7F for text in flat for c in text) > sum(map(len, flat)) / 4
+        single = flat(texts)
+        wide = sum(ord(c) > 0x2E7F for text in single for c in text) > sum(map(len, single)) / 4
         self.how: dict[str, Any] = {"analyzer": "char", "ngram_range": [1, 3]} if wide else {"ngram_range": [1, 2]}
         self._vectorizer = self._make()
-        self._vectorizer.fit(flat)
+        self._vectorizer.fit(single)
         return self
 
     def _make(self, **more: Any) -> Any:
@@ -99,19 +99,24 @@ class TfIdf:
     """Counted words under logistic regression; how strongly it is held back is chosen by cross-validation."""
 
     name = "TF-IDF + logistic regression"
+    kind: type[LinearModel] = LinearModel
     strengths: Sequence[float] = (1.0, 10.0, 100.0)
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
         """Learn weights from the training rows alone."""
         self.words = CountedWords().fit(texts)
-        self.linear = LinearModel().fit(
-            self.words.matrix(texts), np.asarray(labels), count, strengths=self.strengths, seed=seed
+        self.linear = self.kind().fit(
+            self.features(texts), np.asarray(labels), count, strengths=self.strengths, seed=seed
         )
         return self
 
+    def features(self, texts: Sequence[Text]) -> Any:
+        """(texts, terms), sparse"""
+        return self.words.matrix(texts)
+
     def probabilities(self, texts: Sequence[Text]) -> Floats:
         """(texts, labels)"""
-        return self.linear.probabilities(self.words.matrix(texts))
+        return self.linear.probabilities(self.features(texts))
 
     @property
     def parameters(self) -> int:
@@ -127,7 +132,7 @@ class TfIdf:
     def load(cls, folder: Path) -> Self:
         """What was saved."""
         model = cls()
-        model.words, model.linear = CountedWords.load(folder), LinearModel.load(folder)
+        model.words, model.linear = CountedWords.load(folder), cls.kind.load(folder)
         return model
 
 
@@ -151,5 +156,6 @@ def frequent(labels: Sequence[int]) -> int:
     return Counter(labels).most_common(1)[0][0]
 
 
-def _flat(texts: Sequence[Text]) -> list[str]:
+def flat(texts: Sequence[Text]) -> list[str]:
+    """Every text by itself."""
     return [part for text in texts for part in ([text] if isinstance(text, str) else text)]

@@ -1,4 +1,4 @@
-"""Logistic regression on given features, kept as two plain arrays."""
+"""Logistic and ridge regression on given features, kept as two plain arrays."""
 
 from __future__ import annotations
 
@@ -50,9 +50,13 @@ class LinearModel:
         self.weights[classes], self.bias[classes] = weights, bias
         return self
 
+    def outputs(self, features: Any) -> Floats:
+        """(rows, labels), before they are made probabilities."""
+        return np.asarray(features @ self.weights.T) + self.bias
+
     def probabilities(self, features: Any) -> Floats:
         """(rows, labels)"""
-        logits = np.asarray(features @ self.weights.T) + self.bias
+        logits = self.outputs(features)
         raised = np.exp(logits - logits.max(1, keepdims=True))
         return raised / raised.sum(1, keepdims=True)
 
@@ -77,3 +81,26 @@ class LinearModel:
         arrays = load_file(folder / "linear.safetensors")
         model.weights, model.bias = arrays["weights"].astype(np.float64), arrays["bias"].astype(np.float64)
         return model
+
+
+class Ridge(LinearModel):
+    """Learns a number instead of labels: `outputs` is (rows, 1)."""
+
+    def fit(
+        self, features: Any, labels: NDArray[Any], count: int = 1, *, strengths: Sequence[float] = (1.0,), seed: int = 0
+    ) -> Self:
+        """Least squares; of several inverse strengths of regularisation the best in threefold cross-validation."""
+        from sklearn.linear_model import Ridge as Regression
+        from sklearn.model_selection import GridSearchCV, KFold
+
+        search = GridSearchCV(
+            Regression(), {"alpha": [1 / strength for strength in strengths]},
+            cv=KFold(3, shuffle=True, random_state=seed), scoring="neg_mean_squared_error",
+        )  # fmt: skip
+        best = search.fit(features, labels).best_estimator_
+        return self._take(np.array([0]), best.coef_[None], np.array([best.intercept_]), count)
+
+
+def side_by_side(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """The vectors of two texts as one row: both, their product, and the size of their difference."""
+    return np.hstack([first, second, first * second, abs(first - second)])

@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.linear import LinearModel
+from bertkit.ancestors.bag_of_words import Text, flat
+from bertkit.ancestors.linear import LinearModel, side_by_side
 from bertkit.ancestors.vector_corpus import words_of
 from bertkit.ancestors.vectors import WordVectors
 
@@ -69,7 +70,7 @@ class NgramClassifier:
 
 @dataclass
 class MeanOfVectors:
-    """The mean of a text's word vectors under logistic regression.
+    """The mean of a text's word vectors under logistic regression; of a pair both, their product and difference.
 
     source: vectors made elsewhere; without it they are learnt from the training texts. how: word2vec or glove, or
     "given" where there is a source.
@@ -77,6 +78,7 @@ class MeanOfVectors:
 
     how: str = "word2vec"
     source: WordVectors | None = None
+    kind: ClassVar[type[LinearModel]] = LinearModel
 
     @property
     def name(self) -> str:
@@ -85,13 +87,14 @@ class MeanOfVectors:
             "word2vec": "word2vec, averaged", "glove": "GloVe, averaged", "given": "given vectors, averaged",
         }[self.how]  # fmt: skip
 
-    def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
+    def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
         """Vectors first where there are none, then weights."""
-        wide = sum(ord(c) > 0x2E7F for text in texts for c in text) > sum(map(len, texts)) / 4
+        single = flat(texts)
+        wide = sum(ord(c) > 0x2E7F for text in single for c in text) > sum(map(len, single)) / 4
         self.units = "jieba" if wide else "words"
-        self.vectors = self.source or self._learnt([words_of(text, self.units) for text in texts], seed)
-        self.linear = LinearModel().fit(
-            self._features(texts), np.asarray(labels), count, strengths=(0.1, 1.0, 10.0, 100.0), seed=seed
+        self.vectors = self.source or self._learnt([words_of(text, self.units) for text in single], seed)
+        self.linear = self.kind().fit(
+            self.features(texts), np.asarray(labels), count, strengths=(0.1, 1.0, 10.0, 100.0), seed=seed
         )
         return self
 
@@ -105,13 +108,16 @@ class MeanOfVectors:
             return glove.train(sentences, glove.GloveSettings(min_count=2, epochs=25, seed=seed))
         return word2vec.train(sentences, word2vec.Word2VecSettings(min_count=2, epochs=passes, seed=seed))
 
-    def _features(self, texts: Sequence[str]) -> Floats:
-        means = np.stack([self.vectors.mean_of(text, self.units) for text in texts]).astype(np.float64)
+    def features(self, texts: Sequence[Text]) -> Floats:
+        """(texts, width) of length 1; four times as wide for pairs."""
+        if any(isinstance(text, tuple) for text in texts):
+            return side_by_side(*(self.features([pair[side] for pair in texts]) for side in (0, 1)))
+        means = np.stack([self.vectors.mean_of(str(text), self.units) for text in texts]).astype(np.float64)
         return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
 
-    def probabilities(self, texts: Sequence[str]) -> Floats:
+    def probabilities(self, texts: Sequence[Text]) -> Floats:
         """(texts, labels)"""
-        return self.linear.probabilities(self._features(texts))
+        return self.linear.probabilities(self.features(texts))
 
     @property
     def parameters(self) -> int:
@@ -130,5 +136,5 @@ class MeanOfVectors:
         described = json.loads((folder / "vectors.json").read_text("utf-8"))
         model = cls(described["how"])
         model.units = described["units"]
-        model.vectors, model.linear = WordVectors.load(folder / "vectors.bin"), LinearModel.load(folder)
+        model.vectors, model.linear = WordVectors.load(folder / "vectors.bin"), cls.kind.load(folder)
         return model

@@ -110,6 +110,26 @@ class Texts(_Contender):
         ]
 
 
+class Numbers(Texts):
+    """A number for a text, or for a pair of texts. The model inside has `values(texts)` instead of probabilities."""
+
+    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
+        """The user's own numbers."""
+        self.task = task
+        numbers, dev_numbers = ([float(row.label) for row in rows] for rows in (train, dev))
+        self.model.fit(self._texts(train), numbers, 1, self._texts(dev), dev_numbers, seed=seed, minutes=minutes)
+        return self
+
+    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
+        """Numbers as the task decodes them. Every text is read whole."""
+        texts = self._texts(examples)
+        values = self.model.values(texts) if texts else []
+        return [
+            self.task.decode(Item(example, [], len(_pieces(text)), 0), np.array([value]))
+            for example, text, value in zip(examples, texts, values)
+        ]
+
+
 class Tags(_Contender):
     """A tagger of sentences.
 

@@ -12,7 +12,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.linear import LinearModel
+from bertkit.ancestors.linear import LinearModel, side_by_side
+from bertkit.ancestors.number_rivals import Valued, both_sides
 from bertkit.checkpoint.folder import write_folder as write_model
 from bertkit.finetuning.data import Split
 from bertkit.finetuning.run import LEAST_STEPS, MOST_PASSES, Finetuning
@@ -30,6 +31,8 @@ class FrozenVectors:
     Of a pair: both vectors, their product, and the size of their difference.
     """
 
+    kind: type[LinearModel] = LinearModel
+
     def __init__(self, encoder: Predictor) -> None:
         self.encoder = encoder
 
@@ -37,7 +40,7 @@ class FrozenVectors:
         """Weights on standardised vectors."""
         vectors = self._vectors(texts)
         self.shift, self.spread = vectors.mean(0), vectors.std(0) + 1e-6
-        self.linear = LinearModel().fit(
+        self.linear = self.kind().fit(
             self._scaled(vectors), np.asarray(labels), count, strengths=(0.001, 0.01, 0.1, 1.0), seed=seed
         )
         return self
@@ -49,11 +52,15 @@ class FrozenVectors:
         if not any(isinstance(text, tuple) for text in texts):
             return np.asarray(self.encoder.embed([str(text) for text in texts]))
         a, b = (np.asarray(self.encoder.embed([pair[side] for pair in texts])) for side in (0, 1))
-        return np.hstack([a, b, a * b, abs(a - b)])
+        return side_by_side(a, b)
+
+    def features(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        """Standardised vectors."""
+        return self._scaled(self._vectors(texts))
 
     def probabilities(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """(texts, labels)"""
-        return self.linear.probabilities(self._scaled(self._vectors(texts)))
+        return self.linear.probabilities(self.features(texts))
 
     @property
     def parameters(self) -> int:
@@ -71,10 +78,23 @@ class FrozenVectors:
     def load(cls, folder: Path, precision: str = "auto") -> Self:
         """What was saved."""
         model = cls(Predictor.load(folder / "encoder", precision))
-        model.linear = LinearModel.load(folder)
+        model.linear = cls.kind.load(folder)
         scale = json.loads((folder / "scale.json").read_text("utf-8"))
         model.shift, model.spread = np.array(scale["shift"]), np.array(scale["spread"])
         return model
+
+
+class FrozenNumber(Valued, FrozenVectors):
+    """The same vectors under ridge regression."""
+
+
+class FrozenCosine(FrozenNumber):
+    """The cosine of two texts' vectors, and a straight line from that to the number."""
+
+    def _vectors(self, texts: Sequence[Text]) -> NDArray[Any]:
+        first, second = (np.asarray(self.encoder.embed(side)) for side in both_sides(texts))
+        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+        return ((first * second).sum(1) / np.maximum(lengths, 1e-9))[:, None]
 
 
 class FineTuned:

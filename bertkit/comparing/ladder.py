@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.comparing.contender import Contender, Tags, Texts
+from bertkit.comparing.contender import Contender, Numbers, Tags, Texts
+from bertkit.comparing.settings import TASK_NAMES
 from bertkit.errors import UserError, suggest
 
 TEXT = ("classify", "pair")
@@ -61,16 +62,30 @@ def _tagger(key: str, where: str, kind: str) -> Rung:
     return Rung(key, ("tag",), make)
 
 
-def _vectors(how: str) -> Rung:
+def _number(key: str, kind: str) -> Rung:
     def make(given: Given) -> Contender:
-        from bertkit.ancestors.text_rivals import MeanOfVectors
+        model = _class("ancestors.number_rivals", kind)()
+        return Numbers(key, model.name, model, native_pairs=True)
+
+    return Rung(key, ("regress",), make)
+
+
+def _vectors(how: str, suffix: str = "") -> Rung:
+    key = how + suffix
+
+    def make(given: Given) -> Contender:
         from bertkit.comparing.opening import open_vectors
 
+        kind = (
+            _class("ancestors.number_rivals", "VectorsNumber")
+            if suffix
+            else _class("ancestors.text_rivals", "MeanOfVectors")
+        )
         own = given.vectors and how == "word2vec"  # they take its place
-        model = MeanOfVectors("given", open_vectors(given.vectors).writable()) if own else MeanOfVectors(how)
-        return Texts(how, model.name, model)
+        model = kind("given", open_vectors(given.vectors).writable()) if own else kind(how)
+        return (Numbers if suffix else Texts)(key, model.name, model, native_pairs=True)
 
-    return Rung(how, TEXT, make)
+    return Rung(key, ("regress",) if suffix else TEXT, make)
 
 
 def _bilstm_texts(given: Given) -> Contender:
@@ -107,13 +122,15 @@ def _ulmfit(given: Given) -> Contender:
     return Texts("ulmfit", "ULMFiT", _class("ancestors.ulmfit", "Ulmfit")(lm))
 
 
-def _frozen(given: Given) -> Contender:
-    from bertkit.comparing.encoders import FrozenVectors
-    from bertkit.predictor import Predictor
+def _frozen(key: str, kind: str, name: str, form: type[Texts] = Texts) -> Callable[[Given], Contender]:
+    def make(given: Given) -> Contender:
+        from bertkit.predictor import Predictor
 
-    encoder = Predictor.load(given.models[0], given.precision, given.device)
-    name = f"BERT vectors, frozen ({_short(given.models[0], given)})"
-    return Texts("features", name, FrozenVectors(encoder), native_pairs=True)
+        encoder = Predictor.load(given.models[0], given.precision, given.device)
+        model = _class("comparing.encoders", kind)(encoder)
+        return form(key, f"{name}, frozen ({_short(given.models[0], given)})", model, native_pairs=True)
+
+    return make
 
 
 def _frozen_tags(given: Given) -> Contender:
@@ -157,7 +174,19 @@ RUNGS = (
     _texts("averaged", "ancestors.averaged", "Averaged"),
     _vectors("word2vec"),
     _vectors("glove"),
-    Rung("features", TEXT, _frozen, _NEEDS_MODEL),
+    _number("mean", "MeanNumber"),
+    _number("overlap", "SharedWords"),
+    _number("tfidf-numbers", "TfIdfNumber"),
+    _vectors("word2vec", "-numbers"),
+    _vectors("glove", "-numbers"),
+    Rung("features", TEXT, _frozen("features", "FrozenVectors", "BERT vectors"), _NEEDS_MODEL),
+    Rung("cosine", ("regress",), _frozen("cosine", "FrozenCosine", "cosine of BERT vectors", Numbers), _NEEDS_MODEL),
+    Rung(
+        "features-numbers",
+        ("regress",),
+        _frozen("features-numbers", "FrozenNumber", "BERT vectors", Numbers),
+        _NEEDS_MODEL,
+    ),
     Rung("bilstm", TEXT, _bilstm_texts),
     Rung("bilstm-tags", ("tag",), _bilstm_tags),
     Rung("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),
@@ -171,19 +200,19 @@ RUNGS = (
         _NEEDS_LM,
     ),
     Rung("ulmfit", TEXT, _ulmfit, _NEEDS_LM),
-    Rung("gpt", TEXT, _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
+    Rung("gpt", (*TEXT, "regress"), _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
 )
 
 
 def ladder(task: str, wanted: tuple[str, ...], given: Given) -> list[Rung]:
     """The rungs of a task, cheapest first, a fine-tuned BERT for every model given last; only the `wanted`, if any."""
     berts = [
-        Rung(f"bert:{model}", (*TEXT, "tag"), _fine_tuned("BERT fine-tuned", lambda given, m=model: m))  # type: ignore[misc]
+        Rung(f"bert:{model}", TASK_NAMES, _fine_tuned("BERT fine-tuned", lambda given, m=model: m))  # type: ignore[misc]
         for model in given.models
     ]
     rungs = [rung for rung in (*RUNGS, *berts) if task in rung.tasks]
     if not rungs:
-        raise UserError(f"compare knows the tasks classify, pair and tag, not '{task}'.")
+        raise UserError(f"compare knows the tasks {', '.join(TASK_NAMES)}, not '{task}'.")
     known = {_plain(name): name for rung in rungs for name in _names(rung)}
     for name in wanted:
         if _plain(name) not in known:
@@ -195,8 +224,8 @@ def ladder(task: str, wanted: tuple[str, ...], given: Given) -> list[Rung]:
 
 def _names(rung: Rung) -> tuple[str, ...]:
     """What a user may call it: in full, without its task, or all BERTs at once."""
-    others = ("majority",) if rung.key == "frequent-tag" else ()
-    return rung.key, rung.key.removesuffix("-tags"), rung.key.split(":")[0], *others
+    others = ("majority",) if rung.key in ("frequent-tag", "mean") else ()
+    return rung.key, rung.key.removesuffix("-tags").removesuffix("-numbers"), rung.key.split(":")[0], *others
 
 
 def _plain(name: str) -> str:

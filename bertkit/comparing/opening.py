@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.ancestors.vectors import WordVectors
-from bertkit.comparing.contender import INSIDE, Tags, Texts
+from bertkit.comparing.contender import INSIDE, Numbers, Tags, Texts
 from bertkit.errors import DamagedFile, UserError
 from bertkit.predictor import Predictor
 from bertkit.tasks.task import Reading, Task
@@ -24,6 +24,13 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "word2vec": (Texts, "ancestors.text_rivals", "MeanOfVectors"),
     "glove": (Texts, "ancestors.text_rivals", "MeanOfVectors"),
     "features": (Texts, "comparing.encoders", "FrozenVectors"),
+    "mean": (Numbers, "ancestors.number_rivals", "MeanNumber"),
+    "overlap": (Numbers, "ancestors.number_rivals", "SharedWords"),
+    "tfidf-numbers": (Numbers, "ancestors.number_rivals", "TfIdfNumber"),
+    "word2vec-numbers": (Numbers, "ancestors.number_rivals", "VectorsNumber"),
+    "glove-numbers": (Numbers, "ancestors.number_rivals", "VectorsNumber"),
+    "cosine": (Numbers, "comparing.encoders", "FrozenCosine"),
+    "features-numbers": (Numbers, "comparing.encoders", "FrozenNumber"),
     "bilstm": (Texts, "ancestors.bilstm", "BiLstmClassifier"),
     "bilstm-tags": (Tags, "ancestors.bilstm", "BiLstmTagger"),
     "features-tags": (Tags, "comparing.on_features", "BertFeaturesTagger"),
@@ -35,8 +42,13 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "frequent-tag": (Tags, "ancestors.tag_rivals", "FrequentTag"),
     "hmm": (Tags, "ancestors.tag_rivals", "Hmm"),
 }
-NATIVE_PAIRS = {"bayes", "tfidf", "features"}
-ENCODED = {"features", "features-tags"}  # those with an encoder inside, which has a precision
+NATIVE_PAIRS = {"bayes", "tfidf", "word2vec", "glove", "features"}  # and every one of numbers
+ENCODED = {
+    "features",
+    "features-tags",
+    "cosine",
+    "features-numbers",
+}  # those with an encoder inside, which has a precision
 # a language model's or vectors' folder → the class whose `load` opens it
 ANCESTORS: dict[str, tuple[str, str]] = {
     "ngram": ("ancestors.ngram", "NgramModel"),
@@ -132,8 +144,8 @@ def _contender(folder: Path, key: str, about: dict[str, Any], precision: str) ->
     form, module, kind = _known(SAVED, key, folder)
     how = {"precision": precision} if key in ENCODED else {}
     model = _class(module, kind).load(folder / INSIDE, **how)
-    if form is Texts:
-        return Texts(key, about["name"], model, key in NATIVE_PAIRS).restore(about)
+    if issubclass(form, Texts):
+        return form(key, about["name"], model, form is Numbers or key in NATIVE_PAIRS).restore(about)
     return Tags(key, about["name"], model).restore(about)
 
 

@@ -29,6 +29,7 @@ from bertkit.train.saving import atomic_write
 
 SHARES = (0.25, 0.5)  # of the training rows, for the learning curve
 LEAST_SECONDS = 20.0  # a contender is not begun with less
+BLIND = ("majority", "mean")  # they read no text, so more rows teach them nothing
 
 
 @dataclass
@@ -190,7 +191,7 @@ class _Comparison:
         """Scores of the cheap and of the best from fewer rows, as far as the time goes."""
         end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
         cheapest = sorted(self.outcomes, key=lambda one: one.row["train_seconds"])
-        shown = [self.best, *(one for one in cheapest if one is not self.best and one.rung.key != "majority")][:4]
+        shown = [self.best, *(one for one in cheapest if one is not self.best and one.rung.key not in BLIND)][:4]
         chance = np.random.default_rng((self.settings.seed, 7))
         order = chance.permutation(len(self.rows.train))
         curve: dict[str, list[tuple[int, float]]] = {}
@@ -271,5 +272,5 @@ def _drawn(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
 
 
 def _has_labels(task: Task, rows: Sequence[Any]) -> bool:
-    """Whether some rows hold at least two labels."""
-    return len({name for row in rows for name in names_of(row)}) > 1
+    """Whether some rows hold at least two labels, or labels that are no names: numbers."""
+    return len({name for row in rows for name in names_of(row)}) != 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertkit.config import Common, option
 
-TASK_NAMES = ("classify", "pair", "tag")
+TASK_NAMES = ("classify", "pair", "regress", "tag")
 
 
 @dataclass(frozen=True, kw_only=True)

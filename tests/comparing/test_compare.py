@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from finetuning.toy import make_model, messages, pairs, sentences
+from finetuning.toy import alike, make_model, messages, numbers, pairs, sentences
 
 import bertkit
 from bertkit.ancestors.bag_of_words import TfIdf
@@ -220,6 +220,43 @@ def test_pairs_and_several_seeds(tmp_path):
         assert low <= row["score"] <= high
 
 
+def test_numbers_climb_from_the_mean_to_bert(tmp_path):
+    train = table(tmp_path / "train.csv", numbers(240))
+    found = compare(
+        CompareSettings(
+            task="regress", train=train, out=tmp_path / "out", models=str(make_model(tmp_path / "bert")), threads=1,
+            minutes=0.0, precision="fp32", contenders="mean,overlap,tfidf,word2vec,features,bert",
+        )
+    )  # fmt: skip
+    by_name = {row["name"]: row for row in found["contenders"]}
+    assert found["headline"] == "spearman" and by_name["the mean"]["score"] == 0.0
+    assert by_name["TF-IDF + ridge regression"]["score"] > 0.8 and "BERT fine-tuned (bert)" in by_name
+    assert {one["name"]: one["reason"] for one in found["skipped"]} == {
+        "overlap": "it compares two texts, and these rows have one"
+    }
+    assert found["curve"] and "the mean" not in found["curve"]
+    for row in found["contenders"]:
+        opened = open_model(row["folder"], "fp32")
+        assert set(opened.predict(["a letter"])[0]) >= {"value", "tokens", "cut"}, row["name"]
+
+
+def test_how_alike_two_texts_are_is_seen_by_shared_words(tmp_path):
+    rows = alike(240, scored=True)
+    train, dev = table(tmp_path / "train.csv", rows[:180]), table(tmp_path / "dev.csv", rows[180:])
+    found = compare(
+        CompareSettings(
+            task="regress", train=train, dev=dev, out=tmp_path / "out", models=str(make_model(tmp_path / "bert")),
+            threads=1, minutes=0.0, precision="fp32", curve=False,
+            contenders="mean,overlap,tfidf,glove,cosine,features",
+        )
+    )  # fmt: skip
+    by_name = {row["name"]: row for row in found["contenders"]}
+    assert by_name["shared words"]["interval"][0] > by_name["the mean"]["score"] == 0.0 and not found["skipped"]
+    for row in found["contenders"]:
+        scores = open_model(row["folder"], "fp32").evaluate(dev)
+        assert scores["spearman"] == pytest.approx(row["score"], abs=1e-4), row["name"]
+
+
 def test_an_unknown_contender_is_named_with_a_suggestion():
     with pytest.raises(UserError, match="tfidf"):
         ladder("classify", ("tfdif",), Given())
@@ -228,12 +265,15 @@ def test_an_unknown_contender_is_named_with_a_suggestion():
     assert [rung.key for rung in ladder("tag", ("hmm", "bert"), given)] == ["hmm", "bert:one", "bert:two"]
     spelled = [rung.key for rung in ladder("classify", ("TF-IDF", "n-gram", "GloVe", "majority"), given)]
     assert spelled == ["majority", "tfidf", "ngram", "glove"]
+    assert [rung.key for rung in ladder("regress", ("majority", "TF-IDF", "features"), given)] == [
+        "mean", "tfidf-numbers", "features-numbers",
+    ]  # fmt: skip
     assert [rung.key for rung in ladder("tag", ("majority", "HMM", "bilstm"), given)] == [
         "frequent-tag", "hmm", "bilstm-tags",
     ]  # fmt: skip
     with pytest.raises(UserError, match="--models"):
         ladder("classify", ("bert",), Given())
-    with pytest.raises(UserError, match="classify, pair and tag"):
+    with pytest.raises(UserError, match="classify, pair, regress, tag"):
         ladder("answer", (), Given())
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics.pairwise import paired_cosine_distances
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 from bertkit.ancestors.averaged import Averaged
 from bertkit.ancestors.bag_of_words import Majority, NaiveBayes, TfIdf
 from bertkit.ancestors.linear import LinearModel
+from bertkit.ancestors.number_rivals import SharedWords, TfIdfNumber, VectorsNumber
 from bertkit.ancestors.tag_rivals import FrequentTag, Hmm
 from bertkit.ancestors.text_rivals import MeanOfVectors, NgramClassifier
 from bertkit.comparing.ladder import Given, ladder
@@ -135,3 +137,32 @@ def test_taggers_with_numbers_for_tags_open_as_they_were_saved(make, tmp_path):
 def test_an_unseen_word_gets_the_tag_of_rare_words():
     model = FrequentTag().fit([["x", "x", "x", "odd", "rare"]], [[0, 0, 0, 1, 1]], 2)
     assert model.tag([["never", "x"]]) == [[1, 0]]
+
+
+@pytest.mark.parametrize("make", [TfIdfNumber, VectorsNumber])
+def test_rivals_for_numbers_learn_words_that_decide_and_open_as_they_were_saved(make, tmp_path):
+    texts, labels = reviews(120, 0)
+    dev, right = reviews(60, 1)
+    model = make().fit(texts, [3.0 + 4.0 * label for label in labels], 1, seed=0)
+    found = model.values(dev)
+    assert found.shape == (60,) and np.corrcoef(found, right)[0, 1] > 0.8
+    assert abs(found.mean() - (3.0 + 4.0 * np.mean(right))) < 0.5
+    model.save(tmp_path)
+    assert np.abs(type(model).load(tmp_path).values(dev) - found).max() < 1e-4
+
+
+def test_numbers_are_those_of_scikit_learn():
+    texts, labels = reviews(120, 0)
+    model = TfIdfNumber()
+    model.strengths = (2.0,)
+    numbers = [3.0 + 4.0 * label for label in labels]
+    theirs = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), Ridge(alpha=0.5)).fit(texts, numbers)
+    assert np.allclose(model.fit(texts, numbers, 1).values(texts), theirs.predict(texts), atol=1e-6)
+
+
+def test_shared_words_are_the_cosine_of_scikit_learn():
+    first, second = reviews(40, 0)[0], reviews(40, 1)[0]
+    model = SharedWords().fit(list(zip(first, second)), list(range(40)), 1)
+    tfidf = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit([*first, *second])
+    apart = paired_cosine_distances(tfidf.transform(first), tfidf.transform(second))
+    assert np.allclose(model.features(list(zip(first, second)))[:, 0], 1 - apart, atol=1e-9)
