@@ -210,11 +210,12 @@ def test_pairs_and_several_seeds(tmp_path):
     train = table(tmp_path / "train.csv", pairs(120))
     found = compare(
         CompareSettings(
-            task="pair", train=train, out=tmp_path / "out", models="", contenders="majority,tfidf,averaged", threads=1,
-            seeds=2, minutes=0.0, curve=False,
+            task="pair", train=train, out=tmp_path / "out", models="", contenders="majority,tfidf,averaged,word2vec",
+            seeds=2, minutes=0.0, curve=False, threads=1,
         )
     )  # fmt: skip
     for row in found["contenders"]:
+        open_model(row["folder"]).predict([("one text", "another")])
         assert row["seeds"] == 2 and "over 2 seeds" in row["note"]
         low, high = row["interval"]
         assert low <= row["score"] <= high
