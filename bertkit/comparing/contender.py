@@ -53,6 +53,11 @@ class _Contender:
         """Of the model inside."""
         return int(self.model.parameters)
 
+    @property
+    def shortened(self) -> str:
+        """What the time did not allow, where the model tells."""
+        return getattr(self.model, "shortened", "")
+
     def save(self, folder: Path) -> None:
         """The model and `bertkit.json`, which says what it is."""
         about = {

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from bertkit.ancestors.linear import LinearModel, side_by_side
 from bertkit.ancestors.number_rivals import Valued, both_sides
 from bertkit.checkpoint.folder import write_folder as write_model
+from bertkit.data.examples import TextRow
 from bertkit.finetuning.data import Split
 from bertkit.finetuning.run import LEAST_STEPS, MOST_PASSES, Finetuning
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.predictor import Predictor
+from bertkit.tasks import make
 from bertkit.tasks.task import Prediction, Task
 from bertkit.train.saving import write_folder
 
@@ -36,7 +38,9 @@ class FrozenVectors:
     def __init__(self, encoder: Predictor) -> None:
         self.encoder = encoder
 
-    def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
+    def fit(
+        self, texts: Sequence[Text], labels: Sequence[float], count: int, *_: Any, seed: int = 0, **__: Any
+    ) -> Self:
         """Weights on standardised vectors."""
         vectors = self._vectors(texts)
         self.shift, self.spread = vectors.mean(0), vectors.std(0) + 1e-6
@@ -141,3 +145,31 @@ class FineTuned:
                     shutil.copyfile(path, target / path.name)
 
         write_folder(folder, copy)
+
+
+class TunedCosine(FrozenCosine):
+    """The cosine of vectors that were fine-tuned to be alike where the numbers are high (`finetune embed`)."""
+
+    def __init__(self, encoder: Predictor | None = None, tuned: FineTuned | None = None) -> None:
+        """tuned: what learns; without it the encoder has learnt."""
+        self.tuned = tuned
+        if encoder is not None:
+            super().__init__(encoder)
+
+    @property
+    def shortened(self) -> str:
+        """What the time did not allow."""
+        return self.tuned.shortened if self.tuned else ""
+
+    def fit(
+        self, texts: Sequence[Text], labels: Sequence[float], count: int, *dev: Any, seed: int = 0, **how: Any
+    ) -> Self:
+        """The encoder by the order of the numbers, then the line."""
+        assert self.tuned is not None
+        dev_texts, dev_numbers = dev
+        rows, dev_rows = (
+            [TextRow(a, b, number) for a, b, number in zip(*both_sides(some), numbers)]
+            for some, numbers in ((texts, labels), (dev_texts, dev_numbers))
+        )
+        self.encoder = self.tuned.fit(make("embed"), rows, dev_rows, seed=seed, minutes=how["minutes"]).predictor
+        return super().fit(texts, labels, count, seed=seed)

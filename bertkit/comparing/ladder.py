@@ -149,6 +149,15 @@ def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], C
     return make
 
 
+def _tuned_cosine(given: Given) -> Contender:
+    model = given.models[0]
+    tuned = _class("comparing.encoders", "FineTuned")("", model, given.threads, given.precision, given.device)
+    inside = _class("comparing.encoders", "TunedCosine")(tuned=tuned)
+    return Numbers(
+        "vectors", f"BERT fine-tuned as sentence vectors ({_short(model, given)})", inside, native_pairs=True
+    )
+
+
 def _short(model: str, given: Given) -> str:
     """The last part of a path, unless two models end alike."""
     ends = [Path(other).name for other in given.models]
@@ -187,6 +196,7 @@ RUNGS = (
         _frozen("features-numbers", "FrozenNumber", "BERT vectors", Numbers),
         _NEEDS_MODEL,
     ),
+    Rung("vectors", ("regress",), _tuned_cosine, _NEEDS_MODEL),
     Rung("bilstm", TEXT, _bilstm_texts),
     Rung("bilstm-tags", ("tag",), _bilstm_tags),
     Rung("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),

@@ -30,6 +30,7 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "word2vec-numbers": (Numbers, "ancestors.number_rivals", "VectorsNumber"),
     "glove-numbers": (Numbers, "ancestors.number_rivals", "VectorsNumber"),
     "cosine": (Numbers, "comparing.encoders", "FrozenCosine"),
+    "vectors": (Numbers, "comparing.encoders", "TunedCosine"),
     "features-numbers": (Numbers, "comparing.encoders", "FrozenNumber"),
     "bilstm": (Texts, "ancestors.bilstm", "BiLstmClassifier"),
     "bilstm-tags": (Tags, "ancestors.bilstm", "BiLstmTagger"),
@@ -43,12 +44,8 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "hmm": (Tags, "ancestors.tag_rivals", "Hmm"),
 }
 NATIVE_PAIRS = {"bayes", "tfidf", "word2vec", "glove", "features"}  # and every one of numbers
-ENCODED = {
-    "features",
-    "features-tags",
-    "cosine",
-    "features-numbers",
-}  # those with an encoder inside, which has a precision
+# those with an encoder inside, which has a precision
+ENCODED = {"features", "features-tags", "cosine", "vectors", "features-numbers"}
 # a language model's or vectors' folder → the class whose `load` opens it
 ANCESTORS: dict[str, tuple[str, str]] = {
     "ngram": ("ancestors.ngram", "NgramModel"),

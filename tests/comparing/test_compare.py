@@ -248,10 +248,12 @@ def test_how_alike_two_texts_are_is_seen_by_shared_words(tmp_path):
         CompareSettings(
             task="regress", train=train, dev=dev, out=tmp_path / "out", models=str(make_model(tmp_path / "bert")),
             threads=1, minutes=0.0, precision="fp32", curve=False,
-            contenders="mean,overlap,tfidf,glove,cosine,features",
+            contenders="mean,overlap,tfidf,glove,cosine,features,vectors",
         )
     )  # fmt: skip
     by_name = {row["name"]: row for row in found["contenders"]}
+    tuned = by_name["BERT fine-tuned as sentence vectors (bert)"]["score"]
+    assert tuned > by_name["cosine of BERT vectors, frozen (bert)"]["score"]
     assert by_name["shared words"]["interval"][0] > by_name["the mean"]["score"] == 0.0 and not found["skipped"]
     for row in found["contenders"]:
         scores = open_model(row["folder"], "fp32").evaluate(dev)
