@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bertkit.train.training import Training
 
 MOST_ERRORS = 40
+ONE_ANSWER = ("classify", "pair", "regress", "tag")  # tasks whose answers should differ
 
 
 def finish(run: Finetuning, folder: RunFolder, training: Training, feed: SupervisedFeed) -> dict[str, Any]:
@@ -57,6 +58,13 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         "command": run.command,
         **calibrated,
     }  # fmt: skip
+    if s.task in ONE_ANSWER and (same := one_answer(gold, said)):
+        result["notes"] = [
+            f"Every {role} row got the same answer ({same}) although the right ones differ: nothing was learnt from "
+            f"the texts. Try a lower --lr (it was {training.settings.lr:.1e}; e.g. {training.settings.lr / 4:.1e}), "
+            "more --epochs, or more rows."
+        ]
+        note(result["notes"][0])
     if role == "test":
         dev = task.score(*run.predictions("dev"))
         result["dev_metrics"] = dict(dev)
@@ -72,6 +80,18 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         write_model(run, result)
         report(run, result)
     return result
+
+
+def one_answer(gold: list[Any], said: list[Any]) -> str:
+    """The answer that every row, or every word, got although the right ones differ; empty where there is none."""
+    right, given = (
+        [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])] for rows in (gold, said)
+    )
+    if len(set(right)) < 2 or not given:
+        return ""
+    if isinstance(given[0], float):
+        return f"{np.mean(given):g}" if np.ptp(given) < 0.01 * np.std(right) else ""
+    return str(given[0]) if len(set(given)) == 1 else ""
 
 
 def already(run: Finetuning) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bertkit.data.rows import Windows
 from bertkit.errors import UserError
 from bertkit.finetuning import repeat
 from bertkit.finetuning.data import Split
+from bertkit.finetuning.finish import one_answer
 from bertkit.finetuning.rates import Rates
 from bertkit.finetuning.run import Finetuning
 from bertkit.finetuning.settings import FinetuneSettings
@@ -268,6 +269,35 @@ def test_dropout_is_the_models_own_unless_asked_for(asked, used, runs, notes):
     config = run.model.config
     assert {config.dropout, config.attention_dropout, config.head_dropout} == {used}
     assert any(f"dropout {used:g}," in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("gold", "said", "found"),
+    [
+        (["a", "b"], ["b", "b"], "b"),
+        (["a", "b"], ["b", "a"], ""),
+        (["a", "a"], ["a", "a"], ""),
+        ([["O", "B-X"], ["O"]], [["O", "O"], ["O"]], "O"),
+        ([["O", "B-X"], ["O"]], [["O", "B-X"], ["O"]], ""),
+        ([1.0, 5.0, 3.0], [3.0, 3.001, 3.0], "3.00033"),
+        ([1.0, 5.0, 3.0], [2.9, 3.1, 3.0], ""),
+        ([], [], ""),
+    ],
+)
+def test_one_answer_for_all_is_seen(gold, said, found):
+    assert one_answer(gold, said) == found
+
+
+def test_a_run_that_learnt_nothing_from_the_texts_says_so(runs, notes):
+    rng = toy.chance(9)
+    rows = [{"text": " ".join(toy.words(rng)), "label": "spam" if n % 10 == 0 else "ham"} for n in range(120)]
+    train = toy.write(runs.folder / "chance.jsonl", rows)
+    runs.tune("classify", "chance", train=train, dev=train, lr=3e-4, steps=10)
+    (said,) = [note for note in notes if "nothing was learnt from the texts" in note]
+    assert "Every dev row got the same answer (ham)" in said and "--lr" in said and "7.5e-05" in said
+    assert "nothing was learnt" in (runs.folder / "chance/report.html").read_text("utf-8")
+    runs("classify")
+    assert [note for note in notes if "nothing was learnt" in note] == [said], "a good run is not blamed"
 
 
 def test_rows_in_memory_need_no_file(runs):
