@@ -27,7 +27,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         p = row.get("p_value")
         shown.append(
             f"  {row['name']:{wide}}  {row['score']:.4f}  {low:.3f}–{high:.3f}  "
-            f"{'best   ' if p is None else f'p {p:.3f}'}  {row['train_seconds']:8.1f} s  {row['ms_per_text']:8.3f} ms  "
+            f"{_chance(p)}  {row['train_seconds']:8.1f} s  {row['ms_per_text']:8.3f} ms  "
             f"{row['megabytes']:7.2f} MB"
         )
     shown += [f"  left out: {one['name']}: {one['reason']}" for one in result["skipped"]]
@@ -35,6 +35,11 @@ def lines(result: dict[str, Any]) -> list[str]:
     if result.get("outlook"):
         shown.append(result["outlook"])
     return [*shown, f"Report: {result['report']}"]
+
+
+def _chance(p: float | None) -> str:
+    """Of a distance to the best, as wide for all."""
+    return "best   " if p is None else "p<0.001" if p < 0.001 else f"p {p:.3f}"
 
 
 __all__ = ["Settings", "lines", "run"]
