@@ -20,6 +20,7 @@ from bertkit.train.running import RunFolder, Signals
 from bertkit.train.settings import RunSettings
 from bertkit.train.training import Step, Training
 
+BUDGETS = ("steps", "tokens", "minutes")  # of several that are asked for, the first counts
 FIRST_GUESS = 1000  # steps of a run whose speed is not known yet
 REPLAN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.97)  # shares of a time budget at which the end is estimated anew
 SEEN = 200  # the steps by which speed is told
@@ -128,6 +129,13 @@ class LongRun:
         return self.finish()
 
     def _begin(self) -> None:
+        asked = [name for name in BUDGETS if getattr(self.plan, name)]
+        if len(asked) > 1 and self.world.speaks:
+            note(
+                f"--{asked[0]} {getattr(self.plan, asked[0]):,} says when the run ends; "
+                + " and ".join(f"--{name} {getattr(self.plan, name):,}" for name in asked[1:])
+                + f" is not looked at. For that one instead, add --{asked[0]} 0."
+            )
         wanted = self.training.steps
         own = self.run.begin(self.training, self.plan, self.about)
         self.tokens, self.replanned = int(own.get("tokens", 0)), int(own.get("replanned", 0))
