@@ -57,8 +57,9 @@ class CountedWords:
     def fit(self, texts: Sequence[Text]) -> Self:
         """Learn which terms there are and how rare they are."""
         single = flat(texts)
-        wide = sum(ord(c) > 0x2E7F for text in single for c in text) > sum(map(len, single)) / 4
-        self.how: dict[str, Any] = {"analyzer": "char", "ngram_range": [1, 3]} if wide else {"ngram_range": [1, 2]}
+        self.how: dict[str, Any] = (
+            {"analyzer": "char", "ngram_range": [1, 3]} if without_spaces(single) else {"ngram_range": [1, 2]}
+        )
         self._vectorizer = self._make()
         self._vectorizer.fit(single)
         return self
@@ -100,6 +101,7 @@ class TfIdf:
 
     name = "TF-IDF + logistic regression"
     kind: type[LinearModel] = LinearModel
+    reads_pairs = True
     strengths: Sequence[float] = (1.0, 10.0, 100.0)
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
@@ -154,6 +156,11 @@ class NaiveBayes(TfIdf):
 def frequent(labels: Sequence[int]) -> int:
     """The most frequent label."""
     return Counter(labels).most_common(1)[0][0]
+
+
+def without_spaces(texts: Sequence[str]) -> bool:
+    """Whether a quarter of the characters or more are of a script such as Chinese."""
+    return sum(ord(c) > 0x2E7F for text in texts for c in text) > sum(map(len, texts)) / 4
 
 
 def flat(texts: Sequence[Text]) -> list[str]:

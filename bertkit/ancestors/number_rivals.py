@@ -22,6 +22,7 @@ class MeanNumber:
     """Always says the mean."""
 
     name = "the mean"
+    reads_pairs = True
 
     def fit(self, texts: Sequence[Text], numbers: Sequence[float], *_: Any, **__: Any) -> Self:
         """Add up and divide."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.bag_of_words import Text, flat
+from bertkit.ancestors.bag_of_words import Text, flat, without_spaces
 from bertkit.ancestors.linear import LinearModel, side_by_side
 from bertkit.ancestors.vector_corpus import words_of
 from bertkit.ancestors.vectors import WordVectors
@@ -79,6 +79,7 @@ class MeanOfVectors:
     how: str = "word2vec"
     source: WordVectors | None = None
     kind: ClassVar[type[LinearModel]] = LinearModel
+    reads_pairs: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -90,8 +91,7 @@ class MeanOfVectors:
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
         """Vectors first where there are none, then weights."""
         single = flat(texts)
-        wide = sum(ord(c) > 0x2E7F for text in single for c in text) > sum(map(len, single)) / 4
-        self.units = "jieba" if wide else "words"
+        self.units = "jieba" if without_spaces(single) else "words"
         self.vectors = self.source or self._learnt([words_of(text, self.units) for text in single], seed)
         self.linear = self.kind().fit(
             self.features(texts), np.asarray(labels), count, strengths=(0.1, 1.0, 10.0, 100.0), seed=seed

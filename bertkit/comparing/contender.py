@@ -79,18 +79,14 @@ class _Contender:
 
 
 class Texts(_Contender):
-    """A classifier of texts, or of pairs of texts. native_pairs: it takes pairs as they are.
+    """A classifier of texts, or of pairs of texts: as they are where the model says `reads_pairs`, else joined.
 
     The model inside has `fit(texts, labels, count, dev_texts, dev_labels, seed=, minutes=)` with labels as numbers,
     `probabilities(texts)` (texts, labels), `parameters`, and `save(folder)`.
     """
 
-    def __init__(self, key: str, name: str, model: Any, native_pairs: bool = False) -> None:
-        super().__init__(key, name, model)
-        self.native_pairs = native_pairs
-
     def _texts(self, rows: Sequence[Any]) -> list[Any]:
-        if self.native_pairs:
+        if getattr(self.model, "reads_pairs", False):
             return [(row.text, row.text_b) if row.text_b is not None else row.text for row in rows]
         return [row.text if row.text_b is None else f"{row.text} / {row.text_b}" for row in rows]
 

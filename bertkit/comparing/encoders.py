@@ -34,6 +34,7 @@ class FrozenVectors:
     """
 
     kind: type[LinearModel] = LinearModel
+    reads_pairs = True
 
     def __init__(self, encoder: Predictor) -> None:
         self.encoder = encoder

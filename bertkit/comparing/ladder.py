@@ -38,12 +38,12 @@ class Rung:
     lacks: Callable[[Given], str] = field(default=lambda given: "")
 
 
-def _texts(key: str, where: str, kind: str, *, native_pairs: bool = False) -> Rung:
+def _texts(key: str, where: str, kind: str) -> Rung:
     """A classifier that needs nothing but the rows."""
 
     def make(given: Given) -> Contender:
         model = _class(where, kind)()
-        return Texts(key, model.name, model, native_pairs)
+        return Texts(key, model.name, model)
 
     return Rung(key, TEXT, make)
 
@@ -65,27 +65,27 @@ def _tagger(key: str, where: str, kind: str) -> Rung:
 def _number(key: str, kind: str) -> Rung:
     def make(given: Given) -> Contender:
         model = _class("ancestors.number_rivals", kind)()
-        return Numbers(key, model.name, model, native_pairs=True)
+        return Numbers(key, model.name, model)
 
     return Rung(key, ("regress",), make)
 
 
-def _vectors(how: str, suffix: str = "") -> Rung:
-    key = how + suffix
+def _vectors(how: str, form: type[Texts] = Texts) -> Rung:
+    """form: what they answer with, labels or numbers."""
+    key, where, kind, tasks = {
+        Texts: (how, "ancestors.text_rivals", "MeanOfVectors", TEXT),
+        Numbers: (f"{how}-numbers", "ancestors.number_rivals", "VectorsNumber", ("regress",)),
+    }[form]
 
     def make(given: Given) -> Contender:
         from bertkit.comparing.opening import open_vectors
 
-        kind = (
-            _class("ancestors.number_rivals", "VectorsNumber")
-            if suffix
-            else _class("ancestors.text_rivals", "MeanOfVectors")
-        )
         own = given.vectors and how == "word2vec"  # they take its place
-        model = kind("given", open_vectors(given.vectors).writable()) if own else kind(how)
-        return (Numbers if suffix else Texts)(key, model.name, model, native_pairs=True)
+        made = _class(where, kind)
+        model = made("given", open_vectors(given.vectors).writable()) if own else made(how)
+        return form(key, model.name, model)
 
-    return Rung(key, ("regress",) if suffix else TEXT, make)
+    return Rung(key, tasks, make)
 
 
 def _bilstm_texts(given: Given) -> Contender:
@@ -128,7 +128,7 @@ def _frozen(key: str, kind: str, name: str, form: type[Texts] = Texts) -> Callab
 
         encoder = Predictor.load(given.models[0], given.precision, given.device)
         model = _class("comparing.encoders", kind)(encoder)
-        return form(key, f"{name}, frozen ({_short(given.models[0], given)})", model, native_pairs=True)
+        return form(key, f"{name}, frozen ({_short(given.models[0], given)})", model)
 
     return make
 
@@ -153,9 +153,7 @@ def _tuned_cosine(given: Given) -> Contender:
     model = given.models[0]
     tuned = _class("comparing.encoders", "FineTuned")("", model, given.threads, given.precision, given.device)
     inside = _class("comparing.encoders", "TunedCosine")(tuned=tuned)
-    return Numbers(
-        "vectors", f"BERT fine-tuned as sentence vectors ({_short(model, given)})", inside, native_pairs=True
-    )
+    return Numbers("vectors", f"BERT fine-tuned as sentence vectors ({_short(model, given)})", inside)
 
 
 def _short(model: str, given: Given) -> str:
@@ -175,8 +173,8 @@ _NEEDS_MODEL = _needs("models", "--models MODEL", "an encoder's folder, embedded
 
 RUNGS = (
     _texts("majority", "ancestors.bag_of_words", "Majority"),
-    _texts("bayes", "ancestors.bag_of_words", "NaiveBayes", native_pairs=True),
-    _texts("tfidf", "ancestors.bag_of_words", "TfIdf", native_pairs=True),
+    _texts("bayes", "ancestors.bag_of_words", "NaiveBayes"),
+    _texts("tfidf", "ancestors.bag_of_words", "TfIdf"),
     _tagger("frequent-tag", "ancestors.tag_rivals", "FrequentTag"),
     _tagger("hmm", "ancestors.tag_rivals", "Hmm"),
     _texts("ngram", "ancestors.text_rivals", "NgramClassifier"),
@@ -186,8 +184,8 @@ RUNGS = (
     _number("mean", "MeanNumber"),
     _number("overlap", "SharedWords"),
     _number("tfidf-numbers", "TfIdfNumber"),
-    _vectors("word2vec", "-numbers"),
-    _vectors("glove", "-numbers"),
+    _vectors("word2vec", Numbers),
+    _vectors("glove", Numbers),
     Rung("features", TEXT, _frozen("features", "FrozenVectors", "BERT vectors"), _NEEDS_MODEL),
     Rung("cosine", ("regress",), _frozen("cosine", "FrozenCosine", "cosine of BERT vectors", Numbers), _NEEDS_MODEL),
     Rung(

@@ -43,7 +43,6 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "frequent-tag": (Tags, "ancestors.tag_rivals", "FrequentTag"),
     "hmm": (Tags, "ancestors.tag_rivals", "Hmm"),
 }
-NATIVE_PAIRS = {"bayes", "tfidf", "word2vec", "glove", "features"}  # and every one of numbers
 # those with an encoder inside, which has a precision
 ENCODED = {"features", "features-tags", "cosine", "vectors", "features-numbers"}
 # a language model's or vectors' folder → the class whose `load` opens it
@@ -141,9 +140,7 @@ def _contender(folder: Path, key: str, about: dict[str, Any], precision: str) ->
     form, module, kind = _known(SAVED, key, folder)
     how = {"precision": precision} if key in ENCODED else {}
     model = _class(module, kind).load(folder / INSIDE, **how)
-    if issubclass(form, Texts):
-        return form(key, about["name"], model, form is Numbers or key in NATIVE_PAIRS).restore(about)
-    return Tags(key, about["name"], model).restore(about)
+    return form(key, about["name"], model).restore(about)
 
 
 def _known(table: dict[str, Any], key: str, folder: Path) -> Any:

@@ -14,7 +14,6 @@ import bertkit
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.rows import Windows
 from bertkit.errors import UserError
-from bertkit.finetuning import repeat
 from bertkit.finetuning.data import Split
 from bertkit.finetuning.finish import one_answer
 from bertkit.finetuning.rates import Rates
@@ -207,48 +206,6 @@ def test_every_pass_shows_every_row_once():
     assert feed.numbers(0).tolist() != feed.numbers(5).tolist()
     again = SupervisedFeed([None] * 50, make("classify"), batch=10, seed=3, micro_tokens=1)
     assert again.numbers(7).tolist() == feed.numbers(7).tolist()
-
-
-def test_several_seeds_give_mean_and_spread_and_keep_the_best_by_dev(runs):
-    files = toy.files(runs.folder, "classify", train=60)
-    test = toy.write(runs.folder / "seeds-test.jsonl", toy.messages(40, 9))
-    run = runs.tune("classify", "seeds", **files, test=test, seeds=3, steps=12)
-    found = run.result["seeds"]
-    assert len(found["scores"]) == 3
-    assert found["mean"] == pytest.approx(np.mean(found["scores"]))
-    assert found["spread"] == pytest.approx(np.std(found["scores"]))
-    dev = [
-        bertkit.load(runs.folder / f"seeds/seed-{n}", precision="fp32").evaluate(files["dev"])["accuracy"]
-        for n in range(3)
-    ]
-    best = int(np.argmax(dev))
-    kept = (runs.folder / "seeds/model.safetensors").read_bytes()
-    assert kept == (runs.folder / f"seeds/seed-{best}/model.safetensors").read_bytes()
-    assert found["scores"][best] == run.evaluate(test)["accuracy"]
-
-
-def test_what_is_chosen_is_chosen_by_the_dev_rows_never_by_the_test_rows():
-    result = {"headline": "accuracy", "metrics": {"accuracy": 0.9}, "dev_metrics": {"accuracy": 0.4}}
-    assert repeat.dev_score(result) == 0.4
-    assert repeat.dev_score({"headline": "accuracy", "metrics": {"accuracy": 0.9}}) == 0.9
-
-
-def test_folds_rank_a_wrong_label_high_and_score_every_row(runs):
-    rows = toy.messages(120, most=9)
-    for wrong in (17, 60):
-        rows[wrong]["label"] = {"ham": "spam", "spam": "ham"}[rows[wrong]["label"]]
-    names = {"ham": "ham, or eggs", "spam": "spam"}  # a comma in a name is no border between names
-    rows = [row | {"label": names[row["label"]]} for row in rows]
-    train = toy.write(runs.folder / "suspects.csv", rows)
-    run = runs.tune("classify", "suspects", train=train, folds=3, steps=120)
-    suspects = run.result["suspects"]
-    assert {rows[17]["text"], rows[60]["text"]} <= {one["text"] for one in suspects[:4]}
-    assert {one["line"] for one in suspects[:4]} >= {17 + 2, 60 + 2}
-    assert suspects == sorted(suspects, key=lambda one: one["score"])
-    assert all(one["suggested"] != one["gold"] for one in suspects)
-    assert len(run.result["folds"]["scores"]) == 3
-    page = (runs.folder / "suspects/report.html").read_text("utf-8")
-    assert rows[17]["text"] in page
 
 
 def test_a_time_budget_ends_a_run_and_says_so(runs, notes):
