@@ -52,7 +52,10 @@ class Predictor:
         self.pooling = folder.pooling or Pooling()
         if precision == "auto" and folder.about.get("weights") == INT8 and self.device == "cpu":
             precision = INT8 if machine.has_fast_int8() else precision
-        self.outputs = outputs_of_heads(folder.model)  # before the weights are laid out anew
+        # before the weights are laid out anew
+        self.outputs = outputs_of_heads(folder.model)
+        self.parameters = sum(p.numel() for p in folder.model.parameters())
+        self.encoder_parameters = sum(p.numel() for p in folder.model.encoder.parameters())
         self.model = prepare(folder.model, precision, self.device)
         self.config = folder.model.config
         self.result: dict[str, Any] = {}  # what fine-tuning reached, when it has just been done

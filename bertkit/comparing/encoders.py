@@ -70,7 +70,7 @@ class FrozenVectors:
     @property
     def parameters(self) -> int:
         """Of the encoder and the weights."""
-        return sum(p.numel() for p in self.encoder.model.encoder.parameters()) + self.linear.parameters
+        return self.encoder.encoder_parameters + self.linear.parameters
 
     def save(self, folder: Path) -> None:
         """The encoder too: the folder stands by itself."""
@@ -134,7 +134,7 @@ class FineTuned:
     @property
     def parameters(self) -> int:
         """Of encoder and head."""
-        return sum(p.numel() for p in self.predictor.model.parameters())
+        return self.predictor.parameters
 
     def save(self, folder: Path) -> None:
         """The finished folder without its checkpoints."""

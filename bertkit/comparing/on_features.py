@@ -61,7 +61,7 @@ class BertSource:
     def __init__(self, encoder: Predictor) -> None:
         self.encoder = encoder
         self.features = WordFeatures(encoder, "concat-last-4")
-        self.parameters = sum(p.numel() for p in encoder.model.encoder.parameters())
+        self.parameters = encoder.encoder_parameters
 
     def save(self, folder: Path) -> None:
         """The encoder's folder; how it makes sentence vectors does not matter here."""

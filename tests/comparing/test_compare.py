@@ -15,6 +15,7 @@ import bertkit
 from bertkit.ancestors.bag_of_words import TfIdf
 from bertkit.comparing.contender import Numbers, Tags
 from bertkit.comparing.ladder import RUNGS, Given, ladder
+from bertkit.comparing.on_features import BertSource
 from bertkit.comparing.opening import SAVED, open_model
 from bertkit.comparing.outlook import outlook
 from bertkit.comparing.run import compare
@@ -285,6 +286,12 @@ def test_models_whose_folders_end_alike_are_told_apart():
     given = Given(models=("runs/a/model", "runs/b/model", "runs/other"))
     names = [rung.make(given).name for rung in ladder("classify", ("bert",), given)]
     assert names == [f"BERT fine-tuned ({name})" for name in ("runs/a/model", "runs/b/model", "other")]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_encoder_has_as_many_parameters_in_any_precision(precision):
+    encoder = bertkit.load("en", precision=precision)
+    assert BertSource(encoder).parameters == 7_081_216  # 12,288 pieces and six layers of width 256
 
 
 def test_every_rung_can_be_opened_again():
