@@ -48,6 +48,7 @@ class Predictor:
         machine.threads()
         self.device = machine.device_for(device)
         self.folder = folder
+        self.source: Path | None = None  # where it was read from
         self.tokenizer = folder.tokenizer
         self.pooling = folder.pooling or Pooling()
         if precision == "auto" and folder.about.get("weights") == INT8 and self.device == "cpu":
@@ -65,7 +66,16 @@ class Predictor:
     @classmethod
     def load(cls, name: str | Path, precision: str = "auto", device: str = "auto") -> Predictor:
         """Open a model by embedded name, folder or hub name."""
-        return cls(read_folder(locate(name)), precision, device)
+        source = locate(name)
+        found = cls(read_folder(source), precision, device)
+        found.source = source
+        return found
+
+    def as_written(self) -> Folder:
+        """The folder read anew: weights that are laid out to answer cannot be written."""
+        if self.source is None:
+            raise UserError("This model was never a folder. Write it before it is made ready to answer.")
+        return read_folder(self.source)
 
     def run(
         self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False, maps: bool = False

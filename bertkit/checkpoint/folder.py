@@ -31,6 +31,7 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.model.config import Config
 from bertkit.model.crf import Crf
 from bertkit.model.heads import HEADS, Model, is_trained
+from bertkit.model.prepare import is_prepared
 from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import tensor_file
@@ -235,6 +236,8 @@ def check_writable(folder: Folder) -> None:
 def check_whole(folder: Folder) -> None:
     """Refuse to write what would answer otherwise than the folder that was read."""
     model = folder.model
+    if is_prepared(model):
+        raise UserError(f"{folder.name or 'The model'} is laid out to answer; to write it, read its folder again.")
     if new := [kind for kind in model.heads if not is_trained(kind, model.untrained)]:
         bare = architecture_for(FAMILIES[folder.family], frozenset()).name
         raise UserError(

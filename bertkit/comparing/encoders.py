@@ -74,7 +74,7 @@ class FrozenVectors:
 
     def save(self, folder: Path) -> None:
         """The encoder too: the folder stands by itself."""
-        write_model(folder / "encoder", self.encoder.folder)
+        write_model(folder / "encoder", self.encoder.as_written())
         self.linear.save(folder)
         scale = {"shift": self.shift.tolist(), "spread": self.spread.tolist()}
         (folder / "scale.json").write_text(json.dumps(scale), "utf-8")

@@ -65,7 +65,7 @@ class BertSource:
 
     def save(self, folder: Path) -> None:
         """The encoder's folder; how it makes sentence vectors does not matter here."""
-        write_model(folder, replace(self.encoder.folder, pooling=None))
+        write_model(folder, replace(self.encoder.as_written(), pooling=None))
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:

@@ -85,6 +85,11 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     return model
 
 
+def is_prepared(model: nn.Module) -> bool:
+    """Whether weights were laid out to answer: such a model cannot be written any more."""
+    return any(isinstance(module, (PreparedLinear, CastLinear, Int8Linear)) for module in model.modules())
+
+
 def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
     for name, child in list(module.named_children()):
         if isinstance(module, Head) and name == "out":

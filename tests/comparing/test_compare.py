@@ -13,7 +13,9 @@ from finetuning.toy import alike, make_model, messages, numbers, pairs, sentence
 
 import bertkit
 from bertkit.ancestors.bag_of_words import TfIdf
+from bertkit.checkpoint.folder import write_folder
 from bertkit.comparing.contender import Numbers, Tags
+from bertkit.comparing.encoders import FrozenVectors
 from bertkit.comparing.ladder import RUNGS, Given, ladder
 from bertkit.comparing.on_features import BertSource
 from bertkit.comparing.opening import SAVED, open_model
@@ -292,6 +294,17 @@ def test_models_whose_folders_end_alike_are_told_apart():
 def test_an_encoder_has_as_many_parameters_in_any_precision(precision):
     encoder = bertkit.load("en", precision=precision)
     assert BertSource(encoder).parameters == 7_081_216  # 12,288 pieces and six layers of width 256
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_frozen_vectors_open_as_they_were_saved_in_any_precision(precision, tmp_path):
+    texts, labels = [row["text"] for row in messages(40)], [row["label"] == "spam" for row in messages(40)]
+    model = FrozenVectors(bertkit.load("en", precision=precision)).fit(texts, labels, 2)
+    model.save(tmp_path)
+    again = FrozenVectors.load(tmp_path, precision)
+    assert abs(again.probabilities(texts) - model.probabilities(texts)).max() < 1e-4
+    with pytest.raises(UserError, match="read its folder again"):
+        write_folder(tmp_path / "not", bertkit.load("en", precision="bf16").folder)
 
 
 def test_every_rung_can_be_opened_again():
