@@ -298,7 +298,7 @@ def test_an_encoder_has_as_many_parameters_in_any_precision(precision):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_frozen_vectors_open_as_they_were_saved_in_any_precision(precision, tmp_path):
-    texts, labels = [row["text"] for row in messages(40)], [row["label"] == "spam" for row in messages(40)]
+    texts, labels = [row["text"] for row in messages(40)], [int(row["label"] == "spam") for row in messages(40)]
     model = FrozenVectors(bertkit.load("en", precision=precision)).fit(texts, labels, 2)
     model.save(tmp_path)
     again = FrozenVectors.load(tmp_path, precision)
