@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import hypothesis
@@ -18,7 +17,6 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path.insert(0, str(Path(__file__).parent))
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracles import folders
 
 from bertkit.errors import UserError
 from bertkit.layer_probe import MOST_ROWS, best_layers, probe, table
 from bertkit.layers import CHOICES
 from bertkit.predictor import Predictor
 from bertkit.verbs import embed
+from tests.support import folders
 
 DEPTH, WIDTH = 6, 4
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import folders
 
 from bertkit.errors import UserError
 from bertkit.layers import CHOICES, choose
 from bertkit.predictor import Predictor
+from tests.support import folders
 
 TEXTS = ["the cat sat on the mat .", "paris", "is the capital of france old ? new ! the dog ran fast"]
 WANTED = {  # from transformers' hidden_states: 0 is the embeddings, 4 the last of four layers

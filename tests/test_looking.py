@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from finetuning.toy import SMALL, make_model
 
 import bertkit
 from bertkit.errors import UserError
 from bertkit.looking import look
 from bertkit.report.looking import _png, looking_report
 from bertkit.verbs import inspect
+from tests.support.toy import SMALL, make_model
 
 TEXT = "The cat sat on the old mat."
 

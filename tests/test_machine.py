@@ -6,11 +6,11 @@ import os
 
 import pytest
 import torch
-from oracles import folders
 
 from bertkit import machine
 from bertkit.errors import UserError
 from bertkit.predictor import Predictor
+from tests.support import folders
 
 
 @pytest.fixture

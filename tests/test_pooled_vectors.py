@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finetuning import toy
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.checkpoint.pooling import Pooling
 from bertkit.errors import UserError
 from bertkit.verbs import embed
+from tests.support import toy
 
 TEXTS = ["the old house in paris", "bread", "a letter from anna and peter with a book"]
 

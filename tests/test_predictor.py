@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracles import folders
 
 import bertkit
 from bertkit.errors import UserError
 from bertkit.predictor import Predictor
 from bertkit.text.words import closed_up
+from tests.support import folders
 
 WORDS = ["the", "cat", "dog", "sat", "on", "mat", "ran", "fast", "red", "house", "tree", "river", "bank", ".", ",", "!"]
 NAMES = {

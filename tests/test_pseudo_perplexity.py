@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from finetuning.toy import make_model
 
 import bertkit
 from bertkit.errors import UserError
 from bertkit.scoring import pseudo_perplexity
 from bertkit.verbs import evaluate
+from tests.support.toy import make_model
 
 TEXTS = ["the old house in the garden", "bread on the table", "children with a letter"]
 

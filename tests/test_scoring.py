@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracles import folders
 
 from bertkit.errors import UserError
 from bertkit.predictor import Predictor
+from tests.support import folders
 
 TEXTS = ["the cat sat on the mat .", "unknowns in the river", "paris", "the dog ran fast , the cat sat", ""]
 MASKED = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}

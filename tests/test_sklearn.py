@@ -10,7 +10,6 @@ from pathlib import Path
 import joblib
 import numpy as np
 import pytest
-from finetuning import toy
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -23,6 +22,7 @@ from sklearn.utils.validation import validate_data
 import bertkit
 from bertkit.errors import UserError
 from bertkit.sklearn import BertClassifier, BertEmbedder, BertRegressor
+from tests.support import toy
 
 SMALL = {"lr": 3e-3, "steps": 80, "batch": 16, "threads": 1, "precision": "fp32", "max_tokens": 64, "dropout": 0.0}
 

@@ -3,7 +3,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fixtures.two_topics import topic_purity, two_topics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from bertkit.ancestors.glove import PAIR, Glove, GloveSettings, shuffled_pairs, 
 from bertkit.ancestors.glove_counting import UNIT, count_pairs, merged, unpack
 from bertkit.ancestors.vector_corpus import number
 from bertkit.errors import UserError
+from tests.support.two_topics import topic_purity, two_topics
 
 
 def plain_counts(corpus, window):

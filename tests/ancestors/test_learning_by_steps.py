@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import synthetic
 
 from bertkit.ancestors import learning
 from bertkit.ancestors.learn_settings import LearnSettings
@@ -26,6 +25,7 @@ from bertkit.train.metrics_log import read_metrics
 from bertkit.train.saving import newest_generation
 from bertkit.train.settings import LoopSettings
 from bertkit.train.world import World
+from tests.support import synthetic
 
 KINDS = ("nnlm", "rnn", "lstm", "gru")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import synthetic
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from bertkit.model.heads import Model
 from bertkit.scoring import score
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
+from tests.support import synthetic
 
 VOCABULARY = 30
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import synthetic
 import torch
 
 from bertkit.ancestors import recurrent_reader
@@ -22,6 +21,7 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.train.schedule import rate
 from bertkit.train.training import Training
+from tests.support import synthetic
 
 QUICK_ULMFIT = UlmfitSettings(lm_epochs=1, epochs=3, batch=8, dropout=0.1)
 QUICK_SEQUENCE = SequenceSettings(epochs=3, lr=1e-2, batch=16, dropout=0.0, reading_epochs=1, reading_length=16)

@@ -11,36 +11,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from bertkit.ancestors.seq2seq import Seq2Seq, Transformer
 from bertkit.ancestors.seq2seq_data import Pair, collate, places
 from bertkit.ancestors.seq2seq_layers import sinusoids
 from bertkit.ancestors.seq2seq_learning import Rewriting
-from bertkit.ancestors.seq2seq_settings import Shape
 from bertkit.errors import DamagedFile, UserError
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.train import tensor_file
+from tests.support.small_transformer import VOCABULARY, outputs, shape, transformer
 
-VOCABULARY = 30
 LENGTHS = [(3, 5), (7, 2), (1, 1), (4, 9), (7, 7)]  # of sources and targets
 lengths = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=6)
-
-
-def shape(**numbers) -> Shape:
-    made = {"vocabulary": VOCABULARY, "width": 16, "depth": 2, "heads": 4, "inner": 24, "max_tokens": 12, "eps": 1e-5}
-    return Shape(**made | numbers)
-
-
-def transformer(**numbers) -> Transformer:
-    torch.manual_seed(3)
-    model = Transformer(shape(**numbers))
-    model.initialise()
-    with torch.no_grad():
-        for weight in model.parameters():  # biases and norms that would show if they were mistaken for one another
-            if weight.dim() == 1:
-                weight.add_(torch.randn_like(weight) * 0.3)
-    return model.eval()
 
 
 def pairs_of(sizes, seed: int = 0) -> list[Pair]:
@@ -49,13 +32,6 @@ def pairs_of(sizes, seed: int = 0) -> list[Pair]:
         Pair(*(chance.integers(0, VOCABULARY, n).tolist() for n in (source, target, target)))
         for source, target in sizes
     ]
-
-
-def outputs(model: Transformer, pairs: list[Pair], multiple: int = 1) -> list[Tensor]:
-    """What the decoder makes of each target, in the order of the pairs."""
-    batch = collate(pairs, multiple)
-    with torch.no_grad():
-        return batch.target.split(model(batch))
 
 
 def torch_twin(model: Transformer) -> nn.Transformer:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from journeys.running import CommandLine
 
 from bertkit import telling
 from bertkit.ancestors.seq2seq import Seq2Seq
@@ -22,6 +21,7 @@ from bertkit.data.examples import TextRow
 from bertkit.errors import Stopped, UserError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
+from tests.support.command_line import CommandLine
 
 LETTERS = "abcdefgh"
 SMALL = Shape(width=16, depth=1, heads=2, inner=32, max_tokens=16)

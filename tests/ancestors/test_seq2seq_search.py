@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from ancestors.test_seq2seq import VOCABULARY, outputs, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from bertkit.ancestors.seq2seq_data import Pair
 from bertkit.ancestors.seq2seq_search import Hypothesis, normalised, search
 from bertkit.errors import UserError
+from tests.support.small_transformer import VOCABULARY, outputs, transformer
 
 BEGIN, END, NEVER = 0, 1, (0,)
 PIECES = 4  # BEGIN, END and two that can be written

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles import folders
 
 from bertkit.ancestors.six_features import WordFeatures, joined, looked_up, six_features, word_layers
 from bertkit.data.examples import TaggedSentence
 from bertkit.errors import UserError
 from bertkit.layers import CHOICES
 from bertkit.predictor import Predictor
+from tests.support import folders
 
 SENTENCES = [
     ["the", "cats", "sat", "unknown", "."],  # `unknown` has several pieces

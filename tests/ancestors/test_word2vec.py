@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fixtures.two_topics import topic_purity, two_topics
 from gensim.models import Word2Vec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from bertkit.ancestors.vector_corpus import number
 from bertkit.ancestors.word2vec import Word2VecSettings, cut_jobs, rows, train
 from bertkit.ancestors.word2vec_tables import alias_tables, huffman_paths, kept_of_2_32
 from bertkit.errors import UserError
+from tests.support.two_topics import topic_purity, two_topics
 
 MODES = [(architecture, loss) for architecture in ("skip-gram", "cbow") for loss in ("negative", "hierarchical")]
 COUNTS = st.lists(st.integers(1, 1000), min_size=2, max_size=40).map(lambda c: np.array(sorted(c, reverse=True)))

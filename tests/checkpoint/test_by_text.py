@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from oracles import folders
 
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.data.batch import pack
 from bertkit.model.heads import HEADS
+from tests.support import folders
 
 CASES = [  # WordPiece tells segments apart, whether the model does or not
     (family, architecture.name, kind)

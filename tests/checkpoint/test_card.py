@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from finetuning import toy
-from oracles import folders
 
 from bertkit.checkpoint.card import write
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
@@ -15,6 +13,7 @@ from bertkit.checkpoint.pooling import Pooling
 from bertkit.compress.export import _files
 from bertkit.compress.quantize import write_int8
 from bertkit.model.crf import Crf
+from tests.support import folders, toy
 
 TAGS = {
     "BertModel": "feature-extraction", "BertForMaskedLM": "fill-mask", "BertForPreTraining": "fill-mask",

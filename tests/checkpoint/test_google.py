@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import subprocess
 import sys
@@ -11,17 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.plain_google import IDS, SEGMENTS, Plain
 
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.tensor_bundle import read_bundle
 from bertkit.errors import DamagedFile, UserError
+from tests.support import make_google
+from tests.support.bundle_writer import write_bundle
+from tests.support.make_google import numbers
+from tests.support.plain_google import IDS, SEGMENTS, Plain
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 GOOGLE = FIXTURES / "google"
-make = runpy.run_path(str(FIXTURES / "make_google.py"))
-write_bundle, numbers = make["write_bundle"], make["numbers"]
 PREFIX = {"bert": "bert_model.ckpt", "albert": "model.ckpt-best", "electra": "electra_tiny"}
 PARTS = [("bert", ""), ("albert", ""), ("electra", "discriminator"), ("electra", "generator")]
 
@@ -216,7 +216,7 @@ def test_albert_cannot_be_measured_without_its_depth(tmp_path: Path) -> None:
     ],
 )
 def test_fine_tuned_checkpoints_keep_their_head(release: Path, head: dict, architecture: str, tensor: str) -> None:
-    raw = numbers(make["bert_body"]() | head)
+    raw = numbers(make_google.bert_body() | head)
     write_bundle(release / "bert_model.ckpt", raw)
     config, arrays = read_google(release)
     assert config["architectures"] == [architecture] and tensor in arrays
@@ -228,7 +228,7 @@ def test_fine_tuned_checkpoints_keep_their_head(release: Path, head: dict, archi
 
 def test_unknown_variables_are_counted_and_named_once(release: Path, notes: list[str]) -> None:
     extra = {f"task/extra_{number}": np.zeros(1, dtype=np.float32) for number in range(5)}
-    write_bundle(release / "bert_model.ckpt", numbers(make["bert"]()) | extra)
+    write_bundle(release / "bert_model.ckpt", numbers(make_google.bert()) | extra)
     read_google(release)
     assert notes == [
         "bert_model.ckpt: 46 variables read; left out: 1 of the optimiser and 5 unknown "
@@ -240,7 +240,7 @@ def test_unknown_variables_are_counted_and_named_once(release: Path, notes: list
     "lost", ["bert/encoder/layer_1/output/dense/bias", "bert/embeddings/LayerNorm/beta", "cls/predictions/output_bias"]
 )
 def test_a_checkpoint_with_a_hole_is_refused(release: Path, lost: str) -> None:
-    raw = numbers(make["bert"]())
+    raw = numbers(make_google.bert())
     del raw[lost]
     write_bundle(release / "bert_model.ckpt", raw)
     with pytest.raises(UserError, match=f"'{lost}' is missing"):
@@ -248,7 +248,7 @@ def test_a_checkpoint_with_a_hole_is_refused(release: Path, lost: str) -> None:
 
 
 def test_a_checkpoint_that_contradicts_itself_is_refused(release: Path) -> None:
-    raw = numbers(make["bert"]() | {"bert/encoder/layer_1/output/dense/kernel": (12, 9)})
+    raw = numbers(make_google.bert() | {"bert/encoder/layer_1/output/dense/kernel": (12, 9)})
     write_bundle(release / "bert_model.ckpt", raw)
     with pytest.raises(
         UserError, match=r"hidden_size is 8, but variable 'bert/encoder/layer_1/output/dense/kernel'.* 9\."
@@ -277,7 +277,7 @@ def test_a_part_that_is_not_there_is_told() -> None:
 
 
 def test_of_several_checkpoints_the_latest_is_read_or_the_choice_is_told(release: Path) -> None:
-    raw = numbers(make["bert_body"]())
+    raw = numbers(make_google.bert_body())
     write_bundle(release / "model.ckpt-20", raw)
     with pytest.raises(UserError, match=r"2 checkpoints.*bert_model\.ckpt.*model\.ckpt-20"):
         read_google(release)

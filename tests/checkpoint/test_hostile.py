@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint import hostile
-from oracles import folders
+
+from tests.support import folders
+from tests.support import hostile_checkpoints as hostile
 
 pytestmark = pytest.mark.slow
 
@@ -58,15 +59,15 @@ def test_every_hostile_folder_opens_harmlessly_or_is_refused_in_words(watched) -
 
 def test_the_watcher_would_have_seen_it(tmp_path: Path) -> None:
     script = (
-        "import sys, json; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from checkpoint import hostile\n"
+        "import sys, json; from pathlib import Path; from tests.support import hostile_checkpoints as hostile\n"
         "import bertkit.predictor as p\n"
         "class Bad:\n"
-        "    def embed(self, texts): (Path(sys.argv[2]) / 'x').write_text('x'); import colorsys; exec('1'); "
+        "    def embed(self, texts): (Path(sys.argv[1]) / 'x').write_text('x'); import colorsys; exec('1'); "
         "__import__('pickle').loads(b'cos\\nmkdir\\n.')\n"
         "p.Predictor.load = staticmethod(lambda *a: Bad())\n"
-        "print(json.dumps(hostile.watch([Path(sys.argv[2])])))\n"
+        "print(json.dumps(hostile.watch([Path(sys.argv[1])])))\n"
     )
-    tests = str(Path(hostile.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", script, tests, str(tmp_path)], capture_output=True, text=True)
+    root = Path(hostile.__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=root, capture_output=True, text=True)
     seen = " ".join(json.loads(done.stdout)["seen"])
     assert all(event in seen for event in ("open", "compile", "exec", "pickle.find_class")), seen

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from oracles import folders
 
 from bertkit.checkpoint import locate as locating
 from bertkit.checkpoint.locate import locate
 from bertkit.errors import UserError
+from tests.support import folders
 
 
 @pytest.fixture

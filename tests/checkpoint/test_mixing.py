@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import folders
 from safetensors.torch import save_file
 
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
@@ -13,6 +12,7 @@ from bertkit.model.config import Config
 from bertkit.model.heads import Model
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.verbs import convert
+from tests.support import folders
 
 
 def test_two_models_alike_are_averaged_where_both_have_weights(tmp_path):

@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import folders
-from oracles.families import CONFIGS
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoTokenizer
 
@@ -21,6 +19,8 @@ from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.predictor import Predictor
 from bertkit.verbs import convert
+from tests.support import folders
+from tests.support.families import CONFIGS
 
 CASES = [(family, a.name) for family, table in FAMILIES.items() for a in table.architectures.values()]
 LABELS = ["ham", "spam", "謎 'quoted' \\ label"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from finetuning import toy
 
 import bertkit
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
@@ -18,6 +17,7 @@ from bertkit.data.rows import Windows
 from bertkit.errors import DamagedFile, UserError
 from bertkit.tasks.embed import Embed
 from bertkit.verbs import convert
+from tests.support import toy
 
 TEXTS = ["the old house in paris", "bread", "a letter from anna and peter with a book", ""]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import runpy
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +15,10 @@ from hypothesis import strategies as st
 from bertkit.checkpoint.crc32c import crc32c, masked_crc32c
 from bertkit.checkpoint.tensor_bundle import is_bundle_index, read_bundle
 from bertkit.errors import DamagedFile, UserError
+from tests.support import make_google
+from tests.support.bundle_writer import BFloat16, entry_message, field, plain_crc32c, write_bundle, write_table
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-writer = runpy.run_path(str(FIXTURES / "bundle_writer.py"))
-write_bundle, write_table = writer["write_bundle"], writer["write_table"]
-entry_message, field, plain_crc32c = writer["entry_message"], writer["field"], writer["plain_crc32c"]
 HEADER = field(1, 1)
 BERT = FIXTURES / "google" / "bert" / "bert_model.ckpt"
 
@@ -103,7 +101,7 @@ def test_names_and_shapes_are_known_before_any_number_is_read(tmp_path: Path) ->
 
 
 def test_bfloat16_is_read_as_the_float32_it_stands_for(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "m", {"b": np.array([1.0, -0.5, 3.25], dtype=np.float32).view(writer["BFloat16"])})
+    write_bundle(tmp_path / "m", {"b": np.array([1.0, -0.5, 3.25], dtype=np.float32).view(BFloat16)})
     bundle = read_bundle(tmp_path / "m")
     assert bundle.dtype("b") == "bfloat16"
     assert bundle["b"].dtype == np.float32 and bundle["b"].tolist() == [1.0, -0.5, 3.25]
@@ -268,7 +266,7 @@ def test_entries_encoded_by_googles_protocol_buffers_are_understood(tmp_path: Pa
 
 
 def test_the_shipped_checkpoints_are_what_the_script_writes(tmp_path: Path) -> None:
-    runpy.run_path(str(FIXTURES / "make_google.py"))["make"](tmp_path)
+    make_google.make(tmp_path)
     shipped = {path.relative_to(FIXTURES / "google"): path.read_bytes() for path in (FIXTURES / "google").rglob("*.*")}
     written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")}
     assert shipped == written

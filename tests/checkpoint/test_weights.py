@@ -13,12 +13,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracles import folders
 from safetensors.torch import save_file
 
 from bertkit.checkpoint.folder import read_folder
 from bertkit.checkpoint.weights import clean, read_weights
 from bertkit.errors import DamagedFile, UserError
+from tests.support import folders
 
 
 @pytest.fixture(scope="module")

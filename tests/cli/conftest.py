@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journeys.running import CommandLine
-from oracles import folders
+
+from tests.support import folders
+from tests.support.command_line import CommandLine
 
 
 @pytest.fixture

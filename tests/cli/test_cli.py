@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.files import written
-from journeys.running import CommandLine
 
 import bertkit
 from bertkit.verbs import VERBS
+from tests.support.bad_files import written
+from tests.support.command_line import CommandLine
 
 HELP = """
 import contextlib, io, json, sys

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.files import copied, latin, torn, torn_google, written
-from journeys.running import CommandLine
+
+from tests.support.bad_files import copied, latin, torn, torn_google, written
+from tests.support.command_line import CommandLine
 
 MISTAKES = {  # name → (words, what must be told)
     "missing file": (lambda m, d: ["embed", m, d / "none.csv"], r"none\.csv"),

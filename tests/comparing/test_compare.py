@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from finetuning.toy import alike, make_model, messages, numbers, pairs, sentences
 
 import bertkit
 from bertkit.ancestors.bag_of_words import TfIdf
@@ -25,6 +24,7 @@ from bertkit.comparing.settings import CompareSettings
 from bertkit.errors import Stopped, UserError
 from bertkit.tasks import make
 from bertkit.verbs import evaluate, predict
+from tests.support.toy import alike, make_model, messages, numbers, pairs, sentences
 
 CHEAP = "majority,bayes,tfidf,ngram,averaged,word2vec,glove"
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from finetuning.toy import Runs
 
 from bertkit.compress import measure
+from tests.support.toy import Runs
 
 
 @pytest.fixture(scope="session")

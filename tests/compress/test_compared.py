@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from finetuning import toy
 
 from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.verbs import export, prune, quantize
+from tests.support import toy
 
 
 @pytest.mark.parametrize(

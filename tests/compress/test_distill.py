@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finetuning import toy
 
 from bertkit.compress.distill import distill
 from bertkit.compress.layers import chosen, with_layers
@@ -24,6 +23,7 @@ from bertkit.model.config import Config
 from bertkit.model.heads import Model
 from bertkit.objectives.distill import soft_labels, soft_several
 from bertkit.predictor import Predictor
+from tests.support import toy
 
 SMALL = toy.SMALL | {"steps": 60}
 

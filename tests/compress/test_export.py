@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from finetuning import toy
-from oracles import folders
 
 from bertkit.compress import export as module
 from bertkit.compress.export import export
@@ -21,6 +19,7 @@ from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.predictor import Predictor
 from bertkit.verbs import export as verb
+from tests.support import folders, toy
 
 TEXTS = ["the cat sat on the mat", "paris", "the old river bank of london is green and new", "a dog ran"]
 

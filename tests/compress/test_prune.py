@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from finetuning import toy
-from oracles import folders
 
 from bertkit.compress.prune import activity, fewer_neurons
 from bertkit.compress.settings import PruneSettings
@@ -17,6 +15,7 @@ from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.predictor import Predictor
 from bertkit.verbs import prune as verb
+from tests.support import folders, toy
 
 STEMS = {
     "bert": "Bert", "roberta": "Roberta", "albert": "Albert", "electra": "Electra", "distilbert": "DistilBert",

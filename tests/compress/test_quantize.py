@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from finetuning import toy
 from hypothesis import given
-from oracles import folders
 
 import bertkit
 from bertkit import machine
@@ -25,6 +23,7 @@ from bertkit.model.int8 import Int8Linear, from_int8, to_int8
 from bertkit.model.layers import Linear
 from bertkit.predictor import Predictor
 from bertkit.verbs import quantize as verb
+from tests.support import folders, toy
 
 
 def go(model: Path | str, out: Path, **changes) -> dict:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from finetuning import toy
 
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.compress.settings import PruneSettings, QuantizeSettings
 from bertkit.config import build
 from bertkit.predictor import Predictor
 from bertkit.verbs import convert, prune, quantize
+from tests.support import toy
 
 ABOUT = {
     "task": "classify", "labels": ["ham", "spam"], "windows": {"limit": 64, "on_long": "window", "overlap": 8},

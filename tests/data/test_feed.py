@@ -6,7 +6,6 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pytest
-import synthetic
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from bertkit.data.feed import Ahead, PretrainingFeed, phases
 from bertkit.data.settings import MaskSettings
 from bertkit.data.store import Store
 from bertkit.errors import UserError
+from tests.support import synthetic
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
-from prepared_texts import CHINESE, ENGLISH, MIXED, contents, made_up, plainly, read_back, small_tokenizers, written
 
 from bertkit.data.prepare_chunk import arrays_of, sentences_of, suspicious_lines
 from bertkit.data.prepare_digests import Digests, digest_of
@@ -21,6 +20,17 @@ from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import is_cjk, segment
 from bertkit.verbs import prepare as verb
+from tests.support.prepared_texts import (
+    CHINESE,
+    ENGLISH,
+    MIXED,
+    contents,
+    made_up,
+    plainly,
+    read_back,
+    small_tokenizers,
+    written,
+)
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 documents = st.lists(

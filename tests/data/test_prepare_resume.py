@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from prepared_texts import CHINESE, ENGLISH, contents, made_up, plainly, read_back, small_tokenizers, written
 
 from bertkit import telling
 from bertkit.data import preparing
@@ -18,6 +17,16 @@ from bertkit.data.prepare_files import Making
 from bertkit.data.preparing import prepare
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
+from tests.support.prepared_texts import (
+    CHINESE,
+    ENGLISH,
+    contents,
+    made_up,
+    plainly,
+    read_back,
+    small_tokenizers,
+    written,
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from finetuning import toy
 
 from bertkit.errors import UserError
 from bertkit.finetuning.run import Finetuning
 from bertkit.finetuning.settings import FinetuneSettings
+from tests.support import toy
 
 EXACT = {"dropout": 0.0, "precision": "fp32", "threads": 1}
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from finetuning import toy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from bertkit.data.examples import TextRow
 from bertkit.errors import UserError
 from bertkit.finetuning.data import fold_of, held_out, names_of
 from bertkit.tasks.task import learnt_labels
+from tests.support import toy
 
 FEW = {"steps": 2}
 

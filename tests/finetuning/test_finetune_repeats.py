@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from finetuning import toy
 
 import bertkit
 from bertkit.config import build, read_toml
@@ -16,6 +15,7 @@ from bertkit.finetuning import repeat
 from bertkit.finetuning.data import read_split, task_of
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.train.metrics_log import read_metrics
+from tests.support import toy
 
 
 def settings_of(folder) -> FinetuneSettings:

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from finetuning import toy
 
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
@@ -17,6 +16,7 @@ from bertkit.finetuning import run as module
 from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.train.running import RunFolder
 from bertkit.train.training import Training
+from tests.support import toy
 
 STEPS = 6
 SMALL = toy.SMALL | {"steps": STEPS, "batch": 8, "evals": 3, "dropout": 0.1, "micro_tokens": 80}

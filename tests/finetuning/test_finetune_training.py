@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finetuning import toy
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
@@ -24,6 +23,7 @@ from bertkit.tasks import make
 from bertkit.tasks.feed import SupervisedFeed
 from bertkit.train.metrics_log import read_metrics
 from bertkit.train.optimizer import make_optimizers, set_rate
+from tests.support import toy
 
 
 def noisy(number: int, seed: int, share: float = 0.25) -> list[dict]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from finetuning.toy import SMALL, make_model, messages, numbers, pairs, write
 
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.errors import UserError
@@ -14,6 +13,7 @@ from bertkit.model.config import Config
 from bertkit.model.heads import Model
 from bertkit.objectives.supervised import Supervised
 from bertkit.predictor import Predictor
+from tests.support.toy import SMALL, make_model, messages, numbers, pairs, write
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finetuning import toy
 
 import bertkit
 from bertkit.errors import UserError
 from bertkit.verbs import evaluate, predict
+from tests.support import toy
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from journeys.running import CommandLine
-from oracles import folders
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
+from tests.support import folders
+from tests.support.command_line import CommandLine
 
 GOOGLE = Path(__file__).parents[1] / "fixtures" / "google"
 TEXTS = ["the cat sat on the mat", "a dog, running", "北京 is old", 'the money in the bank "quoted"', "ran"]

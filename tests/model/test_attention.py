@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from model.small import FAMILIES, config, model_of, rows
-from oracles.families import CONFIGS, random_model
-from oracles.test_parity import load, padded
 
 from bertkit.data.batch import pack
 from bertkit.model.attention import mask, soften
+from tests.support.families import CONFIGS, load, padded, random_model
+from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
 BARE = {
     "bert": "BertModel", "roberta": "RobertaModel", "albert": "AlbertModel", "electra": "ElectraModel",

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from model.small import FAMILIES, config, model_of, rows
 
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.model.config import Config
 from bertkit.model.heads import HEADS, Model
 from bertkit.model.layers import Chance, Dropout, Norm
+from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
 BIG = torch.Size((400, 1000))
 

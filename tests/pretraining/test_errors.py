@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import synthetic
 import torch
 
 from bertkit import config
@@ -21,6 +20,7 @@ from bertkit.train.saving import newest_generation
 from bertkit.train.training import NotFinite
 from bertkit.verbs import prepare
 from bertkit.verbs.pretrain import resolve
+from tests.support import synthetic
 
 
 def prepared(folder: Path, text: str, tokenizer: Path) -> Path:

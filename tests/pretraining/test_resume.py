@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bertkit.errors import Stopped, UserError
-from bertkit.pretraining.run import _Run, pretrain
+from bertkit.pretraining.run import pretrain
 from bertkit.train.metrics_log import read_metrics
 from bertkit.train.saving import newest_generation
+from tests.support.interrupted import fingerprint, stop_after
 
 PRESETS = ("bert-tiny", "roberta-mini", "albert-mini", "electra-mini", "modern-tiny", "gpt-mini")
-
-
-def fingerprint(out: Path) -> dict[str, str]:
-    """Hashes of everything a resumed run must reproduce."""
-    newest = newest_generation(out / "checkpoints")
-    files = {path.name: path for path in newest.path.glob("*.safetensors")}
-    files |= {"metrics": out / "metrics.jsonl", "model": out / "model.safetensors"}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
-
-
-def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the run receive SIGTERM while it computes this step."""
-    log = _Run._log
-
-    def hear(self, done):
-        log(self, done)
-        if done.step + 1 == step:
-            self.signals._hear(signal.SIGTERM, None)
-
-    monkeypatch.setattr(_Run, "_log", hear)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

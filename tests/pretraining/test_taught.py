@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from finetuning.toy import make_model
-from pretraining.test_resume import fingerprint, stop_after
-from synthetic import SUBJECTS
-from tasks.test_embed_taught import likeness
 
 import bertkit
 from bertkit import teacher as teachers
 from bertkit.errors import Stopped, UserError
 from bertkit.pretraining.run import pretrain
 from bertkit.train.metrics_log import read_metrics
+from tests.support.interrupted import fingerprint, stop_after
+from tests.support.synthetic import SUBJECTS
+from tests.support.toy import likeness, make_model
 
 TEXTS = [f"{one} {two}" for one in SUBJECTS for two in SUBJECTS]
 

@@ -8,16 +8,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hostile import HOSTILE, RUN, Reader, with_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up import comparison_result, finetuning_result, pretraining_run
 
 from bertkit.report import plots
 from bertkit.report.comparing import comparison_report
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.page import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
+from tests.support.hostile_reports import HOSTILE, RUN, Reader, with_texts
+from tests.support.made_up_results import comparison_result, finetuning_result, pretraining_run
 
 ELEMENTS = set(
     re.findall(

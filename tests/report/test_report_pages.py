@@ -8,8 +8,6 @@ from string import Formatter
 
 import numpy as np
 import pytest
-from hostile import Reader
-from made_up import LABELS, comparison_result, finetuning_result, pretraining_run
 
 from bertkit.errors import UserError
 from bertkit.report.comparing import comparison_report
@@ -20,6 +18,8 @@ from bertkit.report.pretraining import pretraining_report
 from bertkit.report.verdict import verdict
 from bertkit.report.words import NAMES, WORDS, name_of, words
 from bertkit.report.writing import duration, large, percent, plain, shorten
+from tests.support.hostile_reports import Reader
+from tests.support.made_up_results import LABELS, comparison_result, finetuning_result, pretraining_run
 
 
 def fields(text: str) -> set[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finetuning.toy import SMALL, make_model
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -26,6 +25,7 @@ from bertkit.searching.by_words import LENGTH, SATURATION, WordTable
 from bertkit.searching.index import Index, best_of, fingerprint, fused
 from bertkit.searching.passages import cut
 from bertkit.verbs import ask, index, search
+from tests.support.toy import SMALL, make_model
 
 DOCUMENTS = [
     "The garden was green. It had a wall of old stone. Nobody came there in winter.",

@@ -7,12 +7,12 @@ import pytest
 pytest.importorskip("fastapi", reason="the server's extra is not installed")
 
 from fastapi.testclient import TestClient
-from server import small_models
 
 from bertkit.server.app import make_app
 from bertkit.server.desk import Desk
 from bertkit.server.guard import LOCAL
 from bertkit.server.served import Shelf
+from tests.support import small_models
 
 
 @pytest.fixture(scope="session")

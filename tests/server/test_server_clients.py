@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from server.running_server import Running
 
 from bertkit.server.desk import Desk
+from tests.support.running_server import Running
 
 TEXTS = ["the house in the garden", "a letter"]
 

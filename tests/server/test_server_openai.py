@@ -7,7 +7,8 @@ import json
 
 import numpy as np
 import pytest
-from server.small_models import LONG
+
+from tests.support.small_models import LONG
 
 TEXTS = ["the house in the garden", "a letter"]
 

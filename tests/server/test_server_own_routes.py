@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from finetuning import toy
-from server.small_models import LONG
+
+from tests.support import toy
+from tests.support.small_models import LONG
 
 MASKED = ["the [MASK] in the garden", "[MASK] and [MASK] of bread", "a [MASK]"]
 CHOICES = {"text": "the letter", "choices": ["in the garden", "of bread", "the"]}

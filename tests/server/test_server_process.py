@@ -19,9 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finetuning import toy
-from journeys.running import CommandLine
-from server.running_server import Running, ask
 
 from bertkit import telling
 from bertkit.errors import UserError
@@ -30,6 +27,9 @@ from bertkit.server.desk import Desk
 from bertkit.server.limits import Limits
 from bertkit.server.served import names_of
 from bertkit.verbs import serve
+from tests.support import toy
+from tests.support.command_line import CommandLine
+from tests.support.running_server import Running, ask
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import re
 
 import numpy as np
 import pytest
-from server import small_models
-from server.small_models import LIMIT, LONG
 
 from bertkit.predictor import Predictor
 from bertkit.server.limits import Limits
 from bertkit.server.served import Served
+from tests.support import small_models
+from tests.support.small_models import LIMIT, LONG
 
 TEXTS = ["the house in the garden", "a letter", "", "people on the street with bread and water"]
 

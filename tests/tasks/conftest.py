@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from finetuning.toy import Runs
+
+from tests.support.toy import Runs
 
 
 @pytest.fixture(scope="session")

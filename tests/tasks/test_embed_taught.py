@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from finetuning.toy import SMALL, make_model
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
@@ -18,6 +17,7 @@ from bertkit.errors import UserError
 from bertkit.tasks.embed import SCALE
 from bertkit.tasks.embed_taught import Taught
 from bertkit.tasks.task import Reading
+from tests.support.toy import SMALL, likeness, make_model
 
 NAMES = ("house", "train", "bread", "garden", "school", "table")
 
@@ -100,13 +100,6 @@ def test_a_student_comes_to_see_what_its_teacher_sees(tmp_path):
     assert run.result["headline"] == "spearman"
     assert run.result["metrics"]["spearman"] > 0.8
     assert bertkit.load(tmp_path / "run").task.name == "embed"
-
-
-def likeness(model, texts: list[str]) -> np.ndarray:
-    """The cosines of all pairs of texts."""
-    vectors = np.asarray(model.embed(texts))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors @ vectors.T)[np.triu_indices(len(texts), 1)]
 
 
 def test_too_few_held_out_texts_are_told_before_anything_is_learnt(tmp_path):

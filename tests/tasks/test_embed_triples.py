@@ -7,13 +7,13 @@ import csv
 import pytest
 import torch
 import torch.nn.functional as F
-from finetuning.toy import make_model
 
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.rows import Windows
 from bertkit.tasks import make
 from bertkit.tasks.embed import SCALE
 from bertkit.tasks.task import Reading
+from tests.support.toy import make_model
 
 ROWS = [
     ("the old house", "a house that is old", "a new train"),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from finetuning import toy
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
@@ -16,6 +15,7 @@ from bertkit.data.examples import Question
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, make
 from bertkit.tasks.task import learnt_labels
+from tests.support import toy
 
 KEYS = {
     "classify": {"label", "score", "scores", "tokens", "cut"},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from finetuning import toy
 
 from bertkit.errors import UserError
+from tests.support import toy
 
 LONG = 3000
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finetuning import toy
 
 from bertkit import samples
 from bertkit.data.rows import Windows
@@ -18,6 +17,7 @@ from bertkit.tasks.tag import words_of
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
+from tests.support import toy
 
 CONTEXT = "the letter of anna lay on the kitchen table"
 

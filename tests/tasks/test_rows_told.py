@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finetuning import toy
 
 from bertkit import samples
 from bertkit.checkpoint.folder import Folder, write_folder
@@ -23,6 +22,7 @@ from bertkit.tasks.task import Reading
 from bertkit.text.boundary import by_line
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.verbs import predict
+from tests.support import toy
 
 LONG = " ".join(toy.FILLER * 4)
 KINDS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {  # task → heads, bertkit.json

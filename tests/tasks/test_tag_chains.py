@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from finetuning import toy
 from safetensors.torch import load_file
 
 import bertkit
@@ -23,6 +22,7 @@ from bertkit.model.crf import Crf
 from bertkit.tasks.feed import SupervisedFeed
 from bertkit.tasks.tag import Tag, words_of
 from bertkit.tasks.task import Reading
+from tests.support import toy
 
 VALID = r"(O |B-PER |B-LOC (I-LOC )*)*"
 

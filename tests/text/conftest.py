@@ -1,7 +1,7 @@
 import pytest
-from written_lines import written_lines
 
 from bertkit.text.vocabulary import VocabularySettings, learn
+from tests.support.written_lines import written_lines
 
 KINDS = ("wordpiece", "bpe", "unigram")
 

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_lines import VOCABS, written_lines
 
 from bertkit.errors import UserError
 from bertkit.text.boundary import told
 from bertkit.text.tokenizer import Tokenizer
+from tests.support.written_lines import VOCABS, written_lines
 
 any_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
 

@@ -4,11 +4,11 @@ import json
 import random
 
 import pytest
-from written_lines import ENGLISH, VOCABS, written_lines
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.text import spiece
 from bertkit.text.tokenizer import Tokenizer
+from tests.support.written_lines import ENGLISH, VOCABS, written_lines
 
 SMALL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "mill", "##s", "é", "e", "公", "园", "公园"]
 needs_vocabs = pytest.mark.skipif(

@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_lines import ENGLISH, written_lines
 
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
+from tests.support.written_lines import ENGLISH, written_lines
 
 CLASSES = {"wordpiece": "BertTokenizer", "bpe": "RobertaTokenizer", "unigram": "AlbertTokenizer"}
 

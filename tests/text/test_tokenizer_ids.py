@@ -3,11 +3,11 @@
 import unicodedata
 
 import pytest
-from plain_bert import plain_ids
-from written_lines import ENGLISH, VOCABS, corpus_lines, written_lines
 
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
+from tests.support.plain_bert import plain_ids
+from tests.support.written_lines import ENGLISH, VOCABS, corpus_lines, written_lines
 
 needs_vocabs = pytest.mark.skipif(
     not VOCABS.is_dir(), reason="the shared data with the official vocabularies is absent"

@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
-from written_lines import CHINESE, ENGLISH, written_lines
 
 from bertkit.errors import UserError
 from bertkit.text.characters import survey
 from bertkit.text.vocabulary import VocabularySettings, learn, report
+from tests.support.written_lines import CHINESE, ENGLISH, written_lines
 
 LINES = written_lines(400)
 

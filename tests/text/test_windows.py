@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_lines import ENGLISH, written_lines
 
 from bertkit.errors import UserError
 from bertkit.text.encoding import Encoding
 from bertkit.text.windows import truncated, windows_of
+from tests.support.written_lines import ENGLISH, written_lines
 
 
 def single(tokens: int) -> Encoding:

@@ -5,9 +5,9 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_lines import written_lines
 
 from bertkit.text.words import is_cjk, segment, split_sentences
+from tests.support.written_lines import written_lines
 
 pieces = st.sampled_from(
     [*".!?…。！？；\"'”’）)]\n3aB好,\u2028\x85\x1c", "\n\n", "Mr", "e.g", "U.S", "3.14", "I", "The", " ", " ", " "]

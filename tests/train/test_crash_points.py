@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from train.save_routines import ROUTINES, fault_at, in_child, save, write_model
 
 from bertkit.errors import UserError
 from bertkit.train import durable
 from bertkit.train.saving import newest_generation, save_generation, write_folder
+from tests.support.save_routines import ROUTINES, fault_at, in_child, save, write_model
 
-TESTS = str(Path(__file__).resolve().parents[1])
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -101,15 +101,15 @@ def test_the_crash_points_are_all_the_changing_system_calls_that_strace_sees(dis
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
     script = (
-        "import sys, json; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-        "from train import save_routines as t\n"
-        "folder = Path(sys.argv[2]) / 'saves'; folder.mkdir()\n"
+        "import sys, json; from pathlib import Path\n"
+        "from tests.support import save_routines as t\n"
+        "folder = Path(sys.argv[1]) / 'saves'; folder.mkdir()\n"
         "with t.fault_at(0, None) as seen:\n    for step in range(4): t.save(folder, step)\n"
         "print(json.dumps(seen))"
     )
     trace = "trace=mkdir,mkdirat,write,pwrite64,writev,fsync,fdatasync,/rename,/unlink,rmdir,/truncate,openat"
     command = ["strace", "-f", "-y", "-o", str(disk / "trace"), "-e", trace, sys.executable, "-c", script]
-    done = subprocess.run([*command, TESTS, str(disk)], capture_output=True, text=True)
+    done = subprocess.run([*command, str(disk)], cwd=ROOT, capture_output=True, text=True)
     if "ptrace" in done.stderr:
         pytest.skip("this machine does not allow tracing")
     ours = json.loads(done.stdout)
@@ -149,12 +149,12 @@ def test_a_limit_on_the_size_of_files_is_explained_and_the_checkpoint_before_sta
 
 
 FULL_DISK = """
-import sys; sys.path.insert(0, sys.argv[1])
+import sys
 import pytest, torch
-from train import save_routines as t
+from tests.support import save_routines as t
 from bertkit.errors import UserError
 from pathlib import Path
-disk = Path(sys.argv[2])
+disk = Path(sys.argv[1])
 t.save(disk, 1)
 big = {"model": {"w": torch.zeros(300_000)}}
 def refused(pattern, work):
@@ -178,6 +178,6 @@ def test_a_disk_that_is_really_full_is_explained_and_works_again_afterwards(tmp_
     mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"', str(tmp_path)]
     if not shutil.which("unshare") or subprocess.run([*mount, "true"], capture_output=True).returncode:
         pytest.skip("this machine does not allow a file system of one's own")
-    python = [sys.executable, "-c", FULL_DISK, TESTS, str(tmp_path)]
-    done = subprocess.run([*mount, *python], capture_output=True, text=True)
+    python = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run([*mount, *python], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "done\n", done.stderr

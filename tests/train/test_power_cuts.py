@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from train.save_routines import CHANGING, ROUTINES, opened_model, save, start_model, write_again
 
 from bertkit.errors import DamagedFile
 from bertkit.train import durable
 from bertkit.train.saving import newest_generation, write_folder
+from tests.support.save_routines import CHANGING, ROUTINES, opened_model, save, start_model, write_again
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import synthetic
 import torch
-from losses import STEPS, Distance, Numbers, gradients, training
 
 from bertkit.model.config import Config
 from bertkit.model.heads import Model
@@ -18,6 +16,8 @@ from bertkit.train.schedule import rate
 from bertkit.train.settings import LoopSettings
 from bertkit.train.training import NotFinite, Training
 from bertkit.train.world import World
+from tests.support import synthetic
+from tests.support.losses import STEPS, Distance, Numbers, gradients, training
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ import socket
 from pathlib import Path
 
 import pytest
-import synthetic
 import torch
 import torch.multiprocessing as mp
-from losses import gradients, training
 
 from bertkit.train import world as worlds
 from bertkit.train.world import World
+from tests.support import synthetic
+from tests.support.losses import gradients, training
 
 
 def work(rank: int, port: int, store: str, out: str) -> None:

@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from oracles.families import CONFIGS
 
 from bertkit.checkpoint.translate import config_from
 from bertkit.model.config import Config
 from bertkit.model.heads import Model
+from tests.support.families import CONFIGS
 
 FAMILIES = tuple(CONFIGS)
 

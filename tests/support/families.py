@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 import transformers as hf
 
+from bertkit.checkpoint.families import FAMILIES
+from bertkit.checkpoint.translate import config_from, tensors_from
+from bertkit.model.heads import HEADS, Model
+
 SMALL = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
 
 CONFIGS = {
@@ -35,3 +39,23 @@ def random_model(family: str, architecture: str, labels: int = 3) -> torch.nn.Mo
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
     return model
+
+
+def padded(ids: list[list[int]], pad: int) -> dict[str, torch.Tensor]:
+    width = max(len(row) for row in ids)
+    return {
+        "input_ids": torch.tensor([row + [pad] * (width - len(row)) for row in ids]),
+        "attention_mask": torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in ids]),
+    }
+
+
+def load(theirs, family: str, heads: tuple[str, ...], name: str) -> Model:
+    raw = theirs.config.to_dict()
+    config = config_from(raw, "config.json")
+    architecture = FAMILIES[family].architectures[frozenset(heads)]
+    counts = {kind: HEADS[kind].outputs or 3 for kind in heads}
+    ours = Model(config, counts, summary=architecture.summary is not None).eval()
+    state, missing, _ = tensors_from(theirs.state_dict(), ours, FAMILIES[family], architecture, name)
+    assert not missing
+    ours.load_state_dict(state)
+    return ours

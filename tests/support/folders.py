@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 import transformers as hf
-from oracles.families import CONFIGS, random_model
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from tests.support.families import CONFIGS, random_model
 
 WORDS = (
     "the a of in is paris france capital city london england bank river money house tree green red old new "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from finetuning import toy
 
 from bertkit import samples
 from bertkit.checkpoint.folder import Folder
@@ -14,6 +13,7 @@ from bertkit.model.heads import Model
 from bertkit.predictor import Predictor
 from bertkit.server.served import Served, Shelf
 from bertkit.text.vocabulary import VocabularySettings, learn
+from tests.support import toy
 
 LIMIT = 64  # tokens a model sees
 LONG = " ".join(toy.FILLER * 4)  # more than that

@@ -216,3 +216,10 @@ class Runs:
         import bertkit
 
         return bertkit.finetune(task, model=str(self.model), out=self.folder / out, **SMALL | settings)
+
+
+def likeness(model, texts: list[str]) -> np.ndarray:
+    """The cosines of all pairs of texts."""
+    vectors = np.asarray(model.embed(texts))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors @ vectors.T)[np.triu_indices(len(texts), 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from oracles import folders
+from tests.support import folders
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "google" / "bert"
 

@@ -1,0 +1,1 @@
+"""The tests, as a package: shared helpers are imported from `tests.support`."""

@@ -1,0 +1,1 @@
+"""What several tests share: small models, made-up data, readers and writers of files."""

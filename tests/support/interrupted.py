@@ -1,0 +1,32 @@
+"""A run that is stopped at a step, and what it leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from pathlib import Path
+
+import pytest
+
+from bertkit.pretraining.run import _Run
+from bertkit.train.saving import newest_generation
+
+
+def fingerprint(out: Path) -> dict[str, str]:
+    """Hashes of everything a resumed run must reproduce."""
+    newest = newest_generation(out / "checkpoints")
+    files = {path.name: path for path in newest.path.glob("*.safetensors")}
+    files |= {"metrics": out / "metrics.jsonl", "model": out / "model.safetensors"}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+
+
+def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the run receive SIGTERM while it computes this step."""
+    log = _Run._log
+
+    def hear(self, done):
+        log(self, done)
+        if done.step + 1 == step:
+            self.signals._hear(signal.SIGTERM, None)
+
+    monkeypatch.setattr(_Run, "_log", hear)

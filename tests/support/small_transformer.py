@@ -1,0 +1,35 @@
+"""A small encoder-decoder Transformer, and what its decoder makes of a batch of pairs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bertkit.ancestors.seq2seq import Transformer
+from bertkit.ancestors.seq2seq_data import Pair, collate
+from bertkit.ancestors.seq2seq_settings import Shape
+
+VOCABULARY = 30
+
+
+def shape(**numbers) -> Shape:
+    made = {"vocabulary": VOCABULARY, "width": 16, "depth": 2, "heads": 4, "inner": 24, "max_tokens": 12, "eps": 1e-5}
+    return Shape(**made | numbers)
+
+
+def transformer(**numbers) -> Transformer:
+    torch.manual_seed(3)
+    model = Transformer(shape(**numbers))
+    model.initialise()
+    with torch.no_grad():
+        for weight in model.parameters():  # biases and norms that would show if they were mistaken for one another
+            if weight.dim() == 1:
+                weight.add_(torch.randn_like(weight) * 0.3)
+    return model.eval()
+
+
+def outputs(model: Transformer, pairs: list[Pair], multiple: int = 1) -> list[Tensor]:
+    """What the decoder makes of each target, in the order of the pairs."""
+    batch = collate(pairs, multiple)
+    with torch.no_grad():
+        return batch.target.split(model(batch))
