@@ -61,7 +61,7 @@ Steps = Callable[[int], Turn]
 
 def make_store(folder: Path, vocabulary: int, documents: int) -> None:
     """A store of made-up text, and the vocabulary of exactly so many pieces that it is cut with."""
-    from bertkit.data.preparing import prepare
+    from bertkit.data.prepare.run import prepare
     from bertkit.text.tokenizer import Tokenizer
 
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
@@ -82,14 +82,14 @@ def open_bertkit(case: Case, folder: Path, threads: int, precision: str) -> Step
 
     from bertkit import machine
     from bertkit.data.feed import PretrainingFeed, phases
-    from bertkit.data.settings import MaskSettings
     from bertkit.data.store import Store
-    from bertkit.model.config import Config
     from bertkit.model.heads import Model
-    from bertkit.model.prepare import choose
+    from bertkit.model.inference import choose
     from bertkit.objectives.masked import Masked
-    from bertkit.train.settings import LoopSettings
-    from bertkit.train.training import Training
+    from bertkit.settings.model import Config
+    from bertkit.settings.settings import MaskSettings
+    from bertkit.settings.training import LoopSettings
+    from bertkit.training.loop import Training
 
     machine.set_up(threads)
     torch.manual_seed(0)

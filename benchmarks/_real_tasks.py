@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.tasks import make
-from bertkit.tasks.task import Reading
+from bertkit.tasks.base import Reading
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

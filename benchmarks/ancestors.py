@@ -70,7 +70,7 @@ def cut(place: Path, megabytes: int) -> tuple[Path, Path]:
 def left_to_right(kind: str, place: Path, steps: int, threads: int) -> dict[str, Any]:
     """Learn a language model over pieces, unless it is there."""
     from bertkit import config
-    from bertkit.verbs import learn, pretrain
+    from bertkit.commands import learn, pretrain
 
     out = place / kind
     if kind == "gpt":
@@ -82,7 +82,7 @@ def left_to_right(kind: str, place: Path, steps: int, threads: int) -> dict[str,
 
 def measure(kind: str, folder: Path, held: Path, pairs: int) -> dict[str, float]:
     """Bits per byte and BLiMP."""
-    from bertkit.verbs import evaluate
+    from bertkit.commands import evaluate
 
     def score(task: str, file: Path, most: int) -> dict[str, Any]:
         found: dict[str, Any] = evaluate.run(
@@ -99,7 +99,7 @@ def measure(kind: str, folder: Path, held: Path, pairs: int) -> dict[str, float]
 
 def vectors(name: str, place: Path, train: Path, passes: int, threads: int) -> dict[str, float]:
     """Learn word vectors unless they are there; analogies and similarities."""
-    from bertkit.verbs import evaluate, learn
+    from bertkit.commands import evaluate, learn
 
     kind, architecture, loss = VECTORS[name]
     out = place / name.replace(" ", "-").lower()
@@ -139,7 +139,7 @@ def main() -> None:
             )  # fmt: skip
 
     with only_the_document() as out, tempfile.TemporaryDirectory() as temporary:
-        from bertkit.verbs import learn, prepare, tokenizer
+        from bertkit.commands import learn, prepare, tokenizer
 
         place = mine.place or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)

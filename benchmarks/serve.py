@@ -85,9 +85,9 @@ def start(app: Any) -> int:
 def bertkit(folder: Path, threads: int, precision: str = "auto", **limits: Any) -> int:
     from bertkit import machine as own
     from bertkit.server.app import make_app
-    from bertkit.server.desk import Desk
     from bertkit.server.limits import Limits
-    from bertkit.server.served import load
+    from bertkit.server.models import load
+    from bertkit.server.service import Desk
 
     own.set_up(threads)
     return start(make_app(Desk(load([str(folder)], precision), Limits(**limits), threads=threads)))

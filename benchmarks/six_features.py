@@ -29,11 +29,11 @@ def main() -> None:
     if not DATA.is_dir():
         raise SystemExit("The real data sets are not beside this project (../shared/data).")
     from bertkit import machine as here
-    from bertkit.ancestors.six_features import six_features
-    from bertkit.finetuning.data import Split
-    from bertkit.finetuning.run import Finetuning
-    from bertkit.finetuning.settings import FinetuneSettings
-    from bertkit.predictor import Predictor
+    from bertkit.ancestors.features import six_features
+    from bertkit.inference.predictor import Predictor
+    from bertkit.runs.finetune.run import Finetuning
+    from bertkit.runs.finetune.split import Split
+    from bertkit.settings.finetune import FinetuneSettings
 
     size, judged, seeds, passes = FORMS[chosen.form]
     with only_the_document() as out:

@@ -55,9 +55,9 @@ def by_bertkit(
     name: str, model: str, train: list[Any], dev: list[Any], seed: int, passes: float, threads: int
 ) -> float:
     """`bertkit finetune` as it is, without choosing among passes."""
-    from bertkit.finetuning.data import Split
-    from bertkit.finetuning.run import Finetuning
-    from bertkit.finetuning.settings import FinetuneSettings
+    from bertkit.runs.finetune.run import Finetuning
+    from bertkit.runs.finetune.split import Split
+    from bertkit.settings.finetune import FinetuneSettings
 
     with tempfile.TemporaryDirectory() as out:
         settings = FinetuneSettings(

@@ -47,8 +47,8 @@ RATE = 0.025
 COUNTING = """
 import json, sys, tempfile
 from pathlib import Path
-from bertkit.ancestors.glove import GloveSettings, shuffled_pairs
-from bertkit.ancestors.vector_corpus import number
+from bertkit.ancestors.vectors.glove import GloveSettings, shuffled_pairs
+from bertkit.ancestors.vectors.vector_corpus import number
 def count(corpus, megabytes):
     with tempfile.TemporaryDirectory() as folder:
         paths = shuffled_pairs(corpus, GloveSettings(memory_mb=megabytes), Path(folder))
@@ -68,8 +68,8 @@ print(json.dumps({"peak": memory("VmHWM") - before, "pairs": pairs}))
 
 def read(megabytes: float) -> tuple[list[list[str]], str]:
     """Sentences, and what to call the text."""
-    from bertkit.ancestors.vector_corpus import words_of
-    from bertkit.data.open import open_text
+    from bertkit.ancestors.vectors.vector_corpus import words_of
+    from bertkit.files.open import open_text
 
     size, sentences = int(megabytes * 1e6), []
     known = CORPUS.exists()
@@ -98,14 +98,14 @@ def gensim_model(architecture: str, loss: str, threads: int, epochs: int) -> Any
 
 
 def settings(architecture: str, loss: str, threads: int, epochs: int, seed: int = 0) -> Any:
-    from bertkit.ancestors.word2vec import Word2VecSettings
+    from bertkit.ancestors.vectors.word2vec import Word2VecSettings
 
     return Word2VecSettings(architecture, loss, rate=RATE, threads=threads, epochs=epochs, seed=seed)
 
 
 def speed(sentences: list[list[str]], text: Path, rounds: int, threads: int, case: str) -> list[Row]:
-    from bertkit.ancestors.vector_corpus import number
-    from bertkit.ancestors.word2vec import train_corpus
+    from bertkit.ancestors.vectors.vector_corpus import number
+    from bertkit.ancestors.vectors.word2vec import train_corpus
 
     corpus, few = number(sentences, 5), number(sentences[:200], 1)
     rows: list[Row] = []
@@ -136,9 +136,9 @@ def speed(sentences: list[list[str]], text: Path, rounds: int, threads: int, cas
 
 def quality(sentences: list[list[str]], modes: int, epochs: int, seeds: int, threads: int, case: str) -> list[Row]:
     """What the vectors know after the same training; several seeds show how much is chance."""
-    from bertkit.ancestors.vector_tests import analogies, similarities
-    from bertkit.ancestors.vectors import WordVectors
-    from bertkit.ancestors.word2vec import train
+    from bertkit.ancestors.vectors.evaluate import analogies, similarities
+    from bertkit.ancestors.vectors.vectors import WordVectors
+    from bertkit.ancestors.vectors.word2vec import train
 
     def by_gensim(architecture: str, loss: str, seed: int) -> WordVectors:
         model = gensim_model(architecture, loss, threads, epochs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.predictor import Predictor
+    from bertkit.inference.predictor import Predictor
 
 __version__ = "0.1.0"
 
@@ -15,7 +15,7 @@ def load(name: str, precision: str = "auto", device: str = "auto") -> Predictor:
 
     A folder that `compare` or `learn` wrote opens too, with the methods its kind has.
     """
-    from bertkit.comparing.opening import open_model
+    from bertkit.loading import open_model
 
     opened: Predictor = open_model(name, precision, device)
     return opened
@@ -27,9 +27,9 @@ def finetune(task: str, **settings: Any) -> Predictor:
     Takes the options of the command line. Returns the finished model; `.result` holds scores and more.
     """
     from bertkit.config import build
-    from bertkit.finetuning.run import finetune as run
-    from bertkit.finetuning.settings import FinetuneSettings
-    from bertkit.predictor import Predictor
+    from bertkit.inference.predictor import Predictor
+    from bertkit.runs.finetune.run import finetune as run
+    from bertkit.settings.finetune import FinetuneSettings
 
     result = run(build(FinetuneSettings, {"task": task, **settings}, "bertkit.finetune"))
     predictor = Predictor.load(result["out"], settings.get("precision", "auto"), settings.get("device", "auto"))
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
 
     from bertkit.config import build
 
-    verb = import_module(f"bertkit.verbs.{name}")
+    verb = import_module(f"bertkit.commands.{name}")
 
     def call(**settings: Any) -> Any:
         table = verb.resolve(settings) if hasattr(verb, "resolve") else settings

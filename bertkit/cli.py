@@ -20,9 +20,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
-from bertkit import config, telling
+from bertkit import config, notify
+from bertkit.commands import VERBS
 from bertkit.errors import Stopped, UserError
-from bertkit.verbs import VERBS
 
 Item = TypeVar("Item")
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer typer carries inside itself
@@ -172,14 +172,14 @@ def _command(verb: str, module: ModuleType) -> Callable[..., None]:
 
 def main() -> None:
     """Run the command line and leave with the right code."""
-    telling.listen(Terminal())
+    notify.listen(Terminal())
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     # Only the verb that is asked for is imported in full; the others appear in the list of commands.
     for verb, about in VERBS.items():
         if verb == asked:
-            module = import_module(f"bertkit.verbs.{verb}")
+            module = import_module(f"bertkit.commands.{verb}")
             app.command(verb)(_command(verb, module))
         else:
             app.command(verb, help=about)(lambda: None)

@@ -26,7 +26,7 @@ from bertkit.checkpoint.locate import embedded, locate
 from bertkit.config import build
 from bertkit.data.examples import TextRow
 from bertkit.errors import Stopped
-from bertkit.predictor import Predictor
+from bertkit.inference.predictor import Predictor
 
 KEPT = (".json", ".txt", ".safetensors", ".model", ".md")  # the files of a model, not those of its run
 OURS = {"metrics.jsonl", "timing.jsonl", "result.json"}
@@ -119,9 +119,9 @@ class _FineTuned(_OverTexts):
         return texts, answers
 
     def _fit(self, task: str, rows: list[TextRow], labels: tuple[str, ...] = ()) -> Self:
-        from bertkit.finetuning.data import Split, held_out
-        from bertkit.finetuning.run import Finetuning
-        from bertkit.finetuning.settings import FinetuneSettings
+        from bertkit.runs.finetune.run import Finetuning
+        from bertkit.runs.finetune.split import Split, held_out
+        from bertkit.settings.finetune import FinetuneSettings
 
         values = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.get_params(deep=False).items()}
         values["model"] = str(values["model"])

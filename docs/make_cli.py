@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli import _is_nested
+from bertkit.commands import VERBS
 from bertkit.config import Common, hints
-from bertkit.verbs import VERBS
 
 HEAD = """# Command line
 
@@ -70,7 +70,7 @@ def table(shown: list[Field[Any]], kinds: dict[str, Any]) -> Iterator[str]:
 
 def chapter(verb: str) -> Iterator[str]:
     """One command."""
-    module = import_module(f"bertkit.verbs.{verb}")
+    module = import_module(f"bertkit.commands.{verb}")
     settings = module.Settings
     kinds, common = hints(settings), {f.name for f in fields(Common)}
     visible = [f for f in fields(settings) if "help" in f.metadata and not f.metadata["hidden"]]

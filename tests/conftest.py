@@ -43,8 +43,8 @@ class Notes(list):
 
 @pytest.fixture
 def notes(monkeypatch) -> Notes:
-    from bertkit import telling
+    from bertkit import notify
 
     heard = Notes()
-    monkeypatch.setattr(telling, "_listener", heard)
+    monkeypatch.setattr(notify, "_listener", heard)
     return heard

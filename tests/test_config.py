@@ -16,9 +16,9 @@ from bertkit import config
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.config import PRESETS, Common, build, merged, option, parse_set, preset, read_toml, to_plain, to_toml
 from bertkit.errors import UserError
-from bertkit.model.config import Config
 from bertkit.model.heads import Model
-from bertkit.pretraining.settings import PretrainSettings
+from bertkit.settings.model import Config
+from bertkit.settings.pretrain import PretrainSettings
 
 NAMES = sorted(path.stem for path in PRESETS.glob("*.toml"))
 
@@ -213,10 +213,10 @@ def numbers_of(settings: type) -> Iterator[tuple[type, Field]]:
 def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> None:
     from importlib import import_module
 
-    from bertkit.verbs import VERBS
+    from bertkit.commands import VERBS
 
     for verb in VERBS:
-        for settings, f in numbers_of(import_module(f"bertkit.verbs.{verb}").Settings):
+        for settings, f in numbers_of(import_module(f"bertkit.commands.{verb}").Settings):
             where = f"{verb}: {settings.__name__}.{f.name}"
             assert f.metadata["at_least"] is not None, f"{where} has no smallest number"
             assert f.metadata["at_least"] <= f.default, where
@@ -226,9 +226,9 @@ def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> Non
 def test_hints_resolve_for_every_verb() -> None:
     from importlib import import_module
 
-    from bertkit.verbs import VERBS
+    from bertkit.commands import VERBS
 
     for verb in VERBS:
-        settings = import_module(f"bertkit.verbs.{verb}").Settings
+        settings = import_module(f"bertkit.commands.{verb}").Settings
         assert set(config.hints(settings)) >= {f.name for f in fields(settings)}
         assert {"seed", "threads", "device", "precision"} <= {f.name for f in fields(settings)}

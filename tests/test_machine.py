@@ -9,7 +9,7 @@ import torch
 
 from bertkit import machine
 from bertkit.errors import UserError
-from bertkit.predictor import Predictor
+from bertkit.inference.predictor import Predictor
 from tests.support import folders
 
 

@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.ngram_words import HAN
+from bertkit.ancestors.ngram.ngram_words import HAN
 from bertkit.errors import DamagedFile, UserError
 
 Floats = NDArray[np.float64]

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from bertkit.checkpoint import card
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
-from bertkit.checkpoint.google import is_google, read_google
-from bertkit.checkpoint.google_config import origin
-from bertkit.checkpoint.json_file import read_json, write_json
 from bertkit.checkpoint.pooling import Pooling, read_pooling, write_pooling
+from bertkit.checkpoint.tensorflow.config import origin
+from bertkit.checkpoint.tensorflow.read import is_google, read_google
 from bertkit.checkpoint.translate import (
     architecture_for,
     check_expressible,
@@ -28,13 +27,14 @@ from bertkit.checkpoint.translate import (
 )
 from bertkit.checkpoint.weights import INSIDE, read_weights, unwrapped
 from bertkit.errors import DamagedFile, UserError
-from bertkit.model.config import Config
+from bertkit.files import tensors as tensor_file
+from bertkit.files.json import read_json, write_json
 from bertkit.model.crf import Crf
 from bertkit.model.heads import HEADS, Model, is_trained
-from bertkit.model.prepare import is_prepared
-from bertkit.telling import note
+from bertkit.model.inference import is_prepared
+from bertkit.notify import note
+from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.train import tensor_file
 
 LAYER = re.compile(r"(^|\.)(layer|layers|h|albert_layer_groups)\.\d+\.")
 CRF = "crf.safetensors"

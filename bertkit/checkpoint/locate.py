@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bertkit.errors import UserError, suggest
-from bertkit.telling import note
+from bertkit.notify import note
 
 EMBEDDED = Path(__file__).parent.parent / "models"
 # What is fetched from the hub: never code, never pickles where safetensors exist.

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import __version__
-from bertkit.checkpoint.json_file import read_json, write_json
 from bertkit.errors import DamagedFile, UserError
-from bertkit.telling import note
+from bertkit.files.json import read_json, write_json
+from bertkit.notify import note
 
 MODULES = "modules.json"
 # Our name → the key that versions 2 to 5 of sentence-transformers and TEI read; version 6 reads both spellings.

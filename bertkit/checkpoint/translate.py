@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
 from bertkit.errors import UserError, suggest
-from bertkit.model.config import Config
 from bertkit.model.heads import Model
+from bertkit.settings.model import Config
 
 # their spelling → ours; the first spelling of a value is the one written
 ACTIVATION = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.int8 import from_int8
-from bertkit.telling import note
+from bertkit.notify import note
 
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")  # left by DDP, torch.compile and DeepSpeed
 INSIDE = "model."  # left by Lightning and the like; but some families' own names begin so

@@ -19,9 +19,9 @@ from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.budget import budgeted
 from bertkit.data.masking import Pieces, hide
 from bertkit.data.packing import PACKINGS, Example, Packing
-from bertkit.data.settings import MaskSettings
 from bertkit.data.store import Store
 from bertkit.errors import UserError
+from bertkit.settings.settings import MaskSettings
 
 
 class Feed(Protocol):

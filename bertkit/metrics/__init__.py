@@ -4,7 +4,7 @@ Each returns `Scores`, a dictionary whose first key is the headline. Shares lie 
 `bootstrap` puts an interval around every number, `paired_difference` says whether two systems differ.
 """
 
-from bertkit.metrics.answering import answers
+from bertkit.metrics.answers import answers
 from bertkit.metrics.intervals import Difference, bootstrap, paired_difference
 from bertkit.metrics.labels import choice, classification, confusion, multi_label, per_class
 from bertkit.metrics.numbers import minimal_pairs, perplexity, regression

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import UserError, suggest
-from bertkit.metrics.answering import answers, answers_tallies
+from bertkit.metrics.answers import answers, answers_tallies
 from bertkit.metrics.labels import (
     choice,
     choice_tallies,

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.data.batch import Batch, Group
-from bertkit.model.config import Config
 from bertkit.model.layers import Chance, Dropout, Linear
+from bertkit.settings.model import Config
 
 # Above this length the scores of one group no longer fit the cache, and torch's fused kernel,
 # which never writes them out, is faster; below it the plain products are (forward and backward).

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
 from bertkit.model.attention import Attention, Rotation, mask
-from bertkit.model.config import Config
 from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm
+from bertkit.settings.model import Config
 
 
 @dataclass

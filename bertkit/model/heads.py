@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.errors import UserError, suggest
-from bertkit.model.config import Config
 from bertkit.model.crf import Crf
 from bertkit.model.encoder import Encoded, Encoder
 from bertkit.model.init import initialise
 from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm
+from bertkit.settings.model import Config
 
 
 @dataclass(frozen=True)

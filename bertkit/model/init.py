@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from bertkit.model.config import Config
+from bertkit.settings.model import Config
 
 
 @torch.no_grad()

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bertkit.data.batch import Batch
 from bertkit.model.heads import Model
-from bertkit.objectives.objective import Objective
-from bertkit.tasks.task import Task
+from bertkit.tasks.base import Task
+from bertkit.training.objective import Objective
 
 
 def soft_labels(said: Tensor, taught: Tensor, heat: float) -> Tensor:

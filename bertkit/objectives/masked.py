@@ -9,9 +9,9 @@ from torch import Tensor
 from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.objectives.next_token import next_term
-from bertkit.objectives.objective import Objective
-from bertkit.objectives.words_loss import rounded, words_loss
+from bertkit.objectives.causal import next_term
+from bertkit.objectives.vocab_loss import rounded, words_loss
+from bertkit.training.objective import Objective
 
 PAIR_HEADS = ("next_sentence", "order")
 

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from bertkit.data.batch import Batch
 from bertkit.model.heads import Model
-from bertkit.objectives.next_token import NextToken
-from bertkit.objectives.objective import Objective
-from bertkit.tasks.task import Task
+from bertkit.objectives.causal import NextToken
+from bertkit.tasks.base import Task
+from bertkit.training.objective import Objective
 
 
 class Supervised(Objective):

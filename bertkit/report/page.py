@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bertkit.report.blocks import (
+from bertkit.report.format import escape, shorten
+from bertkit.report.html import (
     Between,
     Block,
     Code,
@@ -20,7 +21,6 @@ from bertkit.report.blocks import (
 )
 from bertkit.report.style import STYLE
 from bertkit.report.words import words
-from bertkit.report.writing import escape, shorten
 
 __all__ = ["Between", "Block", "Code", "Facts", "Figure", "Good", "Section", "Table", "Text", "Warning_", "page"]
 

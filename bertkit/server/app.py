@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
 from bertkit import __version__
-from bertkit.server import refusals, routes_openai, routes_own, routes_tei
-from bertkit.server.desk import Desk
-from bertkit.server.guard import Guard
+from bertkit.server import errors, routes_native, routes_openai, routes_tei
+from bertkit.server.middleware import Guard
+from bertkit.server.service import Desk
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -38,9 +38,9 @@ def make_app(desk: Desk, *, hosts: Collection[str] = (), key: str = "") -> FastA
     async def start() -> HTMLResponse:
         return HTMLResponse(page, headers=policy)
 
-    for routes in (routes_tei, routes_openai, routes_own):
+    for routes in (routes_tei, routes_openai, routes_native):
         app.include_router(routes.router)
-    refusals.install(app)
+    errors.install(app)
     app.add_middleware(Guard, desk=desk, hosts=hosts, key=key)
     return app
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import Row, Rows, Windows, encode_rows
+from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError
-from bertkit.predictor import Predictor
+from bertkit.inference.predictor import Predictor
 from bertkit.server.queue import Computed
 from bertkit.tasks import make
+from bertkit.tasks.base import Item, Task
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.outputs import outputs_of
-from bertkit.tasks.task import Item, Task
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from bertkit.server.errors import Refused
 from bertkit.server.limits import Limits
-from bertkit.server.refusals import Refused
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from bertkit.server.bodies import OpenAIBody
-from bertkit.server.desk import reply
-from bertkit.server.refusals import Refused
+from bertkit.server.errors import Refused
 from bertkit.server.routes_tei import desk_of, shaped, stacked
+from bertkit.server.schemas import OpenAIBody
+from bertkit.server.service import reply
 
 router = APIRouter(prefix="/v1")
 STARTED = int(time.time())

@@ -11,11 +11,11 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from bertkit.server.bodies import EmbedBody, PredictBody, RerankBody, SimilarityBody, TokenizeBody
-from bertkit.server.desk import Asked, Desk, reply
+from bertkit.server.errors import Refused
+from bertkit.server.models import Served
 from bertkit.server.operations import Scores
-from bertkit.server.refusals import Refused
-from bertkit.server.served import Served
+from bertkit.server.schemas import EmbedBody, PredictBody, RerankBody, SimilarityBody, TokenizeBody
+from bertkit.server.service import Asked, Desk, reply
 
 router = APIRouter()
 Kind = TypeVar("Kind", bound=BaseModel)  # Python 3.11 has no shorter way

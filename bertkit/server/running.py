@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertkit.errors import UserError
-from bertkit.server.desk import Desk
+from bertkit.server.service import Desk
 
 KEEP_ALIVE = 30  # seconds an idle connection stays open
 FAREWELL = 5  # seconds for the last answers to be sent, once they are computed

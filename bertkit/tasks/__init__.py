@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from bertkit.tasks.task import Task
+    from bertkit.tasks.base import Task
 
 TASKS = {  # name → (module, class)
     "classify": ("classify", "Classify"),

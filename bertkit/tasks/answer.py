@@ -15,11 +15,11 @@ from torch import Tensor
 from bertkit import metrics
 from bertkit.data.examples import Question
 from bertkit.data.readers import read_questions
-from bertkit.data.rows import Row, Windows, encode_rows
+from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 
 LONGEST = 30  # tokens of an answer, as in BERT's code

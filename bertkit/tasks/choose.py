@@ -16,12 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit import metrics
 from bertkit.data.examples import Choice
 from bertkit.data.readers import read_choices
-from bertkit.data.rows import Row, Windows, rows_of
+from bertkit.data.windows import Row, Windows, rows_of
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
-from bertkit.text.boundary import of_row
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
+from bertkit.text.checks import of_row
 from bertkit.text.tokenizer import Tokenizer
 
 NEVER = -1e4  # the score of a choice that is not there

@@ -15,12 +15,12 @@ from torch import Tensor
 from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
-from bertkit.data.rows import Windows, encode_rows
+from bertkit.data.windows import Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task, learnt_labels
-from bertkit.telling import note
+from bertkit.notify import note
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, learnt_labels
 from bertkit.text.tokenizer import Tokenizer
 
 # A long text's windows mostly speak with equal force for the label of plain text, and one for the label that matters:

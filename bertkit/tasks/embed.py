@@ -15,13 +15,13 @@ from torch import Tensor
 from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
-from bertkit.data.rows import Windows, encode_rows
+from bertkit.data.windows import Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model, first_vectors
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
 from bertkit.tasks.classify import _row
-from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 
 POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours

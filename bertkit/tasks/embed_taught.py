@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.data.examples import TextRow
-from bertkit.data.read_columns import asks_for_pairs
 from bertkit.data.readers import columns_of, read_rows
-from bertkit.data.rows import Windows, encode_rows
+from bertkit.data.readers.read_columns import asks_for_pairs
+from bertkit.data.windows import Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading
 from bertkit.tasks.embed import SCALE, Embed, agreement
-from bertkit.tasks.task import Item, Labelled, Prediction, Reading
 from bertkit.text.tokenizer import Tokenizer
 
 Teacher = Callable[[list[str]], np.ndarray]  # texts → (texts, width)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertkit import metrics
 from bertkit.data.readers import read_minimal_pairs
-from bertkit.telling import track
+from bertkit.notify import track
 
 AT_ONCE = 500  # pairs scored together
 RESAMPLES = 2000

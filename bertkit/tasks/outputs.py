@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertkit.data.sharing import share_out
 from bertkit.model.heads import Model
-from bertkit.sharing import share_out
-from bertkit.tasks.task import Item, Task
+from bertkit.tasks.base import Item, Task
 
 
 def outputs_of(model: Model, task: Task, items: Sequence[Item], device: str = "cpu") -> list[np.ndarray]:

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from bertkit import metrics
 from bertkit.data.examples import TextRow
-from bertkit.data.read_columns import asks_for_pairs
-from bertkit.data.read_rows import columns_of
 from bertkit.data.readers import read_rows
-from bertkit.data.rows import Windows, encode_rows
+from bertkit.data.readers.read_columns import asks_for_pairs
+from bertkit.data.readers.rows import columns_of
+from bertkit.data.windows import Windows, encode_rows
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
+from bertkit.notify import note
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
 from bertkit.tasks.classify import _row
-from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task
-from bertkit.telling import note
 from bertkit.text.tokenizer import Tokenizer
 
 

@@ -16,17 +16,17 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit import metrics
 from bertkit.data.batch import ROUND, Batch
 from bertkit.data.examples import TaggedSentence
-from bertkit.data.open import open_text
-from bertkit.data.read_tagged import read_tagged
-from bertkit.data.read_untagged import holds_texts
-from bertkit.data.rows import Row, Windows, rows_of
+from bertkit.data.readers.read_untagged import holds_texts
+from bertkit.data.readers.tagged import read_tagged
+from bertkit.data.windows import Row, Windows, rows_of
 from bertkit.errors import UserError
+from bertkit.files.open import open_text
 from bertkit.model import crf
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.tasks.task import Item, Labelled, Prediction, Reading, Task, learnt_labels
-from bertkit.telling import note
-from bertkit.text.boundary import of_row
+from bertkit.notify import note
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, learnt_labels
+from bertkit.text.checks import of_row
 from bertkit.text.tokenizer import Tokenizer
 
 POOLS = ("first", "mean", "max")  # which of a word's pieces speak for it

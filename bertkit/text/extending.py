@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from bertkit.errors import UserError
-from bertkit.telling import note
+from bertkit.notify import note
 
 if TYPE_CHECKING:
     from bertkit.text.tokenizer import Tokenizer

@@ -14,9 +14,9 @@ import tokenizers
 
 from bertkit.errors import UserError
 from bertkit.text import windows as cutting
-from bertkit.text.boundary import refuse_bad_rows, refuse_bad_text, told
+from bertkit.text.checks import refuse_bad_rows, refuse_bad_text, told
 from bertkit.text.encoding import Encoding, Window
-from bertkit.text.loading import load_backend, lowers
+from bertkit.text.load import load_backend, lowers
 from bertkit.text.template import roles_of
 
 Result = TypeVar("Result")
@@ -118,7 +118,7 @@ class Tokenizer:
 
         segments: how many the model tells apart; below two, transformers hands it none.
         """
-        from bertkit.text.saving import save
+        from bertkit.text.save import save
 
         save(self, Path(folder), max_tokens, segments)
 

@@ -17,12 +17,12 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertkit.errors import UserError, suggest
-from bertkit.telling import note, track
-from bertkit.text.boundary import panics_told, refuse_bad_text
+from bertkit.notify import note, track
 from bertkit.text.characters import Survey, survey
-from bertkit.text.fit import VocabularyReport, report
-from bertkit.text.loading import dress_as_bert, dress_as_bytes
-from bertkit.text.spiece import albert_normalizer, dress_as_albert
+from bertkit.text.checks import panics_told, refuse_bad_text
+from bertkit.text.coverage import VocabularyReport, report
+from bertkit.text.load import dress_as_bert, dress_as_bytes
+from bertkit.text.sentencepiece import albert_normalizer, dress_as_albert
 from bertkit.text.template import BERT_PAIR, add_specials, set_roberta_template, set_template
 from bertkit.text.tokenizer import Tokenizer
 

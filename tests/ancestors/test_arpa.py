@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from bertkit.ancestors.arpa import read_arpa, write_arpa
-from bertkit.ancestors.ngram import NgramModel, NgramSettings
+from bertkit.ancestors.ngram.arpa import read_arpa, write_arpa
+from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
 from bertkit.errors import DamagedFile, UserError
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ate", "it", "."]

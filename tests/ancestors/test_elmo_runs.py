@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertkit.ancestors.elmo import Elmo
-from bertkit.ancestors.elmo_run import train
-from bertkit.ancestors.elmo_settings import ElmoNumbers, ElmoSettings
+from bertkit.ancestors.elmo.elmo import Elmo
+from bertkit.ancestors.elmo.train import train
 from bertkit.errors import Stopped, UserError
-from bertkit.train.settings import LoopSettings
+from bertkit.settings.elmo_settings import ElmoNumbers, ElmoSettings
+from bertkit.settings.training import LoopSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 SMALL = ElmoNumbers(width=16, cells=12, character_width=5, filters=((1, 4), (2, 6), (4, 7)))
@@ -73,9 +73,9 @@ def test_the_run_leaves_a_folder_that_opens(trained) -> None:
 
 def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path: Path, monkeypatch) -> None:
     train(plan(tmp_path, steps=24, out=tmp_path / "whole"))
-    from bertkit.train import running
+    from bertkit.training import run_folder
 
-    class Soon(running.Signals):
+    class Soon(run_folder.Signals):
         """Asks for a stop as a signal would, after some steps."""
 
         seen = 0
@@ -90,7 +90,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path: Path, monkeypatch) 
             pass
 
     with monkeypatch.context() as patch:
-        patch.setattr("bertkit.ancestors.elmo_run.Signals", Soon)
+        patch.setattr("bertkit.ancestors.elmo.train.Signals", Soon)
         with pytest.raises(Stopped, match=r"of 24 in .*--resume"):
             train(plan(tmp_path, steps=24, out=tmp_path / "halves"))
     assert len(list((tmp_path / "halves/checkpoints").iterdir())) == 1

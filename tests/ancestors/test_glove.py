@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.ancestors.glove import PAIR, Glove, GloveSettings, shuffled_pairs, train
-from bertkit.ancestors.glove_counting import UNIT, count_pairs, merged, unpack
-from bertkit.ancestors.vector_corpus import number
+from bertkit.ancestors.vectors.glove import PAIR, Glove, GloveSettings, shuffled_pairs, train
+from bertkit.ancestors.vectors.glove_counting import UNIT, count_pairs, merged, unpack
+from bertkit.ancestors.vectors.vector_corpus import number
 from bertkit.errors import UserError
 from tests.support.two_topics import topic_purity, two_topics
 

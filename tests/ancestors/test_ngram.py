@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.ancestors.kneser_ney import FALLBACK, discounts
-from bertkit.ancestors.ngram import NgramModel, NgramSettings
-from bertkit.ancestors.ngram_counting import Runs, Windows, count_windows
+from bertkit.ancestors.ngram import ngram_words
+from bertkit.ancestors.ngram.counting import Runs, Windows, count_windows
+from bertkit.ancestors.ngram.kneser_ney import FALLBACK, discounts
+from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
 from bertkit.errors import DamagedFile, UserError
+from bertkit.settings.bilstm_settings import UNITS
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"
 
@@ -283,3 +285,7 @@ def test_perplexity_falls_with_the_order_on_real_text():
     assert all(longer["bits_per_byte"] < shorter["bits_per_byte"] for shorter, longer in pairwise(rows))
     assert all(longer["perplexity"] < shorter["perplexity"] for shorter, longer in pairwise(rows))
     assert rows[-1]["bits_per_byte"] < 2.2
+
+
+def test_every_unit_that_can_be_asked_for_is_known() -> None:
+    assert tuple(ngram_words.UNITS) == UNITS

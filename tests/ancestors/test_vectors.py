@@ -10,9 +10,9 @@ from gensim.models import KeyedVectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.ancestors.vector_corpus import number, read_sentences, words_of
-from bertkit.ancestors.vector_tests import Answers, analogies, similarities
-from bertkit.ancestors.vectors import WordVectors
+from bertkit.ancestors.vectors.evaluate import Answers, analogies, similarities
+from bertkit.ancestors.vectors.vector_corpus import number, read_sentences, words_of
+from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.errors import DamagedFile, UserError
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"

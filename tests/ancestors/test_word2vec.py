@@ -8,10 +8,10 @@ from gensim.models import Word2Vec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.ancestors import word2vec_kernels as kernels
-from bertkit.ancestors.vector_corpus import number
-from bertkit.ancestors.word2vec import Word2VecSettings, cut_jobs, rows, train
-from bertkit.ancestors.word2vec_tables import alias_tables, huffman_paths, kept_of_2_32
+from bertkit.ancestors.vectors import kernels
+from bertkit.ancestors.vectors.vector_corpus import number
+from bertkit.ancestors.vectors.word2vec import Word2VecSettings, cut_jobs, rows, train
+from bertkit.ancestors.vectors.word2vec_tables import alias_tables, huffman_paths, kept_of_2_32
 from bertkit.errors import UserError
 from tests.support.two_topics import topic_purity, two_topics
 

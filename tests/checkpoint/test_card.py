@@ -10,9 +10,9 @@ import pytest
 from bertkit.checkpoint.card import write
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.checkpoint.pooling import Pooling
-from bertkit.compress.export import _files
-from bertkit.compress.quantize import write_int8
 from bertkit.model.crf import Crf
+from bertkit.runs.compress.export import _files
+from bertkit.runs.compress.quantize import write_int8
 from tests.support import folders, toy
 
 TAGS = {

@@ -60,7 +60,7 @@ def test_every_hostile_folder_opens_harmlessly_or_is_refused_in_words(watched) -
 def test_the_watcher_would_have_seen_it(tmp_path: Path) -> None:
     script = (
         "import sys, json; from pathlib import Path; from tests.support import hostile_checkpoints as hostile\n"
-        "import bertkit.predictor as p\n"
+        "import bertkit.inference.predictor as p\n"
         "class Bad:\n"
         "    def embed(self, texts): (Path(sys.argv[1]) / 'x').write_text('x'); import colorsys; exec('1'); "
         "__import__('pickle').loads(b'cos\\nmkdir\\n.')\n"

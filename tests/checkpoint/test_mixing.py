@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import save_file
 
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
+from bertkit.commands import convert
 from bertkit.errors import UserError
-from bertkit.model.config import Config
 from bertkit.model.heads import Model
+from bertkit.settings.model import Config
 from bertkit.text.vocabulary import VocabularySettings, learn
-from bertkit.verbs import convert
 from tests.support import folders
 
 

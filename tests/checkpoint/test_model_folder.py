@@ -15,10 +15,10 @@ from transformers import AutoConfig, AutoTokenizer
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.checkpoint.translate import config_from
+from bertkit.commands import convert
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
-from bertkit.predictor import Predictor
-from bertkit.verbs import convert
+from bertkit.inference.predictor import Predictor
 from tests.support import folders
 from tests.support.families import CONFIGS
 

@@ -13,10 +13,10 @@ import transformers as hf
 import bertkit
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.checkpoint.pooling import KEYS, Pooling, read_pooling, write_pooling
-from bertkit.data.rows import Windows
+from bertkit.commands import convert
+from bertkit.data.windows import Windows
 from bertkit.errors import DamagedFile, UserError
 from bertkit.tasks.embed import Embed
-from bertkit.verbs import convert
 from tests.support import toy
 
 TEXTS = ["the old house in paris", "bread", "a letter from anna and peter with a book", ""]

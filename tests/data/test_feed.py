@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bertkit.data.batch import Batch
 from bertkit.data.feed import Ahead, PretrainingFeed, phases
-from bertkit.data.settings import MaskSettings
 from bertkit.data.store import Store
 from bertkit.errors import UserError
+from bertkit.settings.settings import MaskSettings
 from tests.support import synthetic
 
 

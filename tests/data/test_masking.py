@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bertkit.config import build
 from bertkit.data.masking import UNITS, Pieces, hide
 from bertkit.data.packing import Example
-from bertkit.data.settings import MaskSettings
 from bertkit.errors import UserError
+from bertkit.settings.settings import MaskSettings
 
 MASK = 4
 PIECES = Pieces(MASK, np.arange(5, 1000))

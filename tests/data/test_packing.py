@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.feed import phases
 from bertkit.data.packing import PACKINGS, Example
-from bertkit.data.preparing import prepare
+from bertkit.data.prepare.run import prepare
 from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.text.vocabulary import VocabularySettings, learn

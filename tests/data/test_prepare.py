@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.prepare_chunk import arrays_of, sentences_of, suspicious_lines
-from bertkit.data.prepare_digests import Digests, digest_of
-from bertkit.data.prepare_pieces import Cutter, has_bert_rules
-from bertkit.data.prepare_workers import _Worker
-from bertkit.data.preparing import Reading, prepare
+from bertkit.commands import prepare as verb
+from bertkit.data.prepare.chunk import arrays_of, sentences_of, suspicious_lines
+from bertkit.data.prepare.pieces import Cutter, has_bert_rules
+from bertkit.data.prepare.prepare_digests import Digests, digest_of
+from bertkit.data.prepare.run import Reading, prepare
+from bertkit.data.prepare.workers import _Worker
 from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import is_cjk, segment
-from bertkit.verbs import prepare as verb
 from tests.support.prepared_texts import (
     CHINESE,
     ENGLISH,
@@ -101,7 +101,7 @@ def test_words_looked_up_in_the_table_are_the_librarys(sentences: list[str], tok
 def test_the_table_of_words_stays_small_and_right_when_it_begins_anew(
     tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertkit.data import prepare_pieces
+    from bertkit.data.prepare import pieces as prepare_pieces
 
     monkeypatch.setattr(prepare_pieces, "TABLE_BYTES", 2000)
     cutter = Cutter(tokenizers["uncased"])

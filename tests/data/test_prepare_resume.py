@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bertkit import telling
-from bertkit.data import preparing
-from bertkit.data.prepare_files import Making
-from bertkit.data.preparing import prepare
+from bertkit import notify
+from bertkit.data.prepare import run
+from bertkit.data.prepare.journal import Making
+from bertkit.data.prepare.run import prepare
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
 from tests.support.prepared_texts import (
@@ -53,7 +53,7 @@ class StopsAfter:
 def test_work_interrupted_at_any_step_ends_in_the_same_bytes(
     tmp_path: Path, tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "CHUNK", 5_000)
+    monkeypatch.setattr(run, "CHUNK", 5_000)
     texts = list(made_up(0.08))
     paths = [written(tmp_path, texts[:30], "a.txt"), written(tmp_path, texts[30:] + texts[:5], "b.txt")]
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress("\n\n".join(made_up(0.01, 5)).encode()))
@@ -62,12 +62,12 @@ def test_work_interrupted_at_any_step_ends_in_the_same_bytes(
     for step in range(0, 70, 10):
         out = tmp_path / f"stopped{step}"
         for steps in (step, 3):
-            monkeypatch.setattr(telling, "_listener", StopsAfter(steps))
+            monkeypatch.setattr(notify, "_listener", StopsAfter(steps))
             with pytest.raises(KeyboardInterrupt):
                 prepare(paths, tokenizers["cased"], out, workers=1)
             assert not out.exists()
         heard = StopsAfter(10**9)
-        monkeypatch.setattr(telling, "_listener", heard)
+        monkeypatch.setattr(notify, "_listener", heard)
         prepare(paths, tokenizers["cased"], out, workers=1)
         assert any("going on after" in message for message in heard.notes)
         assert contents(out) == contents(tmp_path / "whole")
@@ -94,9 +94,7 @@ print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.st
 """
 
 
-def child(
-    source: Path, tokenizer: Path, out: Path, chunk: int = preparing.CHUNK, limit: int = 0
-) -> subprocess.Popen[str]:
+def child(source: Path, tokenizer: Path, out: Path, chunk: int = run.CHUNK, limit: int = 0) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", CHILD, str(source), str(tokenizer), str(out), str(chunk), str(limit)]
     root = Path(__file__).resolve().parents[2]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
@@ -167,14 +165,14 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, tokenizers: dict[str
 
 
 def test_changed_input_begins_anew(tmp_path: Path, tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
-    monkeypatch.setattr(preparing, "CHUNK", 3_000)
+    monkeypatch.setattr(run, "CHUNK", 3_000)
     path = written(tmp_path, list(made_up(0.03)))
-    monkeypatch.setattr(telling, "_listener", StopsAfter(0))
+    monkeypatch.setattr(notify, "_listener", StopsAfter(0))
     with pytest.raises(KeyboardInterrupt):
         (tmp_path / "c.txt.gz").write_bytes(gzip.compress(path.read_bytes()))
         prepare([tmp_path / "c.txt.gz"], tokenizers["cased"], tmp_path / "out", workers=1)
     heard = StopsAfter(10**9)
-    monkeypatch.setattr(telling, "_listener", heard)
+    monkeypatch.setattr(notify, "_listener", heard)
     store, _ = prepare([path], tokenizers["cased"], tmp_path / "out")
     assert any("begun anew" in message for message in heard.notes)
     assert read_back(store) == plainly(list(made_up(0.03)), tokenizers["cased"])

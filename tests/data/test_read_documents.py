@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bertkit.data.read_documents import LONGEST_DOCUMENT
 from bertkit.data.readers import (
     read_documents,
 )
+from bertkit.data.readers.documents import LONGEST_DOCUMENT
 
 
 def test_an_empty_line_ends_a_document(put: Any) -> None:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.doctor import inspect_file
-from bertkit.data.open import COMPRESSIONS
+from bertkit.data.inspect import inspect_file
 from bertkit.data.readers import (
     read_choices,
     read_documents,
@@ -21,8 +20,9 @@ from bertkit.data.readers import (
     read_rows,
     read_tagged,
 )
-from bertkit.data.writers import open_writer
+from bertkit.data.write_rows import open_writer
 from bertkit.errors import UserError
+from bertkit.files.open import COMPRESSIONS
 
 quiet = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=40)
 SQUAD = {"data": [{"paragraphs": [{"context": "a b c", "qas": [{"id": 1, "question": "?", "answers": []}]}]}]}

@@ -17,9 +17,9 @@ from bertkit.data.readers import (
     read_rows,
     read_tagged,
 )
-from bertkit.data.write_whole import PACKERS
-from bertkit.data.writers import open_writer
+from bertkit.data.write_rows import open_writer
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.write_whole import PACKERS
 
 quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 printable = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.preparing import prepare
+from bertkit.data.prepare.run import prepare
 from bertkit.data.store import Store
 from bertkit.errors import DamagedFile, UserError
 from bertkit.text.tokenizer import Tokenizer

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.open import COMPRESSIONS, open_text
 from bertkit.data.readers import read_rows
+from bertkit.data.write_rows import open_writer
 from bertkit.data.write_vectors import open_vectors
-from bertkit.data.writers import open_writer
 from bertkit.errors import UserError
+from bertkit.files.open import COMPRESSIONS, open_text
 
 quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 texts = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]))
@@ -110,7 +110,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, name: str) -
 def test_a_killed_process_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import os, sys
-        from bertkit.data.writers import open_writer
+        from bertkit.data.write_rows import open_writer
         with open_writer(sys.argv[1]) as out:
             for n in range(100000):
                 out.write({"text": "x" * 100})

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bertkit import samples
+from bertkit.commands import evaluate, learn, neighbours, prepare, suggest, tokenizer
 from bertkit.config import read_toml, remember
 from bertkit.errors import UserError
-from bertkit.verbs import evaluate, learn, neighbours, prepare, suggest, tokenizer
 
 TEXT = samples.path("en", "passages.txt")
 

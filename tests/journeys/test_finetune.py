@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import bertkit
+from bertkit.commands import evaluate, predict
 from bertkit.errors import UserError
-from bertkit.verbs import evaluate, predict
 from tests.support import toy
 
 
@@ -104,7 +104,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("source", ["rows.csv", "rows.jsonl"])
 @pytest.mark.parametrize("target", ["out.jsonl", "out.csv", "out.parquet"])
 def test_predict_reads_and_writes_every_kind_of_file_in_order(source, target, made, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.predictor.AT_ONCE", 7)  # many chunks
+    monkeypatch.setattr("bertkit.inference.predictor.AT_ONCE", 7)  # many chunks
     rows = [row | {"text": f"{row['text']} {n}"} for n, row in enumerate(toy.messages(30, 6))]
     path = toy.write(tmp_path / source, rows)
     result = predicted(made["out"], path, tmp_path / target)
@@ -178,7 +178,7 @@ def test_a_users_mistake_is_one_message_and_code_two(made, tmp_path):
 CHILD = """
 import sys
 from pathlib import Path
-from bertkit.verbs import predict
+from bertkit.commands import predict
 predict.run(predict.Settings(model=sys.argv[1], file=sys.argv[2], out=Path(sys.argv[3]), precision="fp32", threads=1))
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

@@ -10,9 +10,9 @@ import torch
 
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
-from bertkit.model.config import Config
 from bertkit.model.heads import HEADS, Model
 from bertkit.model.layers import Chance, Dropout, Norm
+from bertkit.settings.model import Config
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
 BIG = torch.Size((400, 1000))

@@ -9,8 +9,8 @@ import torch
 
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
-from bertkit.model import prepare as preparing
-from bertkit.model.prepare import choose, has_fast_bf16, prepare
+from bertkit.model import inference as preparing
+from bertkit.model.inference import choose, has_fast_bf16, prepare
 from tests.support.small_encoders import FAMILIES, model_of, rows
 
 HEADS = (("words", 0), ("text", 3), ("token", 4), ("span", 2), ("choice", 1), ("replaced", 1), ("next_sentence", 2))

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from bertkit.data.feed import collate
 from bertkit.data.masking import Pieces, hide
 from bertkit.data.packing import Example
-from bertkit.data.settings import MaskSettings
-from bertkit.model.config import Config
 from bertkit.model.heads import Model
+from bertkit.objectives.causal import NextToken
+from bertkit.objectives.electra import Replaced, generator_config
 from bertkit.objectives.masked import Masked
-from bertkit.objectives.next_token import NextToken
-from bertkit.objectives.objective import Objective
-from bertkit.objectives.replaced import Replaced, generator_config
+from bertkit.settings.model import Config
+from bertkit.settings.settings import MaskSettings
+from bertkit.training.objective import Objective
 
 SMALL = {"vocabulary": 64, "width": 16, "depth": 2, "heads": 2, "inner": 24, "positions": 40, "max_tokens": 40}
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0}

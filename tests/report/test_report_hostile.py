@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.report import plots
-from bertkit.report.comparing import comparison_report
+from bertkit.report import svg as plots
+from bertkit.report.comparison import comparison_report
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.page import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from bertkit.errors import UserError
-from bertkit.report.comparing import comparison_report
+from bertkit.report.comparison import comparison_report
 from bertkit.report.describing import settings_text
 from bertkit.report.finetuning import finetuning_report
+from bertkit.report.format import duration, large, percent, plain, shorten
 from bertkit.report.page import Between, Code, Facts, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
 from bertkit.report.verdict import verdict
 from bertkit.report.words import NAMES, WORDS, name_of, words
-from bertkit.report.writing import duration, large, percent, plain, shorten
 from tests.support.hostile_reports import Reader
 from tests.support.made_up_results import LABELS, comparison_result, finetuning_result, pretraining_run
 
@@ -45,7 +45,7 @@ def test_both_languages_have_the_same_keys_and_the_same_blanks_to_fill() -> None
 def test_every_word_is_used_somewhere() -> None:
     from pathlib import Path
 
-    source = "".join(file.read_text() for file in Path(words.__code__.co_filename).parent.glob("*.py"))
+    source = "".join(file.read_text() for file in Path(words.__code__.co_filename).parent.rglob("*.py"))
     made = {"cost_", "axis_", "front_", "look_"}
     unused = [
         key
@@ -193,8 +193,8 @@ def test_every_part_of_a_fine_tuning_result_is_optional(part: str) -> None:
 
 
 def test_results_as_the_library_computes_them_are_taken_as_they_are() -> None:
-    from bertkit.calibration import coverage_accuracy, reliability
     from bertkit.metrics import bootstrap, classification, confusion, per_class
+    from bertkit.metrics.calibration import coverage_accuracy, reliability
 
     draw = np.random.default_rng(0)
     chances = draw.dirichlet([1, 1, 1], size=80)

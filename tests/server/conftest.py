@@ -9,9 +9,9 @@ pytest.importorskip("fastapi", reason="the server's extra is not installed")
 from fastapi.testclient import TestClient
 
 from bertkit.server.app import make_app
-from bertkit.server.desk import Desk
-from bertkit.server.guard import LOCAL
-from bertkit.server.served import Shelf
+from bertkit.server.middleware import LOCAL
+from bertkit.server.models import Shelf
+from bertkit.server.service import Desk
 from tests.support import small_models
 
 

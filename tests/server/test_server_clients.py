@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from bertkit.server.desk import Desk
+from bertkit.server.service import Desk
 from tests.support.running_server import Running
 
 TEXTS = ["the house in the garden", "a letter"]

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertkit import telling
+from bertkit import notify
+from bertkit.commands import serve
 from bertkit.errors import UserError
 from bertkit.server import running as server_process
-from bertkit.server.desk import Desk
 from bertkit.server.limits import Limits
-from bertkit.server.served import names_of
-from bertkit.verbs import serve
+from bertkit.server.models import names_of
+from bertkit.server.service import Desk
 from tests.support import toy
 from tests.support.command_line import CommandLine
 from tests.support.running_server import Running, ask
@@ -277,7 +277,7 @@ def test_the_address_is_told_only_when_it_can_be_connected_to(model: Path, monke
             told.append(found[0])
             signal.raise_signal(signal.SIGTERM)  # the server listens to signals by now
 
-    monkeypatch.setattr(telling, "note", note)
+    monkeypatch.setattr(notify, "note", note)
     result = serve.run(serve.Settings(models=(str(model),), port=0, threads=1))
     assert told == [result["address"]]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from bertkit.errors import UserError
+from bertkit.server.errors import Refused
 from bertkit.server.limits import Limits
 from bertkit.server.queue import Computed, Job, Queue
-from bertkit.server.refusals import Refused
 
 
 class Worker:

@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from bertkit.predictor import Predictor
+from bertkit.inference.predictor import Predictor
 from bertkit.server.limits import Limits
-from bertkit.server.served import Served
+from bertkit.server.models import Served
 from tests.support import small_models
 from tests.support.small_models import LIMIT, LONG
 

@@ -18,18 +18,18 @@ import pytest
 
 import bertkit
 from bertkit import config
-from bertkit.ancestors.learn_settings import LearnSettings
-from bertkit.ancestors.learning import learn
-from bertkit.pretraining.run import pretrain
-from bertkit.pretraining.settings import PretrainSettings
-from bertkit.report.comparing import comparison_report
+from bertkit.ancestors.language_model.train import learn
+from bertkit.commands import VERBS
+from bertkit.commands import pretrain as pretrain_command
+from bertkit.report.comparison import comparison_report
+from bertkit.report.explain import looking_report
 from bertkit.report.finetuning import finetuning_report
-from bertkit.report.looking import looking_report
 from bertkit.report.pretraining import pretraining_report
-from bertkit.train.metrics_log import read_metrics
-from bertkit.train.settings import LoopSettings
-from bertkit.verbs import VERBS
-from bertkit.verbs import pretrain as pretrain_command
+from bertkit.runs.pretrain.run import pretrain
+from bertkit.settings.learn_settings import LearnSettings
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.training import LoopSettings
+from bertkit.training.metrics_log import read_metrics
 from tests.support import synthetic, toy
 from tests.support.made_up_results import comparison_result, finetuning_result, pretraining_run
 from tests.support.snapshots import same_rows, same_text
@@ -149,7 +149,7 @@ def test_a_page_of_the_same_result_is_as_it_was(name: str, lang: str) -> None:
 def test_the_server_describes_its_routes_as_it_did() -> None:
     pytest.importorskip("fastapi", reason="the server's extra is not installed")
     from bertkit.server.app import make_app
-    from bertkit.server.desk import Desk
+    from bertkit.server.service import Desk
     from tests.support import small_models
 
     desk = Desk(small_models.shelf("words"), threads=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bertkit import cli, telling
+from bertkit import cli, notify
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CommandLine:
 
     def __call__(self, *words: object) -> Said:
         self.monkeypatch.setattr(sys, "argv", ["bertkit", *map(str, words)])
-        self.monkeypatch.setattr(telling, "_listener", telling._listener)  # main() sets its own; pytest puts it back
+        self.monkeypatch.setattr(notify, "_listener", notify._listener)  # main() sets its own; pytest puts it back
         self.capsys.readouterr()
         code = 0
         try:

@@ -151,7 +151,7 @@ def variants(good: dict[str, bytes]) -> Iterator[tuple[str, Callable[[Path], Non
 def watch(folders: list[Path]) -> dict:
     """Open every folder; which events happened meanwhile that must not, and what each opening came to."""
     from bertkit.errors import UserError
-    from bertkit.predictor import Predictor
+    from bertkit.inference.predictor import Predictor
 
     for folder in folders:
         if folder.name.startswith("a-healthy"):

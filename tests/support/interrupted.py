@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.pretraining.run import _Run
-from bertkit.train.saving import newest_generation
+from bertkit.runs.pretrain.run import _Run
+from bertkit.training.saving import newest_generation
 
 
 def fingerprint(out: Path) -> dict[str, str]:

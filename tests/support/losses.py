@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from bertkit.data.batch import Batch, pack
 from bertkit.data.feed import PretrainingFeed, phases
-from bertkit.data.settings import MaskSettings
 from bertkit.data.store import Store
-from bertkit.model.config import Config
 from bertkit.model.heads import Model
 from bertkit.objectives.masked import Masked
-from bertkit.objectives.objective import Objective
-from bertkit.train.settings import LoopSettings
-from bertkit.train.training import Training
-from bertkit.train.world import World
+from bertkit.settings.model import Config
+from bertkit.settings.settings import MaskSettings
+from bertkit.settings.training import LoopSettings
+from bertkit.training.distributed import World
+from bertkit.training.loop import Training
+from bertkit.training.objective import Objective
 
 STEPS = 3
 

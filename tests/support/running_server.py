@@ -9,8 +9,8 @@ from http.client import HTTPConnection
 from typing import Any
 
 from bertkit.server.app import make_app
-from bertkit.server.desk import Desk
 from bertkit.server.running import Server, bind, server_of
+from bertkit.server.service import Desk
 
 
 class Running:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from bertkit.train import durable
-from bertkit.train.saving import (
+from bertkit.files import atomic
+from bertkit.training.saving import (
     atomic_write,
     list_generations,
     mend_folder,
@@ -89,7 +89,7 @@ ROUTINES = {  # what is there, the routine, what opens afterwards, and that the 
 @contextmanager
 def fault_at(number, fault):
     """Let the `number`-th changing call (and all after it, if the fault lasts) meet the fault. Yields the counts."""
-    real, seen = dict(vars(durable.calls)), Counter()
+    real, seen = dict(vars(atomic.calls)), Counter()
 
     def wrapped(name):
         def call(*arguments):
@@ -101,11 +101,11 @@ def fault_at(number, fault):
         return call
 
     for name in CHANGING:
-        setattr(durable.calls, name, wrapped(name))
+        setattr(atomic.calls, name, wrapped(name))
     try:
         yield seen
     finally:
-        vars(durable.calls).update(real)
+        vars(atomic.calls).update(real)
 
 
 def in_child(work):

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bertkit.checkpoint.translate import config_from
-from bertkit.model.config import Config
 from bertkit.model.heads import Model
+from bertkit.settings.model import Config
 from tests.support.families import CONFIGS
 
 FAMILIES = tuple(CONFIGS)

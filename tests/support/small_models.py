@@ -8,10 +8,10 @@ import torch
 
 from bertkit import samples
 from bertkit.checkpoint.folder import Folder
-from bertkit.model.config import Config
+from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model
-from bertkit.predictor import Predictor
-from bertkit.server.served import Served, Shelf
+from bertkit.server.models import Served, Shelf
+from bertkit.settings.model import Config
 from bertkit.text.vocabulary import VocabularySettings, learn
 from tests.support import toy
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bertkit.ancestors.seq2seq import Transformer
-from bertkit.ancestors.seq2seq_data import Pair, collate
-from bertkit.ancestors.seq2seq_settings import Shape
+from bertkit.ancestors.transformer.data import Pair, collate
+from bertkit.ancestors.transformer.model import Transformer
+from bertkit.settings.ancestors import Shape
 
 VOCABULARY = 30
 

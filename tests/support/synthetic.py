@@ -38,8 +38,8 @@ def write_text(path: Path, documents: int = 120, seed: int = 0) -> Path:
 
 def make_store(folder: Path, documents: int = 120, kind: str = "wordpiece") -> Store:
     """Text, a vocabulary of its own, and the store of both."""
+    from bertkit.commands import prepare
     from bertkit.text.vocabulary import VocabularySettings, learn
-    from bertkit.verbs import prepare
 
     source = write_text(folder / f"text-{kind}.txt", documents)
     learn(text(documents), VocabularySettings(kind=kind, size=400)).save(folder / f"tokenizer-{kind}", 512)

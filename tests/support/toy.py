@@ -12,8 +12,8 @@ import torch
 
 from bertkit import samples
 from bertkit.checkpoint.folder import Folder, write_folder
-from bertkit.model.config import Config
 from bertkit.model.heads import Model
+from bertkit.settings.model import Config
 from bertkit.text.vocabulary import VocabularySettings, learn
 
 WORDS = (

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
-from bertkit.data.rows import Windows
+from bertkit.data.windows import Windows
 from bertkit.errors import UserError
+from bertkit.tasks.base import Reading
 from bertkit.tasks.embed import SCALE
 from bertkit.tasks.embed_taught import Taught
-from bertkit.tasks.task import Reading
 from tests.support.toy import SMALL, likeness, make_model
 
 NAMES = ("house", "train", "bread", "garden", "school", "table")

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.checkpoint.folder import read_folder
-from bertkit.data.rows import Windows
+from bertkit.data.windows import Windows
 from bertkit.tasks import make
+from bertkit.tasks.base import Reading
 from bertkit.tasks.embed import SCALE
-from bertkit.tasks.task import Reading
 from tests.support.toy import make_model
 
 ROWS = [

@@ -14,7 +14,7 @@ from bertkit.checkpoint.folder import read_folder
 from bertkit.data.examples import Question
 from bertkit.errors import UserError
 from bertkit.tasks import TASKS, make
-from bertkit.tasks.task import learnt_labels
+from bertkit.tasks.base import learnt_labels
 from tests.support import toy
 
 KEYS = {

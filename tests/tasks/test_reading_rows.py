@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from bertkit import samples
-from bertkit.data.rows import Windows
+from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.tasks import make
+from bertkit.tasks.base import Reading
 from bertkit.tasks.tag import words_of
-from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from tests.support import toy

@@ -13,15 +13,15 @@ import torch
 
 from bertkit import samples
 from bertkit.checkpoint.folder import Folder, write_folder
-from bertkit.data.read_untagged import holds_texts
+from bertkit.commands import predict
+from bertkit.data.readers.read_untagged import holds_texts
 from bertkit.errors import DamagedFile, UserError
-from bertkit.model.config import Config
+from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model
-from bertkit.predictor import Predictor
-from bertkit.tasks.task import Reading
-from bertkit.text.boundary import by_line
+from bertkit.settings.model import Config
+from bertkit.tasks.base import Reading
+from bertkit.text.checks import by_line
 from bertkit.text.vocabulary import VocabularySettings, learn
-from bertkit.verbs import predict
 from tests.support import toy
 
 LONG = " ".join(toy.FILLER * 4)

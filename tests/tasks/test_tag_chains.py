@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.errors import DamagedFile, UserError
-from bertkit.finetuning.run import Finetuning
-from bertkit.finetuning.settings import FinetuneSettings
 from bertkit.model.crf import Crf
-from bertkit.tasks.feed import SupervisedFeed
+from bertkit.runs.finetune.run import Finetuning
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.tasks.base import Reading
+from bertkit.tasks.batches import SupervisedFeed
 from bertkit.tasks.tag import Tag, words_of
-from bertkit.tasks.task import Reading
 from tests.support import toy
 
 VALID = r"(O |B-PER |B-LOC (I-LOC )*)*"

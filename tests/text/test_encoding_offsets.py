@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import UserError
-from bertkit.text.boundary import told
+from bertkit.text.checks import told
 from bertkit.text.tokenizer import Tokenizer
 from tests.support.written_lines import VOCABS, written_lines
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.text import spiece
+from bertkit.text import sentencepiece as spiece
 from bertkit.text.tokenizer import Tokenizer
 from tests.support.written_lines import ENGLISH, VOCABS, written_lines
 

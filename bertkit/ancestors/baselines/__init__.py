@@ -1,0 +1,1 @@
+"""Cheap models of labelled rows: counts, averages, shared words."""

@@ -1,0 +1,140 @@
+"""Text classifiers made of ancestors: one n-gram model a label, and means of word vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.ancestors.baselines.bag_of_words import Text, flat, without_spaces
+from bertkit.ancestors.baselines.linear import LinearModel, side_by_side
+from bertkit.ancestors.vectors.vector_corpus import words_of
+from bertkit.ancestors.vectors.vectors import WordVectors
+
+Floats = NDArray[np.float64]
+
+
+class NgramClassifier:
+    """Which label's own n-gram model finds the text least surprising, weighed by how frequent the label is."""
+
+    name = "n-gram a label"
+
+    def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, **__: Any) -> Self:
+        """One model a label."""
+        from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
+
+        rows = np.asarray(labels)
+        # A word counts as seen from its first time: each label's text is small.
+        settings = NgramSettings(order=3, min_count=1, cased=False)
+        self.seen = np.bincount(rows, minlength=count)
+        self.models = {
+            int(label): NgramModel(settings).fit([text for text, own in zip(texts, labels) if own == label])
+            for label in np.flatnonzero(self.seen)
+        }
+        return self
+
+    def probabilities(self, texts: Sequence[str]) -> Floats:
+        """Bayes' rule. (texts, labels)"""
+        logs = np.full((len(texts), len(self.seen)), -np.inf)
+        for label, model in self.models.items():
+            logs[:, label] = np.array(model.score(texts)) + np.log(self.seen[label] / self.seen.sum())
+        raised = np.exp(logs - logs.max(1, keepdims=True))
+        return raised / raised.sum(1, keepdims=True)
+
+    @property
+    def parameters(self) -> int:
+        """n-grams kept."""
+        return sum(sum(model.ngrams) for model in self.models.values())
+
+    def save(self, folder: Path) -> None:
+        """A folder a label."""
+        (folder / "seen.json").write_text(json.dumps(self.seen.tolist()), "utf-8")
+        for label, model in self.models.items():
+            model.save(folder / f"label-{label}")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """What was saved."""
+        from bertkit.ancestors.ngram.model import NgramModel
+
+        model = cls()
+        model.seen = np.array(json.loads((folder / "seen.json").read_text("utf-8")))
+        model.models = {int(n): NgramModel.load(folder / f"label-{n}") for n in np.flatnonzero(model.seen)}
+        return model
+
+
+@dataclass
+class MeanOfVectors:
+    """The mean of a text's word vectors under logistic regression; of a pair both, their product and difference.
+
+    source: vectors made elsewhere; without it they are learnt from the training texts. how: word2vec or glove, or
+    "given" where there is a source.
+    """
+
+    how: str = "word2vec"
+    source: WordVectors | None = None
+    kind: ClassVar[type[LinearModel]] = LinearModel
+    reads_pairs: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Which vectors."""
+        return {
+            "word2vec": "word2vec, averaged", "glove": "GloVe, averaged", "given": "given vectors, averaged",
+        }[self.how]  # fmt: skip
+
+    def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
+        """Vectors first where there are none, then weights."""
+        single = flat(texts)
+        self.units = "jieba" if without_spaces(single) else "words"
+        self.vectors = self.source or self._learnt([words_of(text, self.units) for text in single], seed)
+        self.linear = self.kind().fit(
+            self.features(texts), np.asarray(labels), count, strengths=(0.1, 1.0, 10.0, 100.0), seed=seed
+        )
+        return self
+
+    def _learnt(self, sentences: list[list[str]], seed: int) -> WordVectors:
+        from bertkit.ancestors.vectors import glove, word2vec
+
+        words = sum(map(len, sentences))
+        passes = int(np.clip(2_000_000 // max(1, words), 5, 50))  # a small text is read more often
+        # Co-occurrence counts need no more passes than this; window and width are each program's own.
+        if self.how == "glove":
+            return glove.train(sentences, glove.GloveSettings(min_count=2, epochs=25, seed=seed))
+        return word2vec.train(sentences, word2vec.Word2VecSettings(min_count=2, epochs=passes, seed=seed))
+
+    def features(self, texts: Sequence[Text]) -> Floats:
+        """(texts, width) of length 1; four times as wide for pairs."""
+        if any(isinstance(text, tuple) for text in texts):
+            return side_by_side(*(self.features([pair[side] for pair in texts]) for side in (0, 1)))
+        means = np.stack([self.vectors.mean_of(str(text), self.units) for text in texts]).astype(np.float64)
+        return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
+
+    def probabilities(self, texts: Sequence[Text]) -> Floats:
+        """(texts, labels)"""
+        return self.linear.probabilities(self.features(texts))
+
+    @property
+    def parameters(self) -> int:
+        """Vectors and weights."""
+        return self.vectors.matrix.size + self.linear.parameters
+
+    def save(self, folder: Path) -> None:
+        """Vectors in word2vec's own format, weights beside them."""
+        self.vectors.save(folder / "vectors.bin")
+        self.linear.save(folder)
+        (folder / "vectors.json").write_text(json.dumps({"how": self.how, "units": self.units}), "utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """What was saved."""
+        described = json.loads((folder / "vectors.json").read_text("utf-8"))
+        model = cls(described["how"])
+        model.units = described["units"]
+        model.vectors, model.linear = WordVectors.load(folder / "vectors.bin"), cls.kind.load(folder)
+        return model

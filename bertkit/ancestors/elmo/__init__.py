@@ -1,0 +1,1 @@
+"""ELMo: a bidirectional language model whose layers are mixed."""

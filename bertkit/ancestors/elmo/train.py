@@ -1,0 +1,92 @@
+"""Training an ELMo, from running text (or a saved checkpoint) to the finished folder."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit import machine
+from bertkit.ancestors.elmo.elmo import Elmo
+from bertkit.ancestors.elmo.elmo_feed import WordFeed, stretches
+from bertkit.ancestors.elmo.model import GuessBothWays
+from bertkit.ancestors.elmo.words import Ids, Numbered, read_text
+from bertkit.data.readers.documents import read_documents
+from bertkit.errors import UserError
+from bertkit.settings.elmo_settings import ElmoSettings
+from bertkit.training.distributed import World
+from bertkit.training.loop import Training
+from bertkit.training.run import FIRST_GUESS, LongRun, budget
+from bertkit.training.run_folder import RunFolder, Signals
+
+
+def train(settings: ElmoSettings) -> dict[str, Any]:
+    """Run it. Returns what was reached; the model is in settings.out."""
+    machine.set_up(settings.threads)
+    world = World(device=machine.device_for(settings.device))
+    lexicon, text = read_text(
+        read_documents(settings.texts), vocabulary=settings.vocabulary, units=settings.units, cased=settings.cased
+    )
+    elmo = Elmo(lexicon, settings.model, settings.seed)
+    elmo.model.to(world.device)
+    with RunFolder(settings.out, world, resume=settings.resume) as run, Signals() as signals:
+        return _Run(settings, elmo, text, run, signals, world).go()
+
+
+class _Run(LongRun):
+    unit = "words"
+
+    def __init__(
+        self, settings: ElmoSettings, elmo: Elmo, text: Numbered, run: RunFolder, signals: Signals, world: World
+    ) -> None:
+        self.settings = s = settings
+        self.elmo = elmo
+        kept, held = _split(text, s.held_out, s.seed)
+        rows = [stretches(text.ends[numbers], text.ends[numbers + 1], s.length) for numbers in (kept, held)]
+        feed = WordFeed(text, rows[0], batch_words=s.batch_words, seed=s.seed)
+        enough = np.cumsum(rows[1][:, 1] - rows[1][:, 0]) <= s.eval_words
+        self.held_out = WordFeed(text, rows[1][enough], batch_words=s.batch_words, seed=0) if enough.any() else None
+        self.objective = GuessBothWays(elmo.model)
+        training = Training(self.objective, feed, budget(s, s.batch_words) or FIRST_GUESS, s.loop, s.seed, world)
+        super().__init__(s, training, feed, run, signals, {"lexicon": elmo.lexicon.fingerprint, "model": repr(s.model)})
+
+    def introduce(self) -> str:
+        """Model and steps."""
+        steps, words = self.training.steps, self.settings.batch_words
+        return f"ELMo: {self.elmo.parameters / 1e6:.1f}M parameters, {steps:,} steps of {words:,} words."
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Mean losses and the perplexity ahead on the held-out text."""
+        if self.held_out is None:
+            return {}
+        self.objective.eval()
+        sums, count = dict.fromkeys(self.objective.weights, 0.0), 0
+        for number in range(self.held_out.batches):
+            (batch,) = self.held_out.step(number)
+            judged = self.objective.judge(batch.to(self.world.device))
+            sums = {name: value + judged[name] for name, value in sums.items()}
+            count += batch.tokens - batch.texts
+        found = {f"held_out_{name}": value / max(1, count) for name, value in sums.items()}
+        return found | {"perplexity": math.exp(min(700.0, found["held_out_ahead"]))}
+
+    def finish(self) -> dict[str, Any]:
+        """Write the model into the run's folder."""
+        result = self.result() | {"parameters": self.elmo.parameters}
+        weights = self.training.average or dict(self.objective.named_parameters())
+        final = Elmo(self.elmo.lexicon, self.settings.model)
+        final.model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights.items()})
+        final.about = {"result": result}
+        final.save(self.settings.out)
+        return result
+
+
+def _split(text: Numbered, share: float, seed: int) -> tuple[Ids, Ids]:
+    """Numbers of the sentences to learn from, and of those held out."""
+    if not 0 <= share < 1:
+        raise UserError(f"held_out is {share}; it must be from 0 up to 1.")
+    order = np.random.default_rng((seed, 4)).permutation(len(text))
+    held = min(round(len(text) * share), len(text) - 1)
+    return np.sort(order[held:]), order[:held]

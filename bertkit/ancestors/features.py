@@ -1,0 +1,166 @@
+"""BERT as a giver of features: table 7 of its paper, for any model and any tagged sentences.
+
+The model is frozen. Each of the six choices of layers (model/layer_choice.py) gives vectors of words, a BiLSTM tagger
+learns from them, and how well it tags says what the layers hold. The two sums are learnt mixes, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from bertkit import metrics
+from bertkit.ancestors.lstm.bilstm import BiLstmTagger
+from bertkit.ancestors.lstm.network import Features, Sentences
+from bertkit.data.examples import TaggedSentence
+from bertkit.data.windows import Row, Rows, Windows, rows_of
+from bertkit.errors import UserError
+from bertkit.model.encoder import Encoded
+from bertkit.model.layer_choice import CHOICES, choose
+from bertkit.notify import note, track
+from bertkit.settings.bilstm_settings import BiLstmSettings
+from bertkit.settings.model import Config
+from bertkit.text.tokenizer import Tokenizer
+
+Halves = NDArray[np.float16]
+AT_ONCE = 256  # sentences whose pieces are held, before only their words are kept
+
+
+class GivesVectors(Protocol):
+    """What is needed of a loaded model: bertkit.inference.predictor.Predictor has it."""
+
+    config: Config
+    tokenizer: Tokenizer
+
+    def run(self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False) -> list[Any]:
+        """`use` of every row's Encoded, in order."""
+
+    def windows(self, on_long: str = "") -> Windows:
+        """How long texts are read."""
+
+
+def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence[int] | None = None) -> list[Halves]:
+    """Vectors of every word: (layers, words, width) a sentence. numbers: which layers, 0 the embeddings; None: all.
+
+    Every vector has mean zero and variance one: in a pre-norm model the layers' own sizes grow with depth, and a tagger
+    would see little but the largest. The first piece speaks for a word, as in tagging. A long sentence is read in
+    windows, and a word is taken from the window in which it has most context. A word without pieces is zero.
+    """
+    windows = predictor.windows("window")
+    numbers = range(predictor.config.depth + 1) if numbers is None else numbers
+
+    def use(encoded: Encoded) -> list[Halves]:
+        """(tokens, layers, width) a row."""
+        every = torch.stack([encoded.layers[n] for n in numbers], 1).float()
+        return [one.cpu().numpy() for one in encoded.batch.split(F.layer_norm(every, every.shape[-1:]).half())]
+
+    found: list[Halves] = []
+    for first in track(range(0, len(sentences), AT_ONCE), "features", -(-len(sentences) // AT_ONCE)):
+        some = sentences[first : first + AT_ONCE]
+        cut = [rows_of(predictor.tokenizer, predictor.tokenizer.encode_words(list(words)), windows) for words in some]
+        answers = iter(predictor.run([row for one in cut for row in one.rows if row.ids], use, layers=True))
+        shape = (len(numbers), predictor.config.width)
+        found += [_of_words(one, len(words), answers, shape) for one, words in zip(cut, some)]
+    return found
+
+
+def _of_words(rows: Rows, words: int, answers: Any, shape: tuple[int, int]) -> Halves:
+    table = np.zeros((shape[0], words, shape[1]), np.float16)
+    first: dict[int, np.ndarray] = {}
+    for row in rows.rows:
+        if not row.ids:
+            continue
+        vectors = next(answers)
+        assert row.encoding is not None
+        for place in range(*row.core):
+            if not row.encoding.special[place]:
+                first.setdefault(row.encoding.words[place], vectors[place])
+    for word, vector in first.items():
+        table[:, word] = vector
+    return table
+
+
+def joined(layers: Sequence[Halves], choice: str, depth: int) -> list[Halves]:
+    """What a tagger gets of one choice: the layers to mix (layers, words, width), or one wide layer. layers: all."""
+    picked = choose(choice, depth)
+    return [_join([one[n] for n in picked.numbers], picked.join) for one in layers]
+
+
+def _join(parts: Sequence[Halves], how: str) -> Halves:
+    return np.stack(parts) if how == "sum" else np.concatenate(parts, -1)[None]
+
+
+class WordFeatures:
+    """One choice of a model's layers as features of words: call it with sentences."""
+
+    def __init__(self, predictor: GivesVectors, choice: str = "concat-last-4") -> None:
+        self.predictor, self.picked = predictor, choose(choice, predictor.config.depth)
+
+    def __call__(self, sentences: Sentences) -> list[Halves]:
+        """(layers to mix or 1, words, width) a sentence."""
+        return [
+            _join(list(one), self.picked.join) for one in word_layers(self.predictor, sentences, self.picked.numbers)
+        ]
+
+
+def looked_up(sentences: Sentences, arrays: Sequence[np.ndarray]) -> Features:
+    """A function that gives each of these sentences its array: features that were computed once."""
+    kept = {tuple(words): one for words, one in zip(sentences, arrays)}
+    return lambda asked: [kept[tuple(words)] for words in asked]
+
+
+def six_features(
+    predictor: GivesVectors,
+    train: Sequence[TaggedSentence],
+    dev: Sequence[TaggedSentence],
+    *,
+    seeds: int = 5,
+    epochs: int = 0,
+    width: int = 200,
+    choices: Sequence[str] = tuple(CHOICES),
+) -> list[dict[str, Any]]:
+    """A row a choice: {choice, metric, mean, spread, scores}, on dev, over so many seeds; best pass of each, as there.
+
+    metric: entity F1 where the tags are chunks, else accuracy. spread: the standard deviation over seeds. width: cells
+    of each direction of the tagger (768 in the paper). Features are held in memory as float16.
+    """
+    both = [*train, *dev]
+    for sentence in both:
+        if sentence.tags is None:
+            raise UserError(f"line {sentence.line}: this sentence has no tags. Give tagged sentences.")
+    sentences = [list(sentence.tokens) for sentence in both]
+    names = sorted({tag for sentence in both for tag in sentence.tags or ()})
+    number = {name: place for place, name in enumerate(names)}
+    tags = [[number[tag] for tag in sentence.tags or ()] for sentence in both]
+    layers = word_layers(predictor, sentences)
+    note(f"Features of {sum(map(len, sentences)):,} words take {sum(one.nbytes for one in layers) / 2**20:,.0f} MB.")
+
+    def measure(right: list[list[int]], said: list[list[int]]) -> float:
+        return float(next(iter(judge(right, said).values())))
+
+    def judge(right: Sequence[Sequence[int]], said: Sequence[Sequence[int]]) -> dict[str, float]:
+        return metrics.tagging(*([[names[tag] for tag in one] for one in side] for side in (right, said)))
+
+    at = len(train)
+    found = []
+    for choice in track(choices, "six features", len(choices)):
+        features = looked_up(sentences, joined(layers, choice, predictor.config.depth))
+        scores = []
+        for seed in range(seeds):
+            tagger = BiLstmTagger(BiLstmSettings(cells=width), features=features)
+            tagger.fit(
+                sentences[:at], tags[:at], len(names), sentences[at:], tags[at:],
+                seed=seed, epochs=epochs, measure=measure,
+            )  # fmt: skip
+            scores.append(judge(tags[at:], tagger.tag(sentences[at:])))
+        metric = next(iter(scores[0]))
+        values = [float(one[metric]) for one in scores]
+        row = {"choice": choice, "metric": metric, "mean": float(np.mean(values)), "spread": float(np.std(values))}
+        found.append(row | {"scores": values})
+        note(f"{choice}: {metric} {row['mean']:.4f} ± {row['spread']:.4f}")
+    return found

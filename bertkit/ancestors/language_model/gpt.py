@@ -1,0 +1,83 @@
+"""GPT beside its ancestors: texts of any length scored and measured as they score and measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from bertkit.ancestors.language_model.bits import surprise
+from bertkit.data.batch import pack
+from bertkit.data.sharing import share_out
+from bertkit.errors import UserError
+from bertkit.model.heads import Model
+from bertkit.settings.model import Config
+from bertkit.text.tokenizer import Tokenizer
+
+
+class Causal(Protocol):
+    """What is needed of a model that answers: bertkit.load(…) gives one."""
+
+    model: Model
+    config: Config
+    tokenizer: Tokenizer
+    device: str
+
+
+def score(predictor: Causal, texts: Sequence[str]) -> list[float]:
+    """Natural-log likelihood of each text, as bertkit.inference.scoring gives it; longer texts are read in windows.
+
+    A window begins with the text's first piece and then half a window of pieces that were guessed before.
+    """
+    _refuse_others(predictor)
+    return _scores(predictor, predictor.tokenizer.ids_batch(texts))
+
+
+def perplexity(predictor: Causal, texts: Sequence[str]) -> dict[str, float]:
+    """See bits.surprise. A tokenizer that puts no mark before a text leaves its first piece unguessed."""
+    _refuse_others(predictor)
+    rows = predictor.tokenizer.ids_batch(texts)
+    return surprise(texts, _scores(predictor, rows), rows, predictor.tokenizer.unk_id)
+
+
+def _refuse_others(predictor: Causal) -> None:
+    if not predictor.config.causal or "words" not in predictor.model.heads:
+        raise UserError("This model does not guess from left to right, so it has no perplexity. Use a GPT model.")
+
+
+def windows(ids: list[int], limit: int) -> list[tuple[list[int], int]]:
+    """The text in runs of at most `limit` ids: (run, how many of its last ids are guessed there)."""
+    runs = [(ids[:limit], min(len(ids), limit) - 1)] if len(ids) > 1 else []
+    done = limit
+    while done < len(ids):
+        stop = min(len(ids), done + limit // 2)
+        runs.append(([ids[0], *ids[stop - limit + 1 : stop]], stop - done))
+        done = stop
+    return runs
+
+
+def _scores(predictor: Causal, rows: Sequence[list[int]]) -> list[float]:
+    limit = predictor.config.max_tokens
+    runs = [(number, *run) for number, ids in enumerate(rows) for run in windows(ids, limit)]
+    found = [0.0] * len(runs)
+
+    def compute(numbers: list[int]) -> None:
+        batch = pack([runs[n][1] for n in numbers]).to(predictor.device)
+        first = {caller: int(batch.starts[packed]) for packed, caller in enumerate(batch.order)}
+        places, wanted = [], []
+        for i, n in enumerate(numbers):
+            _, ids, guessed = runs[n]
+            places += [first[i] + place for place in range(len(ids) - 1 - guessed, len(ids) - 1)]
+            wanted += ids[-guessed:]
+        at, targets = (torch.tensor(some, device=predictor.device) for some in (places, wanted))
+        logits = predictor.model.ask("words", predictor.model.encoder(batch), at).float()
+        logs = logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+        for n, part in zip(numbers, logs.split([runs[n][2] for n in numbers])):
+            found[n] = float(part.double().sum())
+
+    share_out([len(ids) for _, ids, _ in runs], compute, predictor.device)
+    totals = [0.0] * len(rows)
+    for (number, _, _), value in zip(runs, found):
+        totals[number] += value
+    return totals

@@ -1,0 +1,192 @@
+"""A trained left-to-right model that answers: how likely texts are, what comes next, and texts of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.ancestors.language_model.base import Network, Shape
+from bertkit.ancestors.language_model.bits import framed, surprise
+from bertkit.ancestors.language_model.nnlm import Nnlm
+from bertkit.ancestors.language_model.rnnlm import Rnnlm
+from bertkit.ancestors.language_model.suggesting import ordinary, suggestions
+from bertkit.checkpoint.folder import read_json
+from bertkit.checkpoint.weights import read_weights
+from bertkit.data.sharing import share_out
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files import tensors as tensor_file
+from bertkit.objectives.vocab_loss import CHUNK
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.saving import mend_folder, write_folder
+
+NETWORKS: dict[str, type[Network]] = {"nnlm": Nnlm, "rnnlm": Rnnlm}
+ANCESTOR = {"nnlm": "nnlm", "rnn": "rnnlm", "lstm": "rnnlm", "gru": "rnnlm"}  # kind → row of NETWORKS
+NO_LIMIT = 1_000_000  # what the tokenizer's files say of the longest text: these models read on for ever
+
+
+def network_of(shape: Shape) -> Network:
+    """A network with random weights (torch's generator)."""
+    return NETWORKS[ANCESTOR[shape.kind]](shape)
+
+
+class LeftToRight:
+    """A network and its tokenizer. about: further facts for bertkit.json."""
+
+    def __init__(self, network: Network, tokenizer: Tokenizer, about: dict[str, Any] | None = None) -> None:
+        self.network, self.tokenizer, self.about = network.eval(), tokenizer, dict(about or {})
+
+    # ---- scoring texts
+
+    def score(self, texts: Sequence[str]) -> list[float]:
+        """Natural-log likelihood of each text, summed over its pieces and its end; texts may be of any length."""
+        return self._scores(framed(self.tokenizer, texts))
+
+    def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
+        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.surprise."""
+        rows = framed(self.tokenizer, texts)
+        return surprise(texts, self._scores(rows), rows, self.tokenizer.unk_id)
+
+    def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """For each row of ids, the natural-log probability of every id but the first, (len(row) - 1,)."""
+        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+
+        def compute(numbers: list[int]) -> None:
+            some = [list(rows[n]) for n in numbers if len(rows[n]) > 1]
+            if not some:
+                return
+            longest = max(map(len, some))
+            ids = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in some])
+            parts = [self._logs(vectors, ids[:, start + 1 : start + 1 + vectors.shape[1]])
+                     for start, vectors in self.network.stretches(ids[:, :-1])]  # fmt: skip
+            logs = iter(torch.cat(parts, dim=1).double().numpy())
+            for n in numbers:
+                if len(rows[n]) > 1:
+                    found[n] = next(logs)[: len(rows[n]) - 1]
+
+        share_out([len(row) for row in rows], compute)
+        return found
+
+    def _logs(self, vectors: Tensor, wanted: Tensor) -> Tensor:
+        """Log-probability of the wanted pieces, like wanted: (texts, time)."""
+        parts = []
+        for some, targets in zip(vectors.flatten(0, 1).split(CHUNK), wanted.flatten().split(CHUNK)):
+            logits = self.network.logits(some)
+            parts.append(logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1))
+        return torch.cat(parts).view(wanted.shape)
+
+    def _scores(self, rows: list[list[int]]) -> list[float]:
+        return [float(logs.sum()) for logs in self.log_probs(rows)]
+
+    # ---- what comes next
+
+    def probability(self, text: str) -> np.ndarray:
+        """The distribution of the piece after the text, (vocabulary,); it sums to one."""
+        with torch.inference_mode():
+            *_, (_, vectors) = self.network.stretches(torch.tensor([framed(self.tokenizer, [text])[0][:-1]]))
+            return self.network.logits(vectors[0, -1]).double().softmax(-1).numpy()
+
+    def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
+        """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
+        return suggestions(self.tokenizer, text, self.probability(text), top)
+
+    def generate(self, text: str = "", pieces: int = 50, temperature: float = 1.0, seed: int = 0) -> str:
+        """The text with up to `pieces` more, drawn by chance, or the likeliest each time (temperature 0).
+
+        It ends early where the model says that the text ends.
+        """
+        if temperature < 0:
+            raise UserError(f"temperature is {temperature}; it must be 0 (always the likeliest piece) or more.")
+        chance = np.random.default_rng(seed)
+        ids = framed(self.tokenizer, [text])[0]
+        end = ids.pop()
+        with torch.inference_mode():
+            vectors, state = self.network.vectors(torch.tensor([ids]))
+            for _ in range(pieces):
+                logits = self.network.logits(vectors[0, -1]).double()
+                chances = (logits / max(temperature, 1e-6)).softmax(-1).numpy()
+                chances = ordinary(self.tokenizer, chances, end)
+                piece = int(chance.choice(len(chances), p=chances / chances.sum()) if temperature else chances.argmax())
+                if piece == end:
+                    break
+                ids.append(piece)
+                vectors, state = self.network.vectors(torch.tensor([[piece]]), state)
+        return self.tokenizer.decode(ids)
+
+    # ---- keeping
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the network has."""
+        return sum(p.numel() for p in self.network.parameters())
+
+    def save(self, folder: str | Path) -> None:
+        """Write model.safetensors, bertkit.json and the tokenizer's files; all of them or none."""
+        write_folder(Path(folder), self.write)
+
+    def write(self, folder: Path) -> None:
+        """The files themselves, into a folder that is empty."""
+        shape = self.network.shape
+        tensors = {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
+        tensor_file.write(folder / "model.safetensors", tensors)
+        about = {**self.about, "ancestor": ANCESTOR[shape.kind], "kind": shape.kind, "numbers": asdict(shape)}
+        (folder / "bertkit.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        self.tokenizer.save(folder, NO_LIMIT)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The model that was saved in a folder."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder}: there is no such folder. Learn a model first: bertkit.ancestors.language_model.train.learn."
+            )
+        mend_folder(folder)
+        about = read_json(folder / "bertkit.json")
+        if about.get("ancestor") not in NETWORKS:
+            raise UserError(
+                f"{folder} holds no left-to-right model: bertkit.json says ancestor {about.get('ancestor')!r}, "
+                f"not {' or '.join(NETWORKS)}."
+            )
+        try:
+            shape = Shape(**about["numbers"])
+        except (KeyError, TypeError) as problem:
+            raise DamagedFile(f"{folder / 'bertkit.json'}: numbers are missing or strange ({problem}).") from problem
+        tensors, source = read_weights(folder)
+        tokenizer = Tokenizer.load(folder)
+        if tokenizer.size > shape.vocabulary:
+            raise DamagedFile(
+                f"{folder}: the tokenizer has {tokenizer.size} pieces but the model only {shape.vocabulary}. "
+                "Tokenizer and weights do not belong together."
+            )
+        return cls(with_weights(shape, tensors, str(source)), tokenizer, about)
+
+
+def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Network:
+    """A network with these weights; they are compared with the numbers before memory is asked for."""
+    try:
+        with torch.device("meta"):
+            network = network_of(shape)
+    except (RuntimeError, TypeError, ValueError) as problem:
+        raise DamagedFile(f"{where}: bertkit.json asks for numbers no network has ({problem}).") from problem
+    fill(network, tensors, where)
+    return network
+
+
+def fill(module: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Give a module (made on the meta device) its tensors, or say which is amiss."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    there = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(wanted.keys() | there.keys()):
+        if wanted.get(name) != there.get(name):
+            raise DamagedFile(
+                f"{where}: the tensor {name} is {there.get(name, 'missing')}, and bertkit.json asks for "
+                f"{wanted.get(name, 'none')}. The two files do not belong together: save the model again."
+            )
+    module.load_state_dict(tensors, assign=True)

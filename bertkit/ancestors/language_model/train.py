@@ -1,0 +1,93 @@
+"""A run that teaches a left-to-right model, from start (or resume) to the finished folder."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from bertkit import machine
+from bertkit.ancestors.language_model.base import NextPiece, Shape
+from bertkit.ancestors.language_model.model import LeftToRight, fill, network_of
+from bertkit.ancestors.language_model.text_of_store import held_out_batches, plan, split, training_feed
+from bertkit.data.store import Store
+from bertkit.model.inference import choose
+from bertkit.settings.learn_settings import LearnSettings
+from bertkit.training import distributed as worlds
+from bertkit.training.distributed import World
+from bertkit.training.loop import Training
+from bertkit.training.run import FIRST_GUESS, LongRun, budget
+from bertkit.training.run_folder import RunFolder, Signals
+
+
+def learn(settings: LearnSettings) -> dict[str, Any]:
+    """Run it. Returns what was reached; the folder opens with LeftToRight.load."""
+    machine.set_up(settings.threads)
+    world = worlds.join(machine.device_for(settings.device))
+    try:
+        with RunFolder(settings.out, world, resume=settings.resume) as run, Signals() as signals:
+            return _Learning(settings, world, run, signals).go()
+    finally:
+        worlds.leave()
+
+
+class _Learning(LongRun):
+    def __init__(self, settings: LearnSettings, world: World, run: RunFolder, signals: Signals) -> None:
+        self.settings = s = settings
+        steps = budget(s, s.batch_tokens) or FIRST_GUESS
+        self.store = Store.open(s.data)
+        documents, held_out = split(self.store, s.held_out, s.seed)
+        # Rows of the word table: a multiple of 64 multiplies faster.
+        vocabulary = -(-self.store.tokenizer.size // 64) * 64
+        self.shape = Shape(s.kind, vocabulary, s.width, s.hidden, s.layers, s.context, s.direct, s.dropout)
+        torch.manual_seed(s.seed)
+        self.objective = NextPiece(network_of(self.shape))
+        self.objective.set_precision(choose(s.precision, world.device))
+        self.objective.to(world.device)
+        self.feed = training_feed(self.store, documents, steps, s, world)
+        self.held_out = held_out_batches(self.store, held_out, s)
+        training = Training(self.objective, self.feed, steps, s.loop, s.seed, world)
+        about = {"tokenizer": self.store.fingerprint, "model": repr(asdict(self.shape))}
+        super().__init__(s, training, self.feed, run, signals, about)
+
+    def introduce(self) -> str:
+        """Model and steps."""
+        s = self.settings
+        numbers = sum(p.numel() for p in self.objective.parameters())
+        precision = str(self.objective.network.dtype).removeprefix("torch.")
+        return (
+            f"{s.kind}: {numbers / 1e6:.1f}M parameters, the vocabulary's product in {precision}; "
+            f"{self.training.steps:,} steps of about {s.batch_tokens:,} tokens."
+        )
+
+    def planned(self) -> None:
+        """One stretch, from the first step to the last."""
+        self.feed.plan = plan(self.training.steps, self.settings)
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss, accuracy and perplexity on the held-out text, under the names a GPT run gives them."""
+        if not self.held_out:
+            return {}
+        objective = self.objective.eval()
+        sums = {"next": 0.0, "next:right": 0.0, "count": 0.0}
+        for batch in self.held_out:
+            for name, value in objective.judge(batch.to(self.world.device)).items():
+                sums[name] += value
+            sums["count"] += objective.counts(batch)["next"]
+        loss = sums["next"] / sums["count"]
+        return {
+            "lm_loss": loss, "lm_accuracy": sums["next:right"] / sums["count"], "perplexity": math.exp(min(50.0, loss)),
+        }  # fmt: skip
+
+    def finish(self) -> dict[str, Any]:
+        """Write the model into the run's folder."""
+        result, weights = self.result(), self.training.tensors()
+        if self.world.speaks:
+            chosen = weights.get("average", weights["weights"])
+            with torch.device("meta"):
+                network = network_of(self.shape)
+            fill(network, {k.removeprefix("network."): v.cpu() for k, v in chosen.items()}, "the run")
+            LeftToRight(network, self.store.tokenizer, {"result": result}).save(self.settings.out)
+        return result

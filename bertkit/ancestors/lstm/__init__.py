@@ -1,0 +1,1 @@
+"""LSTMs for labels and tags, from scratch or started from a language model."""

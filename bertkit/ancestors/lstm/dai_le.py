@@ -1,0 +1,116 @@
+"""Semi-supervised sequence learning (Dai and Le 2015): where an LSTM that classifies texts should start from.
+
+- random: nowhere;
+- language-model: the weights of a network that has learnt to guess the next piece;
+- autoencoder: those of one that has learnt to read a text and then to write it down again from its state alone.
+  Reader and writer are one network: it reads `[CLS] text [SEP]` and goes on to guess `text [SEP]`.
+
+The last state alone is what the classifier answers from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from bertkit.ancestors.language_model.base import NextPiece
+from bertkit.ancestors.language_model.bits import framed
+from bertkit.ancestors.language_model.model import LeftToRight
+from bertkit.ancestors.lstm.recurrent_reader import Reader, TextFeed, cut_rows
+from bertkit.ancestors.lstm.transfer import RecurrentClassifier
+from bertkit.data.batch import Batch
+from bertkit.errors import UserError
+
+STARTS = ("random", "language-model", "autoencoder")
+
+
+@dataclass(frozen=True)
+class SequenceSettings:
+    """reading_…: how the autoencoder learns; reading_length: pieces it must remember at once."""
+
+    epochs: int = 6
+    lr: float = 3e-3
+    batch: int = 32
+    dropout: float = 0.2
+    reading_epochs: int = 3
+    reading_lr: float = 2e-3
+    reading_length: int = 64
+    reading_share: float = 0.3  # of a time budget
+
+
+class Autoencode(NextPiece):
+    """Rows `[CLS] text [SEP] text [SEP]`: only what stands after the first [SEP] is guessed."""
+
+    def guessed(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """(texts, time - 1): whether the piece after this place is to be guessed."""
+        return super().guessed(ids, lengths) & (
+            torch.arange(1, ids.shape[1], device=ids.device) >= (lengths[:, None] + 1) // 2
+        )
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """The second half of each row."""
+        return {"next": sum(length // 2 for length in batch.lengths)}
+
+
+def doubled(row: list[int]) -> list[int]:
+    """`[CLS] text [SEP]` → `[CLS] text [SEP] text [SEP]`."""
+    return [*row, *row[1:]]
+
+
+class SequenceLearning(RecurrentClassifier):
+    """An LSTM classifier with the shape and tokenizer of a language model, started in one of three ways.
+
+    reading: texts the autoencoder learns from; without them, those of the task.
+    """
+
+    ancestor = "sequence-learning"
+
+    def __init__(
+        self, source: LeftToRight | str | Path | None, start: str = "language-model",
+        settings: SequenceSettings | None = None, reading: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(source)
+        if start not in STARTS:
+            raise UserError(f"start is {start!r}; it must be one of {', '.join(STARTS)}.")
+        self.start, self.settings, self.reading = start, settings or SequenceSettings(), reading
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        kind = (self.source.network if self.source else self._reader.network).shape.kind.upper()
+        return f"{kind} classifier, {self.start} start"
+
+    def fit(
+        self, texts: Sequence[str], labels: Sequence[int], labels_count: int, dev_texts: Sequence[str] = (),
+        dev_labels: Sequence[int] = (), *, seed: int = 0, minutes: float = 0.0,
+    ) -> Self:  # fmt: skip
+        """Start, then learn; the weights that do best on dev are kept. minutes: about how long; 0: `epochs` passes."""
+        s, seconds = self.settings, minutes * 60
+        rows = self._begin(texts, labels, labels_count)
+        network = self._network(self.start == "language-model", s.dropout, seed)
+        if self.start == "autoencoder" and s.reading_epochs:
+            read = cut_rows(framed(self.tokenizer, list(self.reading)) if self.reading else rows, s.reading_length)
+            self._read_on(
+                Autoencode(network), [doubled(row) for row in read], batch=s.batch, epochs=s.reading_epochs,
+                lr=s.reading_lr, seed=seed, seconds=seconds * s.reading_share,
+            )  # fmt: skip
+            seconds *= 1 - s.reading_share
+        reader = Reader(network, "last", labels_count, 0, s.dropout)
+        self._start(reader)
+        self._stage(
+            TextFeed(rows, labels, batch=s.batch, seed=seed), (dev_texts, dev_labels), groups=reader.groups,
+            epochs=s.epochs, lr=s.lr, seed=seed, seconds=seconds,
+        )  # fmt: skip
+        return self._finish()
+
+    def _about(self) -> dict[str, Any]:
+        return {"start": self.start}
+
+    @classmethod
+    def _from(cls, about: dict[str, Any]) -> Self:
+        return cls(None, str(about.get("start", "random")))

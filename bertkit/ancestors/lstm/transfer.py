@@ -1,0 +1,250 @@
+"""What the two recurrent text classifiers share: their face, their stages of learning, and their folder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit import machine
+from bertkit.ancestors.language_model.base import NextPiece, Shape
+from bertkit.ancestors.language_model.bits import framed
+from bertkit.ancestors.language_model.model import NO_LIMIT, LeftToRight, fill, network_of
+from bertkit.ancestors.language_model.rnnlm import Rnnlm
+from bertkit.ancestors.lstm.recurrent_reader import Classify, Reader, TextFeed
+from bertkit.checkpoint.folder import read_json
+from bertkit.checkpoint.weights import read_weights
+from bertkit.data.batch import pack
+from bertkit.data.sharing import share_out
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files import tensors as tensor_file
+from bertkit.model.inference import choose
+from bertkit.notify import status
+from bertkit.settings.training import LoopSettings
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.loop import Step, Training
+from bertkit.training.saving import mend_folder, write_folder
+
+# Slanted triangular rates (Howard and Ruder 2018): up over the first tenth, then in a line down to 1/32.
+SLANTED: dict[str, Any] = {"warmup": 0.1, "schedule": "linear", "floor": 1 / 32, "beta1": 0.7, "beta2": 0.99}
+
+NONE_YET = (-1.0, -np.inf)  # accuracy, minus loss
+
+
+def timed(training: Training, seconds: float) -> Iterator[Step]:
+    """The steps of a training; with `seconds` (0: none) its end is moved so that the schedule ends with the time."""
+    began, mark = time.monotonic(), 4
+    if seconds:
+        training.steps = max(training.steps, mark + 1)
+    for step in training:
+        if seconds and training.done == mark:
+            each = (time.monotonic() - began) / training.done
+            training.set_steps(max(training.done, round(seconds / each)))
+            mark *= 2
+        yield step
+
+
+def loop_of(lr: float) -> LoopSettings:
+    """Slanted triangular rates with this peak."""
+    return LoopSettings(lr=lr, **SLANTED)
+
+
+class RecurrentClassifier:
+    """A reader that starts from a left-to-right model's numbers, and its tokenizer."""
+
+    ancestor: ClassVar[str]  # what bertkit.json calls it
+
+    def __init__(self, source: LeftToRight | str | Path | None) -> None:
+        """source: a recurrent language model or its folder; None only for a model that is loaded to answer."""
+        self.source = source if isinstance(source, LeftToRight) or source is None else LeftToRight.load(source)
+        if self.source is not None and not isinstance(self.source.network, Rnnlm):
+            raise UserError(
+                f"This needs a recurrent language model (rnn, lstm, gru), not a {self.source.network.shape.kind}: "
+                "learn one with kind='lstm'."
+            )
+        self.reader: Reader | None = None
+        self.stages: list[dict[str, float]] = []  # what each stage of learning reached
+        self._best: tuple[tuple[float, float], dict[str, Tensor]] = (NONE_YET, {})
+        self._found: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        raise NotImplementedError
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The language model's."""
+        return self._source.tokenizer if self.source is not None else self._tokenizer
+
+    @property
+    def _source(self) -> LeftToRight:
+        if self.source is None:
+            raise UserError("This classifier was loaded to answer. To fit one, make it from a language model's folder.")
+        return self.source
+
+    # ---- learning
+
+    def _begin(self, texts: Sequence[str], labels: Sequence[int], labels_count: int) -> list[list[int]]:
+        """Check what is given. Returns the texts' ids, each from [CLS] to [SEP], whole."""
+        if not len(texts) or len(texts) != len(labels):
+            raise UserError(f"There are {len(texts)} texts and {len(labels)} labels; give one label for each text.")
+        strange = sorted({int(label) for label in labels if not 0 <= label < labels_count})
+        if strange:
+            raise UserError(
+                f"label {strange[0]} is not between 0 and {labels_count - 1} (labels_count {labels_count})."
+            )
+        machine.threads()
+        self.stages = []
+        return framed(self.tokenizer, list(texts))
+
+    def _network(self, like_source: bool, dropout: float, seed: int) -> Rnnlm:
+        """The source's network, or one of its shape with random weights."""
+        torch.manual_seed(seed)
+        shape = self._source.network.shape
+        network = copy.deepcopy(self._source.network) if like_source else network_of(shape)
+        assert isinstance(network, Rnnlm)
+        network.drop.rate = dropout
+        return network
+
+    def _read_on(
+        self, objective: NextPiece, rows: Sequence[list[int]], *, batch: int, epochs: int, lr: float, seed: int,
+        seconds: float, divisor: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Teach a network the texts themselves, without labels. divisor: a layer's rate is the one above it by this."""
+        objective.set_precision(choose("auto"))
+        objective.requires_grad_(True)
+        feed = TextFeed(rows, batch=batch, seed=seed)
+        depth = len(objective.network.layers)  # type: ignore[arg-type]
+
+        def scale(name: str) -> float:
+            parts = name.split(".")  # network.layers.1.…: the words, tied to the output, learn at the top rate
+            return divisor ** -(depth - int(parts[2])) if parts[1] == "layers" else 1.0
+
+        training = Training(objective, feed, epochs * feed.steps_a_pass, loop_of(lr), seed, scale=scale)
+        losses = [step.loss for step in timed(training, seconds)]
+        objective.set_precision(torch.float32)
+        self.stages.append({"next_loss": float(np.mean(losses[-feed.steps_a_pass :]))})
+
+    def _stage(
+        self, feed: TextFeed, dev: tuple[Sequence[str], Sequence[int]], *, groups: int, epochs: int, lr: float,
+        seed: int, seconds: float, divisor: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Teach the upper `groups` layer groups; after every pass the weights that do best on dev are kept."""
+        reader = self._reader
+        reader.thaw(groups)
+        objective = Classify(reader)
+        scale = lambda name: divisor ** -reader.group(name)  # noqa: E731
+        training = Training(objective, feed, epochs * feed.steps_a_pass, loop_of(lr), seed, scale=scale)
+        for step in timed(training, seconds):
+            status(f"{self.name}: {groups} groups, step {training.done}/{training.steps}, loss {step.loss:.3f}")
+            if training.done % feed.steps_a_pass == 0 or training.done >= training.steps:
+                self._judge(dev)
+        self.stages.append({"groups": groups, "steps": training.done, "loss": step.loss, **self._found})
+
+    def _judge(self, dev: tuple[Sequence[str], Sequence[int]]) -> None:
+        """Measure on dev, and keep the weights if none before were better. Without dev texts the last are kept."""
+        self._found = {}
+        if len(dev[0]):
+            found, wanted = self.probabilities(dev[0]), np.asarray(dev[1])
+            chances = np.maximum(found[np.arange(len(wanted)), wanted], 1e-9)
+            right = float((found.argmax(1) == wanted).mean())
+            self._found = {"dev_accuracy": right, "dev_loss": float(-np.log(chances).mean())}
+        rank = (self._found.get("dev_accuracy", 0.0), -self._found.get("dev_loss", 0.0))
+        if rank >= self._best[0]:
+            self._best = (rank, {name: tensor.clone() for name, tensor in self._reader.state_dict().items()})
+
+    def _start(self, reader: Reader) -> None:
+        self.reader = reader
+        self._best = (NONE_YET, {})
+
+    def _finish(self) -> Self:
+        self._reader.load_state_dict(self._best[1])
+        self._reader.requires_grad_(False).eval()
+        self._best = (self._best[0], {})
+        return self
+
+    # ---- answering
+
+    @property
+    def _reader(self) -> Reader:
+        if self.reader is None:
+            raise UserError("This classifier has learnt nothing yet. Call fit(…), or load a saved one.")
+        return self.reader
+
+    def probabilities(self, texts: Sequence[str]) -> np.ndarray:
+        """(texts, labels), each row sums to one; texts are read whole, whatever their length."""
+        reader = self._reader.eval()
+        rows = framed(self.tokenizer, list(texts))
+        found = np.zeros((len(rows), reader.labels))
+
+        def compute(numbers: list[int]) -> None:
+            batch = pack([rows[n] for n in numbers])
+            found[numbers] = batch.restore(reader(batch)).double().softmax(-1).numpy()
+
+        share_out([len(row) for row in rows], compute)
+        return found
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers take part in an answer."""
+        reader = self._reader
+        return sum(p.numel() for name, p in reader.named_parameters() if reader.group(name) >= 0)
+
+    # ---- keeping
+
+    def _about(self) -> dict[str, Any]:
+        """What else `load` must know."""
+        return {}
+
+    def save(self, folder: str | Path) -> None:
+        """Write model.safetensors, bertkit.json and the tokenizer's files; all of them or none."""
+        reader = self._reader
+        head = {"pooling": reader.pooling, "labels": reader.labels, "inner": reader.inner}
+        about = {"ancestor": self.ancestor, "numbers": asdict(reader.network.shape), "head": head, **self._about()}
+
+        def write(path: Path) -> None:
+            tensor_file.write(path / "model.safetensors", reader.state_dict())
+            (path / "bertkit.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+            self.tokenizer.save(path, NO_LIMIT)
+
+        write_folder(Path(folder), write)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The classifier that was saved in a folder."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UserError(f"{folder}: there is no such folder. Fit a classifier and save it there first.")
+        mend_folder(folder)
+        about = read_json(folder / "bertkit.json")
+        if about.get("ancestor") != cls.ancestor:
+            raise UserError(f"{folder} holds no {cls.ancestor}: bertkit.json says {about.get('ancestor')!r}.")
+        model = cls._from(about)
+        try:
+            with torch.device("meta"):
+                network = network_of(Shape(**about["numbers"]))
+                assert isinstance(network, Rnnlm)
+                model.reader = Reader(network, **about["head"], dropout=0.0)
+        except (KeyError, TypeError, ValueError, RuntimeError, AssertionError) as problem:
+            raise DamagedFile(f"{folder / 'bertkit.json'}: numbers are missing or strange ({problem}).") from problem
+        tensors, source = read_weights(folder)
+        fill(model.reader, tensors, str(source))
+        model.reader.requires_grad_(False).eval()
+        model._tokenizer = Tokenizer.load(folder)
+        return model
+
+    @classmethod
+    def _from(cls, about: dict[str, Any]) -> Self:
+        """One that can only answer."""
+        return cls(None)
+
+    _tokenizer: Tokenizer

@@ -1,0 +1,1 @@
+"""Counting words: n-gram models with Kneser-Ney smoothing."""

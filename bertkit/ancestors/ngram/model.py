@@ -1,0 +1,337 @@
+"""n-gram language models of any order with interpolated modified Kneser-Ney smoothing.
+
+Every line of a text is a sentence. Words seen fewer than `min_count` times are `<unk>`; a probability of a text
+never stops there: the unknown word is spelled, letter by letter, by a small character model, so that texts and
+models with different vocabularies can be compared in bits per byte. What is not paid for is what cutting into words
+loses: the spaces between words, and capitals when `cased` is off. Units 'characters' lose nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, Spool, count_windows
+from bertkit.ancestors.ngram.kneser_ney import Level, estimate, gather
+from bertkit.ancestors.ngram.ngram_words import blocks, check_units, cut, sentences
+from bertkit.errors import DamagedFile, UserError
+from bertkit.notify import note
+
+Ids = NDArray[np.int64]
+SPECIAL = ("<unk>", "<s>", "</s>")
+UNKNOWN, START, END = range(3)
+CODE_POINTS = 0x110000  # a character nobody has seen is one of these
+SPELLER_TYPES = 200_000
+SCORED_AT_ONCE = 1 << 20  # characters; bounds the memory of scoring
+
+
+@dataclass(frozen=True)
+class NgramSettings:
+    """How an n-gram model reads text, and how far it looks back.
+
+    order: words in the longest n-gram. min_count: rarer words are unknown. cased: keep capitals apart.
+    units: 'words' (every ideograph by itself), 'jieba' (Chinese words) or 'characters'.
+    memory_mb: what counting may hold before it spills to disk; the finished model comes on top.
+    """
+
+    order: int = 5
+    min_count: int = 2
+    cased: bool = True
+    units: str = "words"
+    memory_mb: float = 1024
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        check_units(self.units)
+        for name, least in (("order", 1), ("min_count", 1), ("memory_mb", 0.001)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+
+
+class NgramModel:
+    """An n-gram language model: `fit` it on texts, then `score`, `perplexity`, `probability` and `suggest`."""
+
+    def __init__(self, settings: NgramSettings | None = None) -> None:
+        """A model that has seen nothing yet."""
+        self.settings = settings or NgramSettings()
+        self.words: list[str] = list(SPECIAL)
+        self.ids: dict[str, int] = {}
+        self.levels: list[Level] = []
+        self.speller: NgramModel | None = None
+
+    # ---- learning
+
+    def fit(self, texts: Iterable[str]) -> Self:
+        """Learn from texts, read once, line by line a sentence."""
+        budget = int(self.settings.memory_mb * 2**20)
+        with tempfile.TemporaryDirectory(prefix="ngram-", ignore_cleanup_errors=True) as name:
+            spool = Spool(budget // 4, Path(name))
+            types, counts = self._read(texts, spool, budget)
+            known = self._choose(types, counts)
+            columns, found = count_windows(
+                lambda: self._chunks(spool, known, budget),
+                self.settings.order, len(self.words), START, budget, Path(name),
+            )  # fmt: skip
+        orders = gather(columns, found, START)
+        del columns, found
+        self.levels, fallen = estimate(orders, len(self.words), START, END)
+        if self.settings.units != "characters":
+            self.speller = self._spelling(types, counts)
+            if fallen:
+                note(
+                    f"n-gram model: too few counts to estimate the discounts of order {', '.join(map(str, fallen))}; "
+                    "0.5, 1 and 1.5 are used instead."
+                )
+        return self
+
+    def _read(self, texts: Iterable[str], spool: Spool, budget: int) -> tuple[list[str], Ids]:
+        """Number the words as they come, the line break 0. Returns the different words and their counts."""
+        numbers: defaultdict[str, int] = defaultdict()
+        numbers.default_factory = numbers.__len__
+        numbers["\n"] = 0
+        counts = np.zeros(1, np.int64)
+        for block in blocks(texts, max(1, min(1 << 20, budget // BYTES_PER_WORD))):
+            words = cut(block, self.settings.units, self.settings.cased)
+            ids = np.fromiter(map(numbers.__getitem__, words), np.uint32, len(words))
+            spool.append(ids)
+            seen = np.bincount(ids, minlength=len(numbers))
+            seen[: len(counts)] += counts
+            counts = seen
+        if not counts[0]:
+            raise UserError("There is no text to learn from: every text is empty. Check the file and its column.")
+        return list(numbers), counts
+
+    def _choose(self, types: list[str], counts: Ids) -> Ids:
+        """Set the vocabulary, frequent words first. Returns the id of every type."""
+        kept = np.flatnonzero(counts[1:] >= self.settings.min_count) + 1
+        kept = kept[np.argsort(-counts[kept], kind="stable")]
+        self.name_words([*SPECIAL, *(types[i] for i in kept)])
+        known = np.full(len(types), UNKNOWN, np.int64)
+        known[kept] = np.arange(len(kept)) + len(SPECIAL)
+        known[0] = END
+        return known
+
+    def name_words(self, words: list[str]) -> None:
+        """Set the vocabulary; the special words come first."""
+        self.words = words
+        self.ids = {word: i for i, word in enumerate(words)}
+
+    def _chunks(self, spool: Spool, known: Ids, budget: int) -> Iterator[Ids]:
+        held: list[Ids] = []
+        for ids in spool:
+            held.append(padded(known[ids], self.settings.order - 1))
+            if sum(map(len, held)) * BYTES_PER_WORD > budget // 2:
+                yield np.concatenate(held)
+                held = []
+        if held:
+            yield np.concatenate(held)
+
+    def _spelling(self, types: list[str], counts: Ids) -> NgramModel:
+        """A character model of the words that are most like unknown ones: the rarest."""
+        rare = np.flatnonzero(counts[1:] < max(2, self.settings.min_count)) + 1
+        words = [types[i] for i in rare[:SPELLER_TYPES]] or types[1:] or ["?"]
+        return NgramModel(replace(self.settings, order=5, min_count=1, cased=True, units="characters")).fit(words)
+
+    # ---- looking up
+
+    @property
+    def ngrams(self) -> list[int]:
+        """How many n-grams there are of each order."""
+        return [len(level.log_prob) for level in self._learnt()]
+
+    def _learnt(self) -> list[Level]:
+        if not self.levels:
+            raise UserError("This n-gram model has learnt nothing yet. Call fit(texts), or load a saved one.")
+        return self.levels
+
+    def find(self, level: Level, prefix: Ids, words: Ids) -> Ids:
+        """The ranks of n-grams given by the rank of all but the last word, and that word; -1 where there is none."""
+        ranks = np.full(len(words), -1, np.int64)
+        asked = np.flatnonzero(prefix >= 0)
+        if not len(level.keys) or not len(asked):
+            return ranks
+        keys = prefix[asked].astype(np.uint64) * np.uint64(len(self.words)) + words[asked].astype(np.uint64)
+        places = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
+        ranks[asked] = np.where(level.keys[places] == keys, places, -1)
+        return ranks
+
+    def log10_of(self, stream: Ids) -> NDArray[np.float64]:
+        """log10 probability of every word given those before it. stream: (t,) ids, each sentence from START to END.
+
+        Returns (t,); meaningless at START.
+        """
+        levels = self._learnt()
+        before = np.full(len(stream), -1, np.int64)  # rank of the context of k - 1 words, which ends just before
+        before[1:] = stream[:-1]
+        total = levels[0].log_prob[stream].astype(np.float64)
+        for k, level in enumerate(levels[1:], start=1):
+            ranks = self.find(level, before, stream)
+            is_context = before >= 0
+            total[is_context] += levels[k - 1].back_off[before[is_context]]
+            is_found = ranks >= 0
+            total[is_found] = level.log_prob[ranks[is_found]]
+            before[0] = -1
+            before[1:] = ranks[:-1]
+        return total
+
+    def probability(self, context: Sequence[str]) -> NDArray[np.float64]:
+        """The distribution of the next word, (vocabulary,), in the order of `self.words`; it sums to one.
+
+        Begin the context with `<s>` if it is the beginning of a sentence.
+        """
+        levels = self._learnt()
+        ids = [self.ids.get(word, UNKNOWN) for word in context][-(len(levels) - 1) or len(context) :]
+        prob = 10.0 ** levels[0].log_prob.astype(np.float64)
+        prob[START] = 0.0
+        vocabulary = len(self.words)
+        for length in range(1, min(len(ids), len(levels) - 1) + 1):
+            rank = self._rank(ids[-length:])
+            if rank < 0:
+                break
+            level = levels[length]
+            borders = np.array([rank * vocabulary, (rank + 1) * vocabulary], np.uint64)
+            begin, end = np.searchsorted(level.keys, borders)
+            prob *= 10.0 ** float(levels[length - 1].back_off[rank])
+            prob[(level.keys[begin:end] % np.uint64(vocabulary)).astype(np.int64)] = 10.0 ** level.log_prob[
+                begin:end
+            ].astype(np.float64)
+        return prob
+
+    def _rank(self, ids: list[int]) -> int:
+        rank = np.array(ids[:1], np.int64)
+        for level, word in zip(self.levels[1:], ids[1:]):
+            rank = self.find(level, rank, np.array([word]))
+        return int(rank[0])
+
+    def suggest(self, context: str, top: int = 5) -> list[dict[str, str | float]]:
+        """The likeliest next words after the beginning of a sentence: [{"word", "score"}, …], best first."""
+        words = cut(context, self.settings.units, self.settings.cased)
+        prob = self.probability([SPECIAL[START], *words])
+        prob[UNKNOWN] = 0.0
+        best = np.argsort(-prob, kind="stable")[:top]
+        return [{"word": self.words[i], "score": float(prob[i])} for i in best if prob[i] > 0]
+
+    # ---- scoring texts
+
+    def score(self, texts: Iterable[str]) -> list[float]:
+        """Natural-log probability of each text, ends of sentences and the spelling of unknown words included."""
+        return [closed + spelling for closed, spelling, _, _ in self._measure(texts)]
+
+    def perplexity(self, texts: Iterable[str]) -> dict[str, float]:
+        """How surprised the model is, over all texts.
+
+        perplexity: per word and end of sentence, unknown words spelled. perplexity_unk: the same, `<unk>` counted as
+        one word like any other, which flatters small vocabularies. bits_per_byte: per byte of the raw text in UTF-8,
+        unknown words spelled. words (ends of sentences included), unknown, bytes: what was counted.
+        """
+        texts = list(texts)
+        rows = np.array(list(self._measure(texts))).reshape(-1, 4)
+        closed, spelling, words, unknown = rows.sum(0)
+        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        if not size:
+            raise UserError("There is no text to measure: every text is empty.")
+        return {
+            "perplexity": math.exp(min(700.0, -(closed + spelling) / words)),  # one long strange word is beyond a float
+            "perplexity_unk": math.exp(min(700.0, -closed / words)),
+            "bits_per_byte": float(-(closed + spelling) / math.log(2) / size),
+            "words": int(words),
+            "unknown": int(unknown),
+            "bytes": size,
+        }
+
+    def _measure(self, texts: Iterable[str]) -> Iterator[tuple[float, float, int, int]]:
+        """For each text: log probability with `<unk>`, of spelling the unknown, number of words, of unknown words."""
+        held: list[str] = []
+        size = 0
+        for text in texts:
+            held.append(text)
+            size += len(text)
+            if size > SCORED_AT_ONCE:
+                yield from self._measure_some(held)
+                held, size = [], 0
+        yield from self._measure_some(held)
+
+    def _measure_some(self, texts: list[str]) -> Iterator[tuple[float, float, int, int]]:
+        if not texts:
+            return
+        lines = [sentences(text) or [""] for text in texts]
+        words = cut("".join(f"{line}\n" for some in lines for line in some), self.settings.units, self.settings.cased)
+        ids = np.fromiter((END if word == "\n" else self.ids.get(word, UNKNOWN) for word in words), np.int64)
+        spelling = np.zeros(len(ids))
+        strange = np.flatnonzero(ids == UNKNOWN)
+        names = [words[i] for i in strange]
+        costs = self._spell(sorted(set(names)))
+        spelling[strange] = [costs[name] for name in names]
+        stream = padded(ids, 1)
+        logs = self.log10_of(stream)[stream != START] * math.log(10)
+        ends = np.flatnonzero(ids == END)[np.cumsum([len(some) for some in lines]) - 1]
+        begins = np.append(0, ends[:-1] + 1)
+        for begin, end in zip(begins, ends + 1):
+            part = slice(begin, end)
+            yield logs[part].sum(), spelling[part].sum(), end - begin, int((ids[part] == UNKNOWN).sum())
+
+    def _spell(self, words: list[str]) -> dict[str, float]:
+        """Natural-log probability of each word's letters and its end."""
+        if self.settings.units == "characters":
+            return dict.fromkeys(words, -math.log(CODE_POINTS))
+        if self.speller:
+            return dict(zip(words, self.speller.score(words)))
+        return {word: -(len(word) + 1) * math.log(CODE_POINTS + 1) for word in words}
+
+    # ---- keeping
+
+    def save(self, folder: str | Path) -> None:
+        """Write `ngram.json` (settings, words) and `ngram.safetensors` (the levels) into a folder."""
+        from safetensors.numpy import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {
+            f"{k}.{name}": part for k, level in enumerate(self._learnt(), 1) for name, part in vars(level).items()
+        }
+        save_file(arrays, folder / "ngram.safetensors")
+        described = {"settings": asdict(self.settings), "words": self.words}
+        (folder / "ngram.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
+        if self.speller:
+            self.speller.save(folder / "speller")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The model that was saved in a folder."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        folder = Path(folder)
+        try:
+            described = json.loads((folder / "ngram.json").read_text(encoding="utf-8"))
+            arrays = load_file(folder / "ngram.safetensors")
+            model = cls(NgramSettings(**described["settings"]))
+            names = ("keys", "log_prob", "back_off")
+            levels = [Level(*(arrays[f"{k}.{n}"] for n in names)) for k in range(1, model.settings.order + 1)]
+            model.name_words(described["words"])
+        except FileNotFoundError as problem:
+            raise UserError(f"{folder} holds no n-gram model: {problem.filename} is missing.") from problem
+        except (ValueError, KeyError, TypeError, SafetensorError) as problem:
+            raise DamagedFile(f"{folder}: the n-gram model is damaged ({problem}). Fit and save it again.") from problem
+        model.levels = levels
+        if (folder / "speller").is_dir():
+            model.speller = cls.load(folder / "speller")
+        return model
+
+
+def padded(ids: Ids, starts: int) -> Ids:
+    """Put so many START before each sentence. ids: (t,), every sentence closed by END."""
+    is_end = ids == END
+    sentence = np.cumsum(is_end) - is_end
+    stream = np.full(len(ids) + starts * int(is_end.sum()), START, np.int64)
+    stream[np.arange(len(ids)) + starts * (sentence + 1)] = ids
+    return stream

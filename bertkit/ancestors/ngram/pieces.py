@@ -1,0 +1,146 @@
+"""An n-gram model over the pieces of a tokenizer: what counting alone reaches on the text the networks learn from."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.ancestors.language_model.bits import framed, surprise
+from bertkit.ancestors.language_model.suggesting import suggestions
+from bertkit.ancestors.language_model.text_of_store import split
+from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, count_windows
+from bertkit.ancestors.ngram.kneser_ney import estimate, gather
+from bertkit.ancestors.ngram.model import END, SPECIAL, START, UNKNOWN, NgramModel, NgramSettings, padded
+from bertkit.checkpoint.folder import read_json
+from bertkit.data.packing import FullSentences
+from bertkit.data.store import Store
+from bertkit.errors import UserError
+from bertkit.notify import note
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.saving import mend_folder, write_folder
+
+NO_LIMIT = 1_000_000
+Ids = NDArray[np.int64]
+
+
+class PieceNgram:
+    """Modified Kneser-Ney over pieces. The marks [CLS] and [SEP] are the model's own start and end of a sentence."""
+
+    def __init__(self, model: NgramModel, tokenizer: Tokenizer) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        marks = (tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id)
+        # The model numbers unknown, start and end first; the pieces follow in their own order.
+        self.pieces = [-1 if mark is None else mark for mark in marks]
+        self.pieces += [piece for piece in range(tokenizer.size) if piece not in marks]
+        self.numbers = np.full(tokenizer.size, UNKNOWN, np.int64)
+        for number, piece in enumerate(self.pieces[len(SPECIAL) :], start=len(SPECIAL)):
+            self.numbers[piece] = number
+        self.model.name_words([*SPECIAL, *(f"{piece}" for piece in self.pieces[len(SPECIAL) :])])
+
+    @classmethod
+    def learn(
+        cls, store: Store | str | Path, order: int = 5, *, held_out: float = 0.01, seed: int = 0, length: int = 128,
+        memory_mb: float = 1024,
+    ) -> Self:  # fmt: skip
+        """Count the training documents of a store, cut into the examples that the networks read."""
+        store = store if isinstance(store, Store) else Store.open(store)
+        found = cls(NgramModel(NgramSettings(order=order, memory_mb=memory_mb)), store.tokenizer)
+        documents, _ = split(store, held_out, seed)
+        return found._fit(store, FullSentences(store, documents, length), int(memory_mb * 2**20))
+
+    def _fit(self, store: Store, examples: FullSentences, budget: int) -> Self:
+        order, size = self.model.settings.order, len(self.pieces)
+        with tempfile.TemporaryDirectory(prefix="ngram-", ignore_cleanup_errors=True) as name:
+            columns, found = count_windows(
+                lambda: self._chunks(store, examples, budget), order, size, START, budget, Path(name)
+            )
+        orders = gather(columns, found, START)
+        del columns, found
+        self.model.levels, fallen = estimate(orders, size, START, END)
+        if fallen:
+            note(f"n-gram model of pieces: the discounts of order {', '.join(map(str, fallen))} are the usual ones.")
+        return self
+
+    def _chunks(self, store: Store, examples: FullSentences, budget: int) -> Iterator[Ids]:
+        """The model's numbers of all examples, each from START to END, some at a time."""
+        starts = self.model.settings.order - 1
+        room = budget // 2 // BYTES_PER_WORD
+        held: list[Ids] = []
+        size = 0
+        for first, last in zip(examples.first.tolist(), examples.last.tolist()):
+            held += [self.numbers[store.ids[first:last]], np.array([END])]
+            size += last - first + 1 + starts
+            if size > room:
+                yield padded(np.concatenate(held), starts)
+                held, size = [], 0
+        if held:
+            yield padded(np.concatenate(held), starts)
+
+    # ---- the face of every left-to-right model
+
+    def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """For each row of ids from [CLS] to [SEP], the natural-log probability of every id but the first."""
+        streams = [np.array([START, *self.numbers[list(row[1:-1])], END]) for row in rows]
+        logs = self.model.log10_of(np.concatenate(streams)) * np.log(10) if streams else np.zeros(0)
+        bounds = np.cumsum([0, *map(len, streams)])
+        return [logs[begin + 1 : end] for begin, end in pairwise(bounds)]
+
+    def score(self, texts: Sequence[str]) -> list[float]:
+        """Natural-log likelihood of each text, summed over its pieces and its end."""
+        return [float(logs.sum()) for logs in self.log_probs(framed(self.tokenizer, texts))]
+
+    def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
+        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.surprise."""
+        rows = framed(self.tokenizer, texts)
+        scores = [float(logs.sum()) for logs in self.log_probs(rows)]
+        return surprise(texts, scores, rows, self.tokenizer.unk_id)
+
+    def probability(self, text: str) -> np.ndarray:
+        """The distribution of the piece after the text, (pieces,); it sums to one."""
+        given = framed(self.tokenizer, [text])[0][1:-1]
+        context = [SPECIAL[START], *(self.model.words[n] for n in self.numbers[given])]
+        found = self.model.probability(context)
+        chances = np.zeros(self.tokenizer.size)
+        for number, piece in enumerate(self.pieces):
+            if piece >= 0:
+                chances[piece] = found[number]
+        return chances
+
+    def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
+        """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
+        return suggestions(self.tokenizer, text, self.probability(text), top)
+
+    @property
+    def parameters(self) -> int:
+        """n-grams kept."""
+        return sum(self.model.ngrams)
+
+    # ---- keeping
+
+    def save(self, folder: str | Path) -> None:
+        """Write the counts, bertkit.json and the tokenizer's files; all of them or none."""
+
+        def write(path: Path) -> None:
+            self.model.save(path)
+            about = {"ancestor": "piece-ngram", "kind": "ngram", "numbers": {"order": self.model.settings.order}}
+            (path / "bertkit.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+            self.tokenizer.save(path, NO_LIMIT)
+
+        write_folder(Path(folder), write)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The model that was saved in a folder."""
+        folder = Path(folder)
+        mend_folder(folder)
+        about = read_json(folder / "bertkit.json")
+        if about.get("ancestor") != "piece-ngram":
+            raise UserError(f"{folder} holds no n-gram model of pieces: bertkit.json says {about.get('ancestor')!r}.")
+        return cls(NgramModel.load(folder), Tokenizer.load(folder))

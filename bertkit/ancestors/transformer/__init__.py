@@ -1,0 +1,1 @@
+"""The encoder-decoder Transformer of 2017."""

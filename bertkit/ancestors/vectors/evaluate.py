@@ -1,0 +1,119 @@
+"""What word vectors know: analogies (a is to b as c is to d), and similarity as people judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.ancestors.vectors.vectors import WordVectors
+from bertkit.errors import UserError
+from bertkit.files.open import open_text
+from bertkit.metrics.numbers import regression
+
+BATCH = 512  # questions answered by one product of matrices
+
+
+@dataclass(frozen=True)
+class Answers:
+    """asked: questions in the file; answered: those whose four words all have vectors; correct: of these."""
+
+    asked: int = 0
+    answered: int = 0
+    correct: int = 0
+
+    @property
+    def accuracy(self) -> float:
+        """Correct among answered."""
+        return self.correct / self.answered if self.answered else 0.0
+
+    @property
+    def coverage(self) -> float:
+        """Answered among asked."""
+        return self.answered / self.asked if self.asked else 0.0
+
+    def __add__(self, other: Answers) -> Answers:
+        """Two sections as one."""
+        return Answers(self.asked + other.asked, self.answered + other.answered, self.correct + other.correct)
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """spearman: rank correlation of cosines with people's scores, over `known` of `pairs` pairs."""
+
+    spearman: float
+    pairs: int
+    known: int
+
+    @property
+    def coverage(self) -> float:
+        """Known among all."""
+        return self.known / self.pairs if self.pairs else 0.0
+
+
+def analogies(vectors: WordVectors, path: str | Path) -> dict[str, Answers]:
+    """The answers by section of a file in the form of questions-words.txt or CA8, and 'total' last.
+
+    A line ': name' begins a section; others are four words. Words are taken in lower case if not known as they stand.
+    """
+    sections: dict[str, list[tuple[int, ...]]] = {}
+    name = "all"
+    for number, line in enumerate(open_text(path), 1):
+        fields = line.split()
+        if fields[:1] == [":"]:
+            name = " ".join(fields[1:])
+        elif len(fields) == 4:
+            sections.setdefault(name, []).append(tuple(_place(vectors, word) for word in fields))
+        elif fields:
+            raise UserError(
+                f"{path}, line {number}: four words or ': section' are needed, but there are {len(fields)}."
+            )
+    if not sections:
+        raise UserError(f"{path}: there is no analogy in it.")
+    answers = {name: _answer(vectors, np.array(places)) for name, places in sections.items()}
+    return {**answers, "total": sum(answers.values(), Answers())}
+
+
+def _answer(vectors: WordVectors, questions: np.ndarray) -> Answers:
+    """questions: (n, 4) places of words, -1 for one without a vector."""
+    known = questions[(questions >= 0).all(1)]
+    unit, correct = vectors.unit, 0
+    for begin in range(0, len(known), BATCH):
+        a, b, c, d = known[begin : begin + BATCH].T
+        scores = (unit[b] - unit[a] + unit[c]) @ unit.T
+        for given in (a, b, c):
+            scores[np.arange(len(a)), given] = -np.inf
+        correct += int((scores.argmax(1) == d).sum())
+    return Answers(len(questions), len(known), correct)
+
+
+def similarities(vectors: WordVectors, path: str | Path) -> Similarity:
+    """Compare cosines with the scores of a file of lines 'word, word, score' (SimLex, WordSim, MEN).
+
+    Fields are parted by tabs, spaces or commas; lines that begin with # are passed over.
+    """
+    pairs = list(_scored(path))
+    places = [(_place(vectors, first), _place(vectors, second), score) for first, second, score in pairs]
+    known = [(first, second, score) for first, second, score in places if first >= 0 and second >= 0]
+    if len(known) < 2:
+        return Similarity(0.0, len(pairs), len(known))
+    cosines = [float(vectors.unit[first] @ vectors.unit[second]) for first, second, _ in known]
+    return Similarity(regression([score for *_, score in known], cosines)["spearman"], len(pairs), len(known))
+
+
+def _scored(path: str | Path) -> Iterator[tuple[str, str, float]]:
+    for number, line in enumerate(open_text(path), 1):
+        if line.startswith("#") or not line.strip():
+            continue
+        fields = line.replace(",", " ").split()
+        try:
+            first, second, score = fields[0], fields[1], float(fields[2])
+        except (IndexError, ValueError) as error:
+            raise UserError(f"{path}, line {number}: two words and a score are needed, not {line[:60]!r}.") from error
+        yield first, second, score
+
+
+def _place(vectors: WordVectors, word: str) -> int:
+    return vectors.places.get(word, vectors.places.get(word.lower(), -1))

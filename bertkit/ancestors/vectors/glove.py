@@ -1,0 +1,144 @@
+"""GloVe: vectors whose products are the logarithms of how often words stand near each other (Pennington, 2014)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit import machine
+from bertkit.ancestors.vectors.vector_corpus import Corpus, number
+from bertkit.ancestors.vectors.vectors import WordVectors
+from bertkit.ancestors.vectors.word2vec import rows
+from bertkit.errors import UserError
+from bertkit.notify import note, track
+
+Floats = NDArray[np.float32]
+PAIR = np.dtype([("word", "<i4"), ("other", "<i4"), ("near", "<f4")])
+JOB = 50_000  # pairs
+
+
+@dataclass(frozen=True)
+class GloveSettings:
+    """window: the farthest word that counts as near; a pair at distance d counts 1/d, in both directions.
+
+    x_max, alpha: a pair that was counted x times weighs (x / x_max) ** alpha, at most 1. The paper's 100 suits billions
+    of words; with a few million 10 gave twice the analogies (docs/results.md).
+    memory_mb: what counting and shuffling may hold beside the text itself; the rest waits on disk.
+    threads: 0 is all cores. With one thread the same seed gives the same vectors; more threads work without locks.
+    """
+
+    dim: int = 100
+    window: int = 10
+    min_count: int = 5
+    x_max: float = 10.0
+    alpha: float = 0.75
+    epochs: int = 15
+    rate: float = 0.05
+    memory_mb: float = 1024.0
+    seed: int = 0
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        for name in ("dim", "window", "min_count", "epochs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
+        for name in ("x_max", "rate", "memory_mb"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        for name in ("alpha", "seed", "threads"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+
+
+def train(sentences: Iterable[list[str]], settings: GloveSettings | None = None) -> WordVectors:
+    """Learn a vector for every frequent word of the sentences (lists of words; see `read_sentences`)."""
+    settings = settings or GloveSettings()
+    corpus = number(sentences, settings.min_count)
+    with TemporaryDirectory(prefix="glove-") as folder:
+        model = Glove(len(corpus.names), settings)
+        buckets = shuffled_pairs(corpus, settings, Path(folder))
+        for loss in track(model.learn(buckets), "glove", settings.epochs):
+            last = loss
+    note(f"GloVe: the mean weighted squared error of a pair is {last:.4f} after {settings.epochs} passes.")
+    return WordVectors(corpus.names, model.vectors())
+
+
+def shuffled_pairs(corpus: Corpus, settings: GloveSettings, folder: Path) -> list[Path]:
+    """Count all pairs and scatter them by chance over files, each of which fits into memory. Both directions."""
+    from bertkit.ancestors.vectors.glove_counting import UNIT, count_pairs, merged, unpack
+
+    budget = int(settings.memory_mb * 2**20)
+    runs = count_pairs(corpus, settings.window, budget, folder)
+    most = 2 * sum(len(run()[0]) for run in runs) * PAIR.itemsize
+    paths = [folder / f"bucket-{place}" for place in range(1 + 6 * most // budget)]
+    if not most:
+        raise UserError("No word stands near another: every sentence has one frequent word. Give longer sentences.")
+    rng = np.random.default_rng(settings.seed)
+    for keys, sums in merged(runs, budget // 4):
+        word, other = unpack(keys)
+        apart = word != other
+        near = sums / np.where(apart, UNIT, UNIT / 2)  # a word near itself is near it in both directions
+        pairs = np.empty(len(keys) + int(apart.sum()), PAIR)
+        pairs["word"] = np.concatenate([word, other[apart]])
+        pairs["other"] = np.concatenate([other, word[apart]])
+        pairs["near"] = np.concatenate([near, near[apart]])
+        bucket = rng.integers(len(paths), size=len(pairs))
+        pairs = pairs[np.argsort(bucket, kind="stable")]
+        borders = np.cumsum(np.bincount(bucket, minlength=len(paths)))
+        for path, part in zip(paths, np.split(pairs, borders[:-1])):
+            with path.open("ab") as file:
+                part.tofile(file)
+    return paths
+
+
+class Glove:
+    """The two vectors of every word (as itself, and as the other one), each with its bias in the column `dim`."""
+
+    def __init__(self, words: int, settings: GloveSettings) -> None:
+        """Random vectors around zero; the sums of squares that slow AdaGrad down begin at one."""
+        self.settings = settings
+        self.sides, self.squares = [], []
+        rng = np.random.default_rng((settings.seed, 1))
+        dim = settings.dim
+        for _ in range(2):
+            side, square = rows(words, dim + 1), rows(words, dim + 1)
+            side[:, : dim + 1] = (rng.random((words, dim + 1), np.float32) - 0.5) / dim
+            square[:] = 1
+            self.sides.append(side)
+            self.squares.append(square)
+
+    def learn(self, buckets: list[Path]) -> Iterator[float]:
+        """Pass over all pairs once an epoch, in a new order each time. Yields the mean loss of a pair."""
+        with ThreadPoolExecutor(self.settings.threads or machine.threads()) as pool:
+            for epoch in range(self.settings.epochs):
+                rng = np.random.default_rng((self.settings.seed, 2, epoch))
+                total, count = 0.0, 0
+                for place in rng.permutation(len(buckets)):
+                    pairs = np.fromfile(buckets[place], PAIR)
+                    total += sum(pool.map(self.step, self._jobs(pairs[rng.permutation(len(pairs))])))
+                    count += len(pairs)
+                yield total / max(1, count)
+
+    def _jobs(self, pairs: NDArray[np.void]) -> list[NDArray[np.void]]:
+        return [pairs[begin : begin + JOB] for begin in range(0, len(pairs), JOB)]
+
+    def step(self, pairs: NDArray[np.void]) -> float:
+        """Learn from some pairs, one after the other. Returns the sum of their losses before each was learnt."""
+        from bertkit.ancestors.vectors.glove_kernels import learn
+
+        near = pairs["near"]
+        weights = np.minimum((near / self.settings.x_max) ** self.settings.alpha, 1).astype(np.float32)
+        words, others = np.ascontiguousarray(pairs["word"]), np.ascontiguousarray(pairs["other"])
+        rate, dim = np.float32(self.settings.rate), self.settings.dim
+        return float(learn(words, others, np.log(near), weights, *self.sides, *self.squares, dim, rate))
+
+    def vectors(self) -> Floats:
+        """Both vectors of every word added: (words, dim)."""
+        return (self.sides[0] + self.sides[1])[:, : self.settings.dim]

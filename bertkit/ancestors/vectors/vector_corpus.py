@@ -1,0 +1,81 @@
+"""Text as the word-vector trainers want it: sentences of words, then numbers of words by falling frequency."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.ancestors.ngram.ngram_words import check_units, cut
+from bertkit.data.readers.documents import read_documents
+from bertkit.errors import UserError
+from bertkit.notify import note
+
+LONGEST_SENTENCE = 10_000  # longer ones are cut: a file without line ends must still be many sentences
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """names: the words, most frequent first; counts: how often each occurs; words: the text as places in names.
+
+    Sentence s is words[ends[s]:ends[s + 1]]. read: words before the rare ones were dropped.
+    """
+
+    names: list[str]
+    counts: NDArray[np.int64]
+    words: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    read: int
+
+
+def words_of(text: str, units: str = "words", cased: bool = False) -> list[str]:
+    """The words of a text without punctuation. units: 'words', or 'jieba' for Chinese."""
+    check_units(units)
+    return [word for word in cut(text, units, cased) if len(word) > 1 or word.isalnum()]
+
+
+def read_sentences(
+    paths: str | Path | Iterable[str | Path], *, units: str = "words", cased: bool = False
+) -> Iterator[list[str]]:
+    """The lines of text files as lists of words: what `train` takes. Files as in `read_documents`."""
+    check_units(units)
+    for document in read_documents(paths):
+        for line in document.splitlines():
+            if words := words_of(line, units, cased):
+                yield words
+
+
+def number(sentences: Iterable[list[str]], min_count: int) -> Corpus:
+    """Number the words of a text in one pass; words seen less than min_count times are dropped and told."""
+    seen: defaultdict[str, int] = defaultdict(lambda: len(seen))
+    ids, lengths = array("i"), array("q")
+    for sentence in sentences:
+        if isinstance(sentence, str):
+            raise UserError(f"A sentence must be a list of words, not the text {sentence[:40]!r}. Use words_of(text).")
+        begin = len(ids)
+        ids.extend(map(seen.__getitem__, sentence))
+        whole, rest = divmod(len(ids) - begin, LONGEST_SENTENCE)
+        lengths.extend([LONGEST_SENTENCE] * whole + [rest])
+    text = np.frombuffer(ids, np.int32) if ids else np.empty(0, np.int32)
+    counts = np.bincount(text, minlength=len(seen))
+    order = np.argsort(-counts, kind="stable")[: int((counts >= min_count).sum())]
+    if len(order) < 2:
+        raise UserError(
+            f"Of {len(seen)} different words, {len(order)} occur {min_count} times or more; two are the least to "
+            "learn from. Give more text, or a lower min_count."
+        )
+    places = np.full(len(seen), -1, np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
+    words = places[text]
+    kept = words >= 0
+    ends = np.concatenate([[0], np.cumsum(kept)])[np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])]
+    rare, dropped = len(seen) - len(order), len(text) - int(kept.sum())
+    if rare:
+        note(f"{rare:,} words rarer than {min_count} are dropped: {dropped / len(text):.1%} of the text.")
+    names = list(seen)
+    return Corpus([names[place] for place in order], counts[order], words[kept], np.unique(ends), len(text))

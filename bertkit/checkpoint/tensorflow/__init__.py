@@ -1,0 +1,1 @@
+"""Google's releases: TensorFlow checkpoints read without TensorFlow."""

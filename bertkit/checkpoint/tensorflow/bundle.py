@@ -1,0 +1,215 @@
+"""TensorFlow's V2 checkpoints ("tensor bundles") without TensorFlow.
+
+`PREFIX.index` is a sorted table of blocks (LevelDB's layout): the key "" holds the header, every other key is a
+variable's name with its dtype, shape, place and checksum as a protocol buffer. `PREFIX.data-00000-of-0000N` are
+the raw numbers. Every block and every tensor carries a CRC32C, and all of them are checked here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.checkpoint.tensorflow.crc32c import masked_crc32c
+from bertkit.checkpoint.tensorflow.sorted_table import MAGIC, Malformed, read_table, varint
+from bertkit.errors import DamagedFile, UserError
+
+MOST_AXES = 8
+AGAIN = "Download or copy the checkpoint again, all its files together."
+
+# TensorFlow's number of a dtype -> how the numbers lie on disk, and what they are called.
+BFLOAT16 = 14
+DTYPES = {
+    1: ("<f4", "float32"),
+    2: ("<f8", "float64"),
+    3: ("<i4", "int32"),
+    9: ("<i8", "int64"),
+    BFLOAT16: ("<u2", "bfloat16"),  # numpy has no such dtype; the bits become the upper half of a float32
+    19: ("<f2", "float16"),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies: its TensorFlow dtype number, shape, file number, byte range and masked CRC32C."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc: int
+
+
+class Bundle(Mapping[str, np.ndarray]):
+    """The tensors of one checkpoint by name; names and shapes are known at once, numbers are read when asked for."""
+
+    def __init__(self, prefix: Path, entries: dict[str, Entry], shards: int) -> None:
+        self.prefix = prefix
+        self.entries = entries
+        self.shards = shards
+        self.shapes = {name: entry.shape for name, entry in entries.items()}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def shard_path(self, shard: int) -> Path:
+        """The data file with number `shard`."""
+        return Path(f"{self.prefix}.data-{shard:05d}-of-{self.shards:05d}")
+
+    def dtype(self, name: str) -> str:
+        """The dtype a tensor is stored in, in numpy's words ("bfloat16" is read as float32)."""
+        number = self.entries[name].dtype
+        return DTYPES[number][1] if number in DTYPES else f"TensorFlow type {number}"
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        entry = self.entries[name]
+        path = self.shard_path(entry.shard)
+        if entry.dtype not in DTYPES:
+            known = ", ".join(word for _, word in DTYPES.values())
+            raise UserError(
+                f"{path}: tensor '{name}' holds {self.dtype(name)}, which is no array of numbers that can be read "
+                f"({known} can). Leave this tensor out."
+            )
+        layout = np.dtype(DTYPES[entry.dtype][0])
+        try:
+            with path.open("rb") as file:
+                file.seek(entry.offset)
+                numbers = np.fromfile(file, dtype=layout, count=entry.size // layout.itemsize)
+        except OSError as error:
+            raise DamagedFile(f"{path}: tensor '{name}' cannot be read: {error}. {AGAIN}") from error
+        if numbers.nbytes != entry.size or masked_crc32c(numbers) != entry.crc:
+            raise DamagedFile(f"{path}: tensor '{name}' is damaged (its CRC32C checksum does not fit). {AGAIN}")
+        if entry.dtype == BFLOAT16:
+            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+        return numbers.reshape(entry.shape)
+
+
+def read_bundle(prefix: str | Path) -> Bundle:
+    """Open the checkpoint PREFIX.index + PREFIX.data-… (with or without `.index` at the end of `prefix`)."""
+    prefix = Path(str(prefix).removesuffix(".index"))
+    path = Path(f"{prefix}.index")
+    try:
+        index = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise UserError(
+            f"{path} cannot be read ({reason}). A TensorFlow V2 checkpoint has a .index file beside its data files: "
+            "give the name they share, such as bert_model.ckpt."
+        ) from error
+    try:
+        table = dict(read_table(index))
+        bundle = _bundle(prefix, table)
+    except Malformed as error:
+        raise DamagedFile(f"{path}: {error}. {AGAIN}") from error
+    _check_shards(bundle)
+    return bundle
+
+
+def is_bundle_index(path: Path) -> bool:
+    """Whether the file ends as a checkpoint's index does. Never raises."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(MAGIC), 2)
+            return file.read() == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The (field number, value) pairs of a protocol buffer message."""
+    at = 0
+    while at < len(message):
+        tag, at = varint(message, at)
+        number, wire = tag >> 3, tag & 7
+        if wire == 0:
+            value, at = varint(message, at)
+            yield number, value
+            continue
+        if wire == 2:
+            length, at = varint(message, at)
+        elif wire in (1, 5):
+            length = {1: 8, 5: 4}[wire]
+        else:
+            raise Malformed(f"wire type {wire} is unknown")
+        if at + length > len(message):
+            raise Malformed("a field is cut short")
+        body = message[at : at + length]
+        yield number, body if wire == 2 else int.from_bytes(body, "little")
+        at += length
+
+
+def _bundle(prefix: Path, table: dict[bytes, bytes]) -> Bundle:
+    if b"" not in table:
+        raise Malformed("the header entry is missing")
+    header = _numbers(table.pop(b""))
+    shards = header.get(1, 0)
+    if header.get(2, 0) != 0:
+        raise UserError(
+            f"{prefix}.index: the numbers are big-endian, which is not supported. Save it on a usual machine."
+        )
+    if not 1 <= shards <= 99_999:
+        raise Malformed(f"the header claims {shards} data files")
+    entries = {}
+    for key, message in table.items():
+        if key.startswith(b"\0") or any(number == 7 for number, _ in _fields(message)):
+            name = key.strip(b"\0").decode("utf-8", "replace")
+            raise UserError(
+                f"{prefix}.index: variable '{name}' is partitioned (stored in slices), which is not supported. "
+                "Load it in TensorFlow without a partitioner and save it again."
+            )
+        try:
+            name = key.decode()
+        except UnicodeDecodeError:
+            raise Malformed(f"the name {key!r} is not UTF-8") from None
+        entries[name] = _entry(name, message, shards)
+    return Bundle(prefix, entries, shards)
+
+
+def _numbers(message: bytes) -> dict[int, int]:
+    return {number: value for number, value in _fields(message) if isinstance(value, int)}
+
+
+def _entry(name: str, message: bytes, shards: int) -> Entry:
+    """One BundleEntryProto, with every number in it checked that can be checked without the data file."""
+    number = _numbers(message)
+    shape: list[int] = []
+    for shapes in (value for field, value in _fields(message) if field == 2 and isinstance(value, bytes)):
+        shape += [_numbers(axis).get(1, 0) for field, axis in _fields(shapes) if field == 2 and isinstance(axis, bytes)]
+    shard, offset, size, crc = (number.get(field, 0) for field in (3, 4, 5, 6))
+    entry = Entry(number.get(1, 0), tuple(shape), shard, offset, size, crc)
+    if entry.shard >= shards:
+        raise Malformed(f"tensor '{name}' lies in data file {entry.shard} of {shards}")
+    if entry.dtype in DTYPES:
+        item = np.dtype(DTYPES[entry.dtype][0]).itemsize
+        largest = math.prod(max(axis, 1) for axis in shape) * item  # numpy refuses even an empty array beyond this
+        if len(shape) > MOST_AXES or largest >= 1 << 62 or math.prod(shape) * item != entry.size:
+            raise Malformed(f"tensor '{name}' of shape {shape} does not fit its {entry.size} bytes")
+    return entry
+
+
+def _check_shards(bundle: Bundle) -> None:
+    """Before anything is allocated: every tensor lies inside a file that exists."""
+    sizes: dict[int, int] = {}
+    for name, entry in bundle.entries.items():
+        path = bundle.shard_path(entry.shard)
+        if entry.shard not in sizes:
+            try:
+                sizes[entry.shard] = path.stat().st_size
+            except OSError as error:
+                raise DamagedFile(f"{path} is missing, and tensor '{name}' lies in it. {AGAIN}") from error
+        if entry.offset + entry.size > sizes[entry.shard]:
+            raise DamagedFile(
+                f"{path} is cut short: tensor '{name}' ends at byte {entry.offset + entry.size}, "
+                f"the file at {sizes[entry.shard]}. {AGAIN}"
+            )

@@ -1,0 +1,95 @@
+"""`bertkit convert`: any checkpoint into a folder that bertkit and transformers open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `convert` needs."""
+
+    source: str = option(help="Google's checkpoint, a folder, its weights file, or a hub name.", argument=True)
+    target: Path = option(help="The folder to write.", argument=True)
+    exact_google: bool = option(False, "Keep Google's tanh GELU instead of the erf GELU that transformers uses.")
+    part: str = option(
+        "", "Which half of Google's ELECTRA; the discriminator unless said.",
+        choices=("", "discriminator", "generator"),
+    )  # fmt: skip
+    mix: str = option("", "A second model of the same shape and tokenizer: the weights become the average of both.")
+    share: float = option(0.5, "With --mix: the share of the second model.", at_least=0, at_most=1)
+    dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Read a checkpoint of any kind and write a folder that bertkit and transformers open."""
+    import torch
+
+    from bertkit.checkpoint.folder import check_whole, read_folder, write_folder
+    from bertkit.checkpoint.locate import locate
+    from bertkit.errors import UserError
+    from bertkit.files.atomic import check_new_folder
+    from bertkit.training.saving import write_folder as write_safely
+
+    if settings.target.suffix in (".bin", ".safetensors"):
+        raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
+    check_new_folder(settings.target)
+    folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
+    check_whole(folder)
+    mixed = _mix(folder, settings) if settings.mix else 0
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
+    if settings.dtype != "fp32":
+        said = f"The weights were rounded to {settings.dtype}; scores that are told here were measured before."
+        folder.about = folder.about | {"notes": [*folder.about.get("notes", []), said]}
+    write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
+    parameters = sum(p.numel() for p in folder.model.parameters())
+    return {
+        "folder": str(settings.target), "family": folder.family, "class": folder.architecture.name,
+        "heads": list(folder.model.heads), "parameters": parameters, "dtype": settings.dtype, "mixed": mixed,
+    }  # fmt: skip
+
+
+def _mix(folder: Any, settings: Settings) -> int:
+    """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
+    import torch
+
+    from bertkit.checkpoint.changed import changed
+    from bertkit.checkpoint.folder import read_folder
+    from bertkit.checkpoint.locate import locate
+    from bertkit.errors import UserError
+    from bertkit.notify import note
+
+    second = read_folder(locate(settings.mix))
+    if any(folder.tokenizer.id_to_token(n) != second.tokenizer.id_to_token(n) for n in range(folder.tokenizer.size)):
+        raise UserError(f"{settings.mix} has another vocabulary than {settings.source}. Mix models of one tokenizer.")
+    new = tuple("summary." if part == "summary" else f"heads.{part}." for part in second.model.untrained)
+    other = {name: tensor for name, tensor in second.model.named_parameters() if not name.startswith(new)}
+    own = dict(folder.model.named_parameters())
+    both = [name for name in own if name in other and own[name].shape == other[name].shape]
+    if torn := [name for name in own if name.startswith("encoder.") and name not in both]:
+        raise UserError(
+            f"{settings.mix} is of another shape than {settings.source}: {torn[0]} differs. Mix models alike."
+        )
+    with torch.no_grad():
+        for name in both:
+            own[name].lerp_(other[name].to(own[name].dtype), settings.share)
+    moved = sum(own[name].numel() for name in both)
+    said = f"The weights are {1 - settings.share:g} of {settings.source} and {settings.share:g} of {settings.mix}."
+    folder.about = changed(folder.about, said, {"mixed from": f"{settings.source}, {settings.mix}"}, refitted=True)
+    note(
+        f"{len(both)} of {len(own)} tensors are {1 - settings.share:g} of {settings.source} and {settings.share:g} of "
+        f"{settings.mix}; the others are {settings.source}'s own."
+    )
+    return moved
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """One line."""
+    return [
+        f"{result['folder']}: {result['class']}, {result['parameters']:,} parameters in {result['dtype']}. "
+        "bertkit.load and transformers open it."
+    ]

@@ -1,0 +1,26 @@
+"""`bertkit distill TEACHER`: a fine-tuned model teaches a smaller one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertkit.settings.compress import DistillSettings as Settings
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Let a fine-tuned teacher teach a smaller student on rows with or without answers, and compare the two."""
+    from bertkit.files.atomic import check_folder
+    from bertkit.runs.compress.distill import distill
+
+    check_folder(settings.out)
+    return distill(settings)
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """Teacher and student side by side."""
+    from bertkit.runs.compress.measure import lines as shown
+
+    return [*shown(result["compared"]), f"the student and its report.html are in {result['out']}"]
+
+
+__all__ = ["Settings", "lines", "run"]

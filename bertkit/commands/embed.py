@@ -1,0 +1,114 @@
+"""`bertkit embed`: texts to vectors."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.config import Common, option
+from bertkit.errors import UserError
+
+if TYPE_CHECKING:
+    from bertkit.inference.predictor import Predictor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `embed` needs."""
+
+    model: str = option(help="Embedded name, folder, or hub name.", argument=True)
+    file: Path = option(help="csv, tsv, jsonl, parquet or txt (one text a line).", argument=True)
+    out: Path = option(help="Where to: .npy, .parquet or .jsonl.", default=Path("embeddings.npy"))
+    layers: str = option(
+        "last",
+        "embeddings, last, second-to-last, sum-last-4, concat-last-4, sum-all, layer numbers (-1,-2), "
+        "or auto: the one of the six that tells the labels of --probe apart best.",
+    )
+    probe: Path | None = option(None, "Labelled rows by which --layers auto chooses; 2,000 of them are enough.")
+    label: str = option("label", "Name (or number) of the label column of --probe.")
+    pool: str = option(
+        "", "How a text's token vectors become one; without it as the model was made for, else mean.",
+        choices=("", "mean", "cls", "max", "none"),
+    )  # fmt: skip
+    text: str = option("text", "Name (or number) of the text column.")
+    on_long: str = option(
+        "window", "Texts longer than the model sees: read in windows, cut, or refuse.",
+        choices=("window", "truncate", "error"),
+    )  # fmt: skip
+    normalize: bool = option(False, "Give every vector length one.")
+    encoding: str = option("utf-8", "Encoding of the file.")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Turn the texts of a file into vectors, in order and in bounded memory."""
+    from bertkit import machine
+    from bertkit.data.readers import read_rows
+    from bertkit.data.write_vectors import open_vectors
+    from bertkit.files.write_whole import not_the_input
+    from bertkit.inference.predictor import AT_ONCE, Predictor
+    from bertkit.notify import note, track
+    from bertkit.text.checks import by_line
+
+    _check(settings)
+    not_the_input(settings.out, settings.file, settings.probe)
+    machine.keep_few_kernels()
+    machine.set_up(settings.threads)
+    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    note(f"{settings.model}: {predictor.precision} on {predictor.device}.")
+    layers = _probed(settings, predictor) if settings.layers == "auto" else settings.layers
+    rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
+    source = iter(track(rows, f"embedding {settings.file.name}"))
+    start = time.perf_counter()
+    width = 0
+    with open_vectors(settings.out) as out:
+        while chunk := list(islice(source, AT_ONCE)):
+            texts = [row.text for row in chunk]
+            with by_line([row.line for row in chunk], str(settings.file)):
+                vectors = predictor.embed(texts, layers, settings.pool, settings.on_long, settings.normalize or None)
+            width = vectors[0].shape[-1]
+            if isinstance(vectors, list):
+                out.write_tokens(texts, vectors)
+            else:
+                out.write(texts, vectors)
+    seconds = time.perf_counter() - start
+    return {
+        "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,
+        "pool": settings.pool or predictor.pooling.mode,
+        "precision": predictor.precision, "seconds": round(seconds, 2),
+        "texts_per_second": round(out.count / seconds, 1),
+    }  # fmt: skip
+
+
+def _check(settings: Settings) -> None:
+    if settings.layers == "auto" and settings.probe is None:
+        raise UserError(
+            "--layers auto chooses by labelled rows: give them with --probe FILE (a text and a label a row), "
+            "or name the layers, e.g. --layers last."
+        )
+    if settings.probe is not None and settings.layers != "auto":
+        raise UserError(f"--probe is for --layers auto, and --layers is {settings.layers!r}. Leave one of them out.")
+
+
+def _probed(settings: Settings, predictor: Predictor) -> str:
+    """The layers that suit the labelled rows best; the whole table is told."""
+    from bertkit.data.readers import read_rows
+    from bertkit.inference.probe import best_layers, probe, table
+    from bertkit.notify import note
+
+    assert settings.probe is not None
+    rows = list(read_rows(settings.probe, text=settings.text, label=settings.label, encoding=settings.encoding))
+    texts, labels = [row.text for row in rows], [str(row.label) for row in rows]
+    found = probe(predictor.embed, predictor.config.depth, texts, labels, settings.seed, settings.pool)
+    note(table(found))
+    return best_layers(found)
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """One line."""
+    return [
+        f"{result['file']}: {result['rows']:,} texts × {result['width']} ({result['layers']}, {result['pool']}, "
+        f"{result['precision']}), {result['seconds']} s, {result['texts_per_second']} texts/s"
+    ]

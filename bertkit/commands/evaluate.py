@@ -1,0 +1,132 @@
+"""`bertkit evaluate`: every metric of a model on a labelled file, with confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `evaluate` needs."""
+
+    model: str = option(help="A model's folder, embedded or hub name.", argument=True)
+    file: Path = option(help="Labelled rows; for minimal pairs a file or a folder of them.", argument=True)
+    task: str = option(
+        "", "minimal-pairs or perplexity of a language model, analogies or similarity of word vectors; "
+        "otherwise the model's own task.",
+    )  # fmt: skip
+    most: int = option(0, "At most this many minimal pairs of each file, or texts of a perplexity; 0: all.", at_least=0)
+    text: str = option("text", "Name (or number) of the text column.")
+    text_b: str = option("text_b", "Name (or number) of the second text's column.")
+    label: str = option("label", "Name (or number) of the label column.")
+    encoding: str = option("utf-8", "Encoding of the file.")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Score a model on a labelled file."""
+    from bertkit import machine, metrics
+    from bertkit.errors import UserError, suggest
+    from bertkit.loading import open_model
+    from bertkit.tasks.base import Reading
+
+    machine.set_up(settings.threads)
+    if settings.task and settings.task not in OTHERS:
+        raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
+    predictor = open_model(settings.model, settings.precision, settings.device)
+    if settings.task:
+        if not (
+            hasattr(predictor, NEEDED[settings.task]) or (settings.task == "perplexity" and hasattr(predictor, "fill"))
+        ):
+            raise UserError(f"{settings.model} cannot be scored by {settings.task}: it is a model of another kind.")
+        return OTHERS[settings.task](predictor, settings)
+    if not hasattr(predictor, "task"):
+        raise UserError(
+            f"{settings.model} answers no task of its own. Say what to score it by: --task {'|'.join(OTHERS)}."
+        )
+    task = predictor.task
+    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+    examples = task.read(settings.file, reading)
+    task.check(examples, str(settings.file))
+    predictions = predictor.predict_examples(examples)
+    metric, gold, said, extra = task.judged(examples, predictions)
+    scores = metric(gold, said, **extra)
+    intervals = metrics.bootstrap(metric, gold, said, seed=settings.seed, **extra) if len(gold) > 1 else {}
+    return {
+        "model": settings.model, "file": str(settings.file), "rows": len(gold), "precision": predictor.precision,
+        "metrics": dict(scores), "intervals": {name: list(pair) for name, pair in intervals.items()},
+        "rows_cut": sum(p["cut"] > 0 for p in predictions), "tokens_cut": sum(p["cut"] for p in predictions),
+        "absent": dict(getattr(scores, "absent", {})),
+    }  # fmt: skip
+
+
+def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
+    from bertkit.tasks.minimal_pairs import judge
+
+    return judge(model, settings.file, settings.most)
+
+
+def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
+    """Of the documents of a text file; an encoder that sees both sides has a pseudo-perplexity, of sentences."""
+    from bertkit.ancestors.language_model import gpt
+    from bertkit.data.readers.documents import read_documents
+    from bertkit.inference.predictor import Predictor
+    from bertkit.inference.scoring import pseudo_perplexity
+    from bertkit.text.words import split_sentences
+
+    documents = read_documents(settings.file, encoding=settings.encoding)
+    if isinstance(model, Predictor) and not model.config.causal:
+        sentences = (one for text in documents for line in text.split("\n") for one in split_sentences(line))
+        chosen = list(islice(sentences, settings.most or None))
+        return {"metrics": pseudo_perplexity(model, chosen), "intervals": {}, "rows": len(chosen), "rows_cut": 0}
+    texts = list(documents)
+    texts = texts[: settings.most] if settings.most else texts
+    found = gpt.perplexity(model, texts) if isinstance(model, Predictor) else model.perplexity(texts)
+    return {"metrics": found, "intervals": {}, "rows": len(texts), "rows_cut": 0}
+
+
+def _analogies(model: Any, settings: Settings) -> dict[str, Any]:
+    from bertkit.ancestors.vectors.evaluate import analogies
+
+    found = analogies(model, settings.file)
+    total = found.pop("total")
+    shares = {name: one.accuracy for name, one in found.items()}
+    metrics = {"accuracy": total.accuracy, "answered": total.answered, "asked": total.asked}
+    return {"metrics": metrics, "intervals": {}, "groups": shares, "rows": total.asked, "rows_cut": 0}
+
+
+def _similarity(model: Any, settings: Settings) -> dict[str, Any]:
+    from bertkit.ancestors.vectors.evaluate import similarities
+
+    found = similarities(model, settings.file)
+    return {
+        "metrics": {"spearman": found.spearman, "known": found.known},
+        "intervals": {},
+        "rows": found.pairs,
+        "rows_cut": 0,
+    }
+
+
+OTHERS: dict[str, Callable[[Any, Settings], dict[str, Any]]] = {
+    "minimal-pairs": _minimal_pairs, "perplexity": _perplexity, "analogies": _analogies, "similarity": _similarity,
+}  # fmt: skip
+
+
+# what a model must be able to do; an encoder that guesses from left to right has a perplexity too
+NEEDED = {"minimal-pairs": "score", "perplexity": "perplexity", "analogies": "analogy", "similarity": "similarity"}
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """A line a metric."""
+    shown = []
+    for name, value in result["metrics"].items():
+        pair = result["intervals"].get(name)
+        shown.append(f"{name:24} {value:.4f}" + (f"   95 % between {pair[0]:.4f} and {pair[1]:.4f}" if pair else ""))
+    shown += [f"{name:24} {value:.4f}" for name, value in result.get("groups", {}).items()]
+    shown.append(f"{result['rows']:,} rows, {result['rows_cut']} of them cut")
+    return shown

@@ -1,0 +1,84 @@
+"""`bertkit index`: own documents, made searchable."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+FIRST = 2000  # characters of a document, by which its language is told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `index` needs."""
+
+    files: tuple[Path, ...] = option(
+        help="txt (an empty line between documents), jsonl, csv, parquet, or folders.", argument=True
+    )
+    model: str = option(
+        "auto",
+        "Whose sentence vectors: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
+    )
+    out: Path = option(Path("index"), "The index's folder.")
+    passage: int = option(96, "Tokens of a passage, about: whole sentences up to this.", at_least=8)
+    text: str = option("text", "Name (or number) of the text column.")
+    encoding: str = option("utf-8", "Encoding of the files.")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Cut documents into passages, and keep their vectors and words for `search` and `ask`."""
+    from bertkit import machine
+    from bertkit.config import to_plain, to_toml
+    from bertkit.data.readers import read_documents
+    from bertkit.files.atomic import check_folder
+    from bertkit.inference.predictor import Predictor
+    from bertkit.notify import track
+    from bertkit.retrieval.index import build
+    from bertkit.retrieval.passages import read_passages
+    from bertkit.runs.finetune.start import LOOKED_AT, NO_LIMIT, starting_model, tell_unknown
+    from bertkit.tasks import make
+
+    check_folder(settings.out)
+    machine.keep_few_kernels()
+    machine.set_up(settings.threads)
+    task = make("classify")
+    files = _files(settings)
+    documents = read_documents(files, text=settings.text, encoding=settings.encoding)
+    some = task.wrap([text[:FIRST] for text in islice(documents, LOOKED_AT)])
+    model = starting_model(settings.model, task, some)
+    predictor = Predictor.load(model, settings.precision, settings.device)
+    tell_unknown(predictor.tokenizer, task.encode(some, predictor.tokenizer, NO_LIMIT), model)
+    passages = read_passages(files, predictor.tokenizer, settings.passage, settings.text, settings.encoding)
+    start = time.perf_counter()
+    facts = build(
+        predictor, model, iter(track(passages, "indexing")), settings.out, to_toml(to_plain(settings)),
+        passage=settings.passage,
+    )  # fmt: skip
+    seconds = time.perf_counter() - start
+    return {"folder": str(settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
+
+
+def _files(settings: Settings) -> list[Path]:
+    """What is read: never an index, which may well lie among the documents it was made of."""
+    from bertkit.data.readers import document_files
+    from bertkit.errors import UserError
+    from bertkit.retrieval.index import is_index
+
+    if any(str(path) == "-" for path in settings.files):
+        raise UserError("An index is made of files that can be read twice, not of what is piped in. Name a file.")
+    if own := next(filter(is_index, settings.files), None):
+        raise UserError(f"{own} is an index itself. Name the documents, and with --out another folder than theirs.")
+    return document_files(settings.files, leave_out=is_index)
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """One line."""
+    return [
+        f"{result['folder']}: {result['passages']:,} passages of {result['files']:,} files, "
+        f"{result['tokens']:,} tokens, vectors of {result['model']}, {result['seconds']} s"
+    ]

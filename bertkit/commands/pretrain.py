@@ -1,0 +1,65 @@
+"""`bertkit pretrain`: from a token store to an encoder of your own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertkit.config import merged, preset
+
+
+def __getattr__(name: str) -> Any:
+    """The settings class, imported when asked for."""
+    if name == "Settings":
+        from bertkit.settings.pretrain import PretrainSettings
+
+        return PretrainSettings
+    raise AttributeError(name)
+
+
+def resolve(table: dict[str, Any]) -> dict[str, Any]:
+    """The preset's numbers below what was given."""
+    return merged(preset(table.get("preset", "bert-mini")), table)
+
+
+def run(settings: Any) -> dict[str, Any]:
+    """Pretrain from scratch, or continue a model on own text (--init)."""
+    if not settings.plan:
+        from bertkit.files.atomic import check_folder
+        from bertkit.runs.pretrain.run import pretrain
+
+        check_folder(settings.out)
+        return pretrain(settings)
+    from bertkit import machine
+    from bertkit.runs.pretrain.build import build
+    from bertkit.runs.pretrain.cost import plan
+    from bertkit.training import distributed
+
+    machine.set_up(settings.threads)
+    here = distributed.join(machine.device_for(settings.device))
+    return {"plan": plan(build(settings, here), here)}
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """What was reached, or what it will cost."""
+    if "plan" in result:
+        p = result["plan"]
+        low, high = p["expected_loss"]
+        return [
+            f"{p['preset']}: {p['parameters'] / 1e6:.1f}M parameters, {p['memory_gb']} GB of memory",
+            f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_a_step']:.3f} s a step)",
+            f"one pass        {_time(p['seconds_an_epoch'])} for {p['store_tokens']:,} tokens",
+            f"this run        {_time(p['seconds'])}: {p['steps']:,} steps, {p['tokens']:,} tokens, "
+            f"{p['epochs']} passes",
+            f"expected loss   {low} to {high} (a rough guide)",
+            *(f"warning         {words}" for words in p["warnings"]),
+        ]
+    shown = ", ".join(f"{k} {v:.4g}" for k, v in result.items() if isinstance(v, float) and k not in ("seconds",))
+    return [
+        f"{result['folder']}: {result['steps']:,} steps, {result['tokens']:,} tokens, "
+        f"{_time(result['seconds'])}; {shown}"
+    ]
+
+
+def _time(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours} h {rest // 60:02} min" if hours else f"{rest // 60} min {rest % 60:02} s"

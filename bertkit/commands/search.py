@@ -1,0 +1,38 @@
+"""`bertkit search`: the passages of an index nearest to a question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `search` needs."""
+
+    index: Path = option(help="A folder made by `bertkit index`.", argument=True)
+    query: str = option(help="What is looked for.", argument=True)
+    k: int = option(10, "How many passages.", short="-k", at_least=1)
+    by: str = option("both", "Nearness of vectors, shared words (BM25), or both.", choices=("both", "vectors", "words"))
+    model: str = option("", "Where the index's model is now, if it was moved.")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """The nearest passages, best first."""
+    from bertkit import machine
+    from bertkit.retrieval.index import Index
+
+    machine.set_up(settings.threads)
+    index = Index.open(settings.index, settings.model, settings.precision, settings.device)
+    return {"query": settings.query, "found": index.search(settings.query, settings.k, settings.by)}
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """A passage a line, with where it stands."""
+    return [
+        f"{one['score']:6.3f}  {' '.join(one['text'].split())}  ({one['file']}, document {one['document']})"
+        for one in result["found"]
+    ] or ["nothing found"]

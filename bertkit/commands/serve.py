@@ -1,0 +1,98 @@
+"""`bertkit serve`: models over HTTP, with a page to try them."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import Common, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What `serve` needs."""
+
+    models: tuple[str, ...] = option(help="Embedded names, folders, hub names, or NAME=MODEL.", argument=True)
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.")
+    port: int = option(8080, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
+    on_long: str = option(
+        "", "Long texts where a request does not say; without it read in windows, as in training.",
+        choices=("", "window", "truncate", "error"),
+    )  # fmt: skip
+    api_key_file: Path | None = option(None, "A file with the key clients must send; or set BERTKIT_API_KEY.")
+    allow_hosts: tuple[str, ...] = option(
+        (), "Values of the Host header to answer; on 127.0.0.1 without it the local names, else all."
+    )
+    max_openai_items: int = option(2048, "Texts of one request to /v1/embeddings at most.", at_least=1)
+    max_items: int = option(32, "Texts of one request at most.", at_least=1)
+    max_characters: int = option(100_000, "Characters of one request's texts at most.", at_least=1)
+    max_body: int = option(2_000_000, "Bytes of one request at most.", at_least=1)
+    max_waiting: int = option(512, "Requests in the queue at most; more are answered 429.", at_least=1)
+    timeout: float = option(30.0, "Seconds within which a request is answered, or refused with 503.", at_least=0.001)
+    metrics_prefix: str = option("te", "What the names of /metrics begin with; te is TEI's.")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Serve models over HTTP: the routes of TEI and OpenAI, /fill, /tag and /answer, and a page at /."""
+    from bertkit import machine
+    from bertkit.errors import UserError
+    from bertkit.notify import note
+
+    try:
+        from bertkit.server.app import make_app
+        from bertkit.server.limits import Limits
+        from bertkit.server.middleware import LOCAL, hosts_of
+        from bertkit.server.models import load
+        from bertkit.server.running import address_of, bind
+        from bertkit.server.running import run as serve
+        from bertkit.server.service import Desk
+    except ModuleNotFoundError as missing:
+        raise UserError(
+            f"The server needs {missing.name}, which is not installed. Install it: pip install 'bertkit[serve]'."
+        ) from None
+    key = _key(settings)
+    limits = Limits(
+        body=settings.max_body, items=settings.max_items, openai_items=settings.max_openai_items,
+        characters=settings.max_characters, waiting=settings.max_waiting,
+        waiting_characters=10 * settings.max_characters, seconds=settings.timeout,
+    )  # fmt: skip
+    machine.keep_few_kernels()
+    machine.set_up(settings.threads)
+    with bind(settings.host, settings.port) as bound:  # before the models are read: a taken port is told at once
+        shelf = load(settings.models, settings.precision, settings.device)
+        desk = Desk(
+            shelf, limits, on_long=settings.on_long, threads=settings.threads, prefix=settings.metrics_prefix
+        )  # fmt: skip
+        for one in shelf.values():
+            note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.precision} on {one.predictor.device})")
+        address = address_of(bound)
+        if settings.host not in LOCAL and not key:
+            note("Other machines may be able to connect, and no key is asked for: set BERTKIT_API_KEY.")
+        began = time.monotonic()
+        app = make_app(desk, hosts=hosts_of(settings.host, settings.allow_hosts), key=key)
+        serve(app, desk, bound, lambda: note(f"{address}: a page to try it, and the routes; Ctrl-C stops."))
+    requests = desk.metrics.counters["request_success"]
+    return {"address": address, "answered": sum(requests.values()), "seconds": round(time.monotonic() - began, 1)}
+
+
+def _key(settings: Settings) -> str:
+    """The key of the file or the environment; empty for none."""
+    from bertkit.errors import UserError
+
+    if settings.api_key_file is None:
+        return os.environ.get("BERTKIT_API_KEY", "").strip()
+    try:
+        key = settings.api_key_file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as reason:
+        raise UserError(f"{settings.api_key_file}: the key cannot be read ({reason}).") from None
+    if not key:
+        raise UserError(f"{settings.api_key_file}: there is no key in it. Write one line.")
+    return key
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """One line, at the end."""
+    return [f"{result['address']}: {result['answered']:,} requests answered in {result['seconds']:,} s"]

@@ -1,0 +1,1 @@
+"""Running text to a token store, in bounded memory, by several processes."""

@@ -1,0 +1,221 @@
+"""A store while it is made: files that only grow, and a journal that tells how much of them counts.
+
+Everything is in `<store>.partial`. What a killed process wrote after its last journal is cut off when the next one
+goes on; at the end the folder is renamed, so that a store under its own name is always whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from bertkit.data.prepare.chunk import Arrays
+from bertkit.data.store import FACTS, file_digest, partial_of
+from bertkit.errors import UserError
+from bertkit.notify import note
+
+JOURNAL = "journal.json"
+DIGESTS = "digests.bin"
+GROWING = ("tokens.bin", "words.bin", "sentences.bin", "documents.bin", DIGESTS)
+
+
+@dataclass
+class Progress:
+    """How far the work is.
+
+    file, document: how many input files, and documents of the next one, are done. read: what the reader counted so
+    far. found: what the workers counted so far. sizes: bytes of each growing file. seconds: time spent.
+    """
+
+    file: int = 0
+    document: int = 0
+    read: dict[str, int] = field(default_factory=dict)
+    found: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(GROWING, 0))
+    tokens: int = 0
+    sentences: int = 0
+    seconds: float = 0.0
+
+
+class Making:
+    """A store in the making, by one process at a time: `with Making(out, job) as making`.
+
+    job: stands for the command and its inputs; what another job left is not continued.
+    journal_every: seconds of work that a power cut may cost.
+    """
+
+    def __init__(self, out: Path, job: str, journal_every: float = 5.0) -> None:
+        self.out, self.folder = out, partial_of(out)
+        self.job, self.journal_every = job, journal_every
+        self.progress = Progress()
+        self._handles: dict[str, int] = {}
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        if self.out.exists():
+            raise UserError(f"{self.out} exists already. Remove it, or choose another name with --out.")
+        try:
+            with self.told("cannot be made"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._take()
+                self._recall()
+                for name in GROWING:
+                    self._handles[name] = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+                    os.ftruncate(self._handles[name], self.progress.sizes[name])
+        except BaseException:
+            self._close()
+            raise
+        self._began = self._noted = time.monotonic()
+        if not self.progress.sizes["sentences.bin"]:
+            self._append({name: np.zeros(1, np.int64) for name in ("sentences.bin", "documents.bin")})
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.folder.exists():
+            if self.progress.read:
+                with suppress(OSError, UserError):
+                    self.write_journal()
+            else:  # nothing was done yet that could be lost
+                self.discard()
+        self._close()
+
+    def digests(self) -> bytes:
+        """The digests of all documents kept so far."""
+        return (self.folder / DIGESTS).read_bytes()
+
+    def add(self, arrays: Arrays, digests: bytes, file: int, document: int, read: dict[str, int]) -> None:
+        """Append what a chunk gave. file, document, read: as in `Progress`, at the chunk's end."""
+        progress = self.progress
+        self._append(
+            {
+                "tokens.bin": arrays.ids,
+                "words.bin": arrays.starts,
+                "sentences.bin": progress.tokens + np.cumsum(arrays.sentences, dtype=np.int64),
+                "documents.bin": progress.sentences + np.cumsum(arrays.documents, dtype=np.int64),
+                DIGESTS: np.frombuffer(digests, np.uint8),
+            }
+        )
+        progress.tokens += len(arrays.ids)
+        progress.sentences += len(arrays.sentences)
+        progress.file, progress.document, progress.read = file, document, read
+        progress.found = dict(Counter(progress.found) + Counter(arrays.counts))
+        if time.monotonic() - self._noted >= self.journal_every:
+            self.write_journal()
+
+    def write_journal(self) -> None:
+        """Let everything up to here survive whatever comes."""
+        self._noted = now = time.monotonic()
+        self.progress.seconds += now - self._began
+        self._began = now
+        with self.told("cannot be written"):
+            for handle in self._handles.values():
+                os.fsync(handle)
+            self._write(JOURNAL, json.dumps({"job": self.job, "progress": asdict(self.progress)}))
+
+    def finish(self, facts: dict[str, Any], report: str) -> None:
+        """Write the report and `store.json`, and give the folder its name."""
+        with self.told("cannot be finished"):
+            self._write("report.txt", report)
+            inside = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
+            # The report tells seconds: it is left out, so that equal texts give an equal store.json.
+            left_out = (DIGESTS, JOURNAL, FACTS, "report.txt")
+            files = {
+                path.relative_to(self.folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+                for path in inside
+                if path.name not in left_out
+            }
+            self._write(FACTS, json.dumps({**facts, "files": files}, indent=1, ensure_ascii=False) + "\n")
+            _sync(self.folder)
+            self.folder.rename(self.out)
+            _sync(self.out.parent)
+            # Only now: until the folder has its name, the journal must be able to repeat all this.
+            for name in (JOURNAL, DIGESTS):
+                (self.out / name).unlink()
+
+    def discard(self) -> None:
+        """Remove what was made."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _take(self) -> None:
+        self._lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{self.folder} is in use: another `bertkit prepare` writes it. Wait for it, or choose another --out."
+            ) from None
+        except OSError as error:
+            note(f"{self.folder}: this disk knows no locks ({error.strerror}). See to it that nobody else writes here.")
+
+    def _recall(self) -> None:
+        """Take up the journal that is there, or clear the folder."""
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            journal = json.loads((self.folder / JOURNAL).read_bytes())
+            progress = Progress(**journal["progress"])
+            short = [n for n, size in progress.sizes.items() if (self.folder / n).stat().st_size < size]
+            if journal["job"] != self.job:
+                note(f"{self.folder} is of another command, or the input has changed: it is begun anew.")
+            elif not short:
+                self.progress = progress
+                note(f"{self.folder}: going on after {progress.read.get('documents', 0):,} documents.")
+                return
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _append(self, parts: dict[str, np.ndarray]) -> None:
+        needed = sum(part.nbytes for part in parts.values())
+        with self.told(f"could not take {needed:,} more bytes"):
+            for name, part in parts.items():
+                rest = memoryview(part.tobytes())
+                while len(rest):
+                    rest = rest[os.write(self._handles[name], rest) :]
+        # Not before all is written: what a full disk took of a chunk does not count.
+        for name, part in parts.items():
+            self.progress.sizes[name] += part.nbytes
+
+    def _write(self, name: str, text: str) -> None:
+        draft = self.folder / f".{name}.new"
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.folder / name)
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """What the disk refuses as a message to the user. what: what the folder then cannot do."""
+        try:
+            yield
+        except OSError as error:
+            free = ""
+            with suppress(OSError):
+                free = f" ({shutil.disk_usage(self.folder).free:,} bytes are free)"
+            raise UserError(
+                f"{self.folder} {what}: {error.strerror or error}{free}. Nothing is lost: make room, or mend what is "
+                "wrong, and give the same command again; it goes on where it stopped."
+            ) from error
+
+    def _close(self) -> None:
+        for handle in [*self._handles.values(), *([] if self._lock is None else [self._lock])]:
+            with suppress(OSError):
+                os.close(handle)
+        self._handles, self._lock = {}, None
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,264 @@
+"""Sentences to ids and word starts, many at a time.
+
+A BERT tokenizer treats every character alike wherever it stands, and every word alike wherever it stands. So a
+sentence can be cut into words with one table of characters, and the pieces of a word looked up in a table of words
+that grows as words appear: the same ids as the library's, at less than a third of its cost. Tokenizers of other
+rules, and sentences that hold a special token, go through the library.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from bertkit.text.checks import told
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.words import CJK_RANGES, segment
+
+CJK = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in CJK_RANGES) + "]")
+TABLE_BYTES = 24 << 20  # about what the table of words may take before it begins anew
+ROW_BYTES = 200
+WHOLE = "\0"  # marks a sentence that stands in the table as if it were a word; no text holds a NUL
+PROBES = 8  # sentences of each call that are checked against the library
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """ids: (tokens,) of all sentences. lengths: (sentences,) tokens of each. starts: (tokens,) 1 begins a word."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    starts: np.ndarray
+
+
+class Cutter:
+    """Cuts sentences with one tokenizer. segmenting: find Chinese words of several characters."""
+
+    def __init__(self, tokenizer: Tokenizer, segmenting: bool = True) -> None:
+        self.tokenizer = tokenizer
+        self.segmenting = segmenting
+        self.dtype = self.dtype_for(tokenizer)
+        self.table = WordTable(tokenizer) if has_bert_rules(tokenizer) else None
+        self._begins, self._apart = _word_marks(tokenizer)
+        # A byte-level word knows by its space that it is one; only a document's first word has none before it.
+        self._spaced = _is_byte_level(tokenizer) and not tokenizer.shape["pre_tokenizer"].get("add_prefix_space", True)
+
+    @staticmethod
+    def dtype_for(tokenizer: Tokenizer) -> str:
+        """The smallest kind of number that holds every id."""
+        return "uint16" if tokenizer.size < 1 << 16 else "uint32"
+
+    def cut(self, sentences: Sequence[str], opens: Sequence[bool]) -> Pieces:
+        """ids and word starts. opens: whether each sentence opens its document."""
+        given = list(sentences)
+        if self._spaced:
+            given = [text if first else " " + text for text, first in zip(given, opens)]
+        if self.table is not None:
+            found = self._by_table(given)
+            if found is not None and self._agrees(given, found):
+                return found
+            self.table = None
+        return self._by_library(given)
+
+    def _by_table(self, sentences: list[str]) -> Pieces | None:
+        assert self.table is not None
+        ids, is_cjk, lengths, odd = self.table.look_up(sentences)
+        starts = self._plain_starts(ids, lengths)
+        if self.segmenting:
+            inside = _inside_words("\n".join(t for row, t in enumerate(sentences) if row not in odd and has_cjk(t)))
+            if len(inside) != np.count_nonzero(is_cjk):
+                return None
+            starts[is_cjk] = ~inside
+            starts[_firsts(lengths)] = 1
+            self._mark_chinese(odd, sentences, lengths, starts)
+        return Pieces(ids.astype(self.dtype), lengths, starts)
+
+    def _agrees(self, sentences: list[str], found: Pieces) -> bool:
+        """Whether the library gives the same ids for a few of the sentences."""
+        ends = np.cumsum(found.lengths)
+        rows = range(0, len(sentences), max(len(sentences) // PROBES, 1))
+        wanted = self.tokenizer.pieces_batch([sentences[row] for row in rows])
+        return all(found.ids[ends[r] - found.lengths[r] : ends[r]].tolist() == w for r, w in zip(rows, wanted))
+
+    def _by_library(self, sentences: list[str]) -> Pieces:
+        ids = self.tokenizer.pieces_batch(sentences)
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
+        starts = self._plain_starts(flat, lengths)
+        if self.segmenting:
+            self._mark_chinese(range(len(sentences)), sentences, lengths, starts)
+        return Pieces(flat.astype(self.dtype), lengths, starts)
+
+    def _plain_starts(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        apart = self._apart[ids]
+        starts = self._begins[ids] | apart
+        starts[1:] |= apart[:-1]
+        starts[_firsts(lengths)] = True
+        return starts.astype(np.uint8)
+
+    def _mark_chinese(self, rows: Iterable[int], sentences: list[str], lengths: np.ndarray, starts: np.ndarray) -> None:
+        """Put right the word starts of those of the sentences `rows` that hold Chinese."""
+        ends = np.cumsum(lengths)
+        for row in rows:
+            if lengths[row] and has_cjk(sentences[row]):
+                here = slice(ends[row] - lengths[row], ends[row])
+                starts[here] = self._chinese_starts(sentences[row], starts[here])
+
+    def _chinese_starts(self, text: str, plain: np.ndarray) -> np.ndarray:
+        """Word starts of one sentence with Chinese in it, by the place of its pieces."""
+        with told("The text cannot be encoded"):
+            offsets = self.tokenizer.backend.encode(text, add_special_tokens=False).offsets
+        firsts = {start for start, _ in segment(text)}
+        starts = plain.copy()
+        before = -1
+        for number, (start, end) in enumerate(offsets):
+            while start < end - 1 and text[start].isspace():
+                start += 1
+            if start < end:
+                if CJK.match(text, start):
+                    starts[number] = start in firsts and start != before
+                elif start and start != before and CJK.match(text, start - 1):
+                    starts[number] = 1
+                before = start
+        starts[0] = 1
+        return starts
+
+
+class WordTable:
+    """The pieces of every word met so far."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.backend = tokenizer.backend
+        self._word_pieces = tokenizer.backend.model.tokenize
+        self._special = [token.content for token in self.backend.get_added_tokens_decoder().values()]
+        self._characters = _Characters(tokenizer)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._pieces, self._is_cjk, self._ends, self._bytes = array("I"), array("B"), array("q", [0]), 0
+
+    def look_up(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, set[int]]:
+        """ids of all sentences, which of them are one Chinese character, tokens a sentence.
+
+        Last, the sentences that went through the library whole: in them no character is marked.
+        """
+        words: list[str] = []
+        counts = []
+        together = "\n".join(sentences)
+        special = [name for name in self._special if name in together]
+        odd = set()
+        for row, text in enumerate(sentences):
+            mine = text.translate(self._characters)
+            if WHOLE in mine or (special and any(name in text for name in special)):
+                odd.add(row)
+                cut = [WHOLE + text]
+            else:
+                cut = mine.split()
+            words += cut
+            counts.append(len(cut))
+        if self._bytes > TABLE_BYTES:
+            self._forget()
+        self._learn(set(words).difference(self._rows))
+        rows = np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
+        ends = np.frombuffer(self._ends, np.int64)
+        pieces, is_cjk = np.frombuffer(self._pieces, np.uint32), np.frombuffer(self._is_cjk, np.bool_)
+        lengths = ends[rows + 1] - ends[rows]
+        totals = np.concatenate([[0], np.cumsum(lengths)])
+        at = np.repeat(ends[rows] - totals[:-1], lengths) + np.arange(totals[-1])
+        bounds = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return pieces[at].astype(np.int64), is_cjk[at], np.diff(totals[bounds]), odd
+
+    def _learn(self, new: set[str]) -> None:
+        with told("The texts cannot be encoded"):
+            for word in new:
+                if word.startswith(WHOLE):
+                    ids = self.backend.encode(word[1:], add_special_tokens=False).ids
+                else:
+                    ids = [token.id for token in self._word_pieces(word)]
+                is_cjk = len(word) == 1 and CJK.match(word) is not None
+                self._rows[word] = len(self._rows)
+                self._pieces.extend(ids)
+                self._is_cjk.extend([is_cjk] * len(ids))
+                self._ends.append(len(self._pieces))
+                self._bytes += ROW_BYTES + len(word) * (1 if word.isascii() else 4)
+
+
+class _Characters(dict[int, str]):
+    """For `str.translate`: a character as the tokenizer's rules leave it, with spaces where they cut words.
+
+    A combining mark that stays may change places with another by the rules; it gives `WHOLE`, as does a character
+    that is unknown here: such sentences go through the library.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._normal = tokenizer.backend.normalizer.normalize_str
+        self._split = tokenizer.backend.pre_tokenizer.pre_tokenize_str
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        normal = self._normal(char)
+        parts = " ".join(part for part, _ in self._split(f"a{normal}a"))[1:-1]
+        is_known = unicodedata.category(char) != "Cn" and not any(map(unicodedata.combining, normal))
+        # The library takes 256 rare characters for letters that are Chinese to us.
+        self[code] = parts if is_known and (parts.startswith(" ") or not CJK.match(char)) else WHOLE
+        return self[code]
+
+
+def has_cjk(text: str) -> bool:
+    """Is there a Chinese character in the text?"""
+    return not text.isascii() and CJK.search(text) is not None
+
+
+def has_bert_rules(tokenizer: Tokenizer) -> bool:
+    """Whether words are cut by BERT's own rules, and only special tokens are matched across them."""
+    shape = tokenizer.shape
+    kinds = [(shape.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
+    return (
+        kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
+        and shape["normalizer"]["handle_chinese_chars"]
+        and all(token["special"] and not token["normalized"] for token in shape["added_tokens"])
+    )
+
+
+def _word_marks(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Per id: does it begin a word; is it punctuation, that stands apart from what is before and after it?"""
+    begins = ~np.array(tokenizer.continuation, dtype=bool)
+    if tokenizer.kind == "wordpiece":  # its words end at punctuation already
+        return begins, np.zeros_like(begins)
+    # A byte-level piece writes other than ASCII characters as odd ones, one a byte: they say nothing.
+    is_mark = re.compile(r"[!-/:-@\[-`{-~]+" if _is_byte_level(tokenizer) else r"[^\w\s]+").fullmatch
+    texts = [(tokenizer.id_to_token(number) or "").lstrip("Ġ▁") for number in range(tokenizer.size)]
+    return begins, np.array([is_mark(text) is not None for text in texts])
+
+
+def _is_byte_level(tokenizer: Tokenizer) -> bool:
+    return (tokenizer.shape.get("pre_tokenizer") or {}).get("type") == "ByteLevel"
+
+
+def _inside_words(text: str) -> np.ndarray:
+    """For each Chinese character, in order: is it inside a word, not its first?"""
+    if not text:
+        return np.zeros(0, bool)
+    segment("")  # tells the user where the library is missing; the lengths alone take half the time of its spans
+    import rjieba
+
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    is_cjk = np.zeros(len(codes), bool)
+    for first, last in CJK_RANGES:
+        is_cjk |= (codes >= first) & (codes <= last)
+    lengths = np.fromiter(map(len, rjieba.cut(text)), np.int64)
+    inside = np.ones(len(codes), bool)
+    inside[np.cumsum(lengths) - lengths] = False
+    return inside[is_cjk]
+
+
+def _firsts(lengths: np.ndarray) -> np.ndarray:
+    """Positions of the first token of each sentence that has one."""
+    return (np.cumsum(lengths) - lengths)[lengths > 0]

@@ -1,0 +1,203 @@
+"""Running text to a token store: in bounded memory, on all cores, and going on where it was interrupted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import __version__
+from bertkit.data.prepare.journal import Making, Progress
+from bertkit.data.prepare.pieces import Cutter
+from bertkit.data.prepare.prepare_digests import WIDTH, Digests, digest_of
+from bertkit.data.prepare.prepare_report import count_id, lengths_of, report_lines
+from bertkit.data.prepare.workers import in_order
+from bertkit.data.readers.documents import document_files, read_documents
+from bertkit.data.store import FORMAT, Store
+from bertkit.errors import UserError, suggest
+from bertkit.files.open import COMPRESSIONS, kind_of
+from bertkit.machine import usable_cores
+from bertkit.notify import track
+from bertkit.text.tokenizer import Tokenizer
+
+# Which languages have their words found by the segmenter; the others' begin at their pieces.
+SEGMENTED = {"auto": True, "zh": True, "en": False}
+CHUNK = 250_000  # characters given to a worker at once
+SMALL_INPUT = 8_000_000  # bytes under which starting workers takes longer than it saves
+USUAL_LENGTH = 512
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the text is read. text: the column of tables. lang: auto, en or zh."""
+
+    text: str = "text"
+    encoding: str = "utf-8"
+    lang: str = "auto"
+    keep_duplicates: bool = False
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Documents to be kept, with where the input is after them; see `Progress`. done: input bytes up to there."""
+
+    documents: list[str]
+    digests: bytes
+    file: int
+    document: int
+    read: dict[str, int]
+    done: int
+
+
+def prepare(
+    texts: Iterable[str | Path],
+    tokenizer: Tokenizer,
+    out: str | Path,
+    reading: Reading | None = None,
+    *,
+    workers: int = 0,
+    journal_every: float = 5.0,
+) -> tuple[Store, dict[str, Any]]:
+    """Make a store of files and folders of running text. Returns it, and the report as plain values.
+
+    workers: processes to use; 0 takes one for each usable core. journal_every: seconds of work at risk.
+    """
+    reading = reading or Reading()
+    if reading.lang not in SEGMENTED:
+        raise UserError(f"lang is '{reading.lang}'. {suggest(reading.lang, list(SEGMENTED))}")
+    if workers < 0:
+        raise UserError(f"workers is {workers}; it must be 0 (one for each core) or more.")
+    files, out = document_files(texts), Path(out)
+    sizes = [0 if str(file) == "-" else file.stat().st_size for file in files]
+    is_known = all(_is_plain(file) for file in files)
+    workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
+    with Making(out, _job(files, reading, tokenizer), journal_every) as making:
+        with making.told("cannot take the tokenizer"):
+            tokenizer.save(making.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
+        chunks = _chunks(files, sizes, reading, making)
+        results = in_order(
+            chunks, lambda chunk: chunk.documents, making.folder / "tokenizer", SEGMENTED[reading.lang], workers
+        )
+
+        def steps() -> Iterator[None]:
+            """One step a megabyte of input where its size is known, else one a document."""
+            told = 0
+            for chunk, arrays in results:
+                making.add(arrays, chunk.digests, chunk.file, chunk.document, chunk.read)
+                now = chunk.done // 1_000_000 if is_known else chunk.read["documents"]
+                yield from [None] * (now - told)
+                told = now
+
+        total = sum(sizes) // 1_000_000 if is_known else None
+        try:
+            for _ in track(steps(), f"preparing {out.name}, {'MB' if is_known else 'documents'}", total):
+                pass
+        finally:
+            results.close()
+        making.write_journal()
+        report = _report(making, tokenizer, reading)
+        lines = report_lines(report)
+        seconds = report.pop("seconds")
+        making.finish(_facts(report, tokenizer, reading), "\n".join(lines) + "\n")
+    return Store.open(out), {**report, "seconds": seconds, "lines": lines}
+
+
+def _is_plain(file: Path) -> bool:
+    """Whether the file's size tells how much text there is to read."""
+    return str(file) != "-" and file.suffix.lower() not in COMPRESSIONS and kind_of(file) != "parquet"
+
+
+def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
+    """What must be the same for a later run to go on with this one's work."""
+    inputs = []
+    for file in files:
+        if str(file) == "-":
+            inputs.append(("-", os.getpid(), 0))  # what came through a pipe is gone: never the same again
+        else:
+            facts = file.stat()
+            inputs.append((str(file.resolve()), facts.st_size, facts.st_mtime_ns))
+    parts = [FORMAT, __version__, inputs, asdict(reading), tokenizer.fingerprint()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _chunks(files: list[Path], sizes: list[int], reading: Reading, making: Making) -> Iterator[Chunk]:
+    """Read on from where `making` is."""
+    start: Progress = making.progress
+    seen = Digests()
+    known = making.digests()
+    for at in range(0, len(known), WIDTH):
+        seen.add(known[at : at + WIDTH])
+    read = {"documents": 0, "duplicates": 0, "bytes": 0, **start.read}
+    documents: list[str] = []
+    digests, characters, done = bytearray(), 0, sum(sizes[: start.file])
+    for number, file in enumerate(files[start.file :], start.file):
+        skip = start.document if number == start.file else 0
+        here = count = 0
+        for count, document in enumerate(read_documents(file, text=reading.text, encoding=reading.encoding), 1):
+            size = len(document.encode())
+            here += size
+            if count <= skip:
+                continue
+            read["documents"] += 1
+            read["bytes"] += size
+            characters += len(document)
+            digest = b"" if reading.keep_duplicates else digest_of(document)
+            if reading.keep_duplicates or seen.add(digest):
+                documents.append(document)
+                digests += digest
+            else:
+                read["duplicates"] += 1
+            if characters >= CHUNK:
+                yield Chunk(documents, bytes(digests), number, count, dict(read), done + min(here, sizes[number]))
+                documents, digests, characters = [], bytearray(), 0
+        done += sizes[number]
+    if characters:
+        yield Chunk(documents, bytes(digests), len(files), 0, dict(read), done)
+
+
+def _report(making: Making, tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
+    progress = making.progress
+    read, found = progress.read, progress.found
+    if progress.sentences < 2:
+        making.discard()
+        raise UserError(
+            f"The text gives {progress.sentences} sentence{'' if progress.sentences == 1 else 's'} "
+            f"({read.get('documents', 0):,} documents, {read.get('bytes', 0):,} bytes), and at least 2 are needed to "
+            "pretrain on. Check that the files hold running text, and name the column with --text if it is a table."
+        )
+    unknown = count_id(making.folder / "tokens.bin", Cutter.dtype_for(tokenizer), tokenizer.unk_id)
+    return {
+        "documents": progress.sizes["documents.bin"] // 8 - 1,
+        "sentences": progress.sentences,
+        "tokens": progress.tokens,
+        "unknown_rate": unknown / progress.tokens,
+        "documents_read": read["documents"],
+        "bytes": read["bytes"],
+        "deduplicated": not reading.keep_duplicates,
+        "duplicates": read["duplicates"],
+        "empty_documents": found.get("empty documents", 0),
+        "empty_sentences": found.get("empty sentences", 0),
+        "suspicious": {kind: count for kind, count in found.items() if not kind.startswith("empty")},
+        "lengths": lengths_of(making.folder),
+        "seconds": progress.seconds,
+    }
+
+
+def _facts(report: dict[str, Any], tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
+    """`store.json`, but for the files."""
+    return {
+        "format": FORMAT,
+        "dtype": Cutter.dtype_for(tokenizer),
+        "documents": report["documents"],
+        "sentences": report["sentences"],
+        "tokens": report["tokens"],
+        "fingerprint": tokenizer.fingerprint(),
+        "pieces": tokenizer.size,
+        "max_tokens": tokenizer.max_tokens or USUAL_LENGTH,
+        "settings": asdict(reading),
+        "report": report,
+    }

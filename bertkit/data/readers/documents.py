@@ -1,0 +1,113 @@
+"""Running text for vocabularies, pretraining and search: documents, one string each, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from bertkit.data.readers.rows import read_rows
+from bertkit.errors import UserError
+from bertkit.files.open import check_file, kind_of, open_text
+from bertkit.notify import note
+
+# A longer document is cut at a line end (a longer line at a space), so that memory stays bounded for files without
+# blank lines. A million characters is far beyond any context a model sees.
+LONGEST_DOCUMENT = 1_000_000
+_IN_ROWS = ("csv", "tsv", "jsonl", "json", "parquet")
+_IN_FOLDERS = ("txt", "tokens", "md", "jsonl", "json", "parquet")
+_TITLE = re.compile(r" = [^=].*[^=] = | = [^= ] = ")  # WikiText marks an article's title with one = on each side
+
+
+def read_documents(
+    paths: str | Path | Iterable[str | Path], *, text: str = "text", encoding: str = "utf-8"
+) -> Iterator[str]:
+    """The documents of files and folders (walked in order of names), paragraphs joined by newlines.
+
+    `.txt` and any unknown ending: an empty line ends a document (one of spaces alone does not).
+    `.tokens` (WikiText): a title begins one.
+    `.jsonl`, `.parquet`, `.csv`, `.tsv`: the column `text`, one document a row. All may be compressed.
+    Documents above a million characters are cut at a line end, and told.
+    """
+    cut = 0
+    for path in document_files(paths):
+        kind = kind_of(path)
+        if kind in _IN_ROWS:
+            documents = _row_documents(path, text, encoding)
+        else:
+            documents = _line_documents(path, encoding, titles=kind == "tokens")
+        for whole, document in documents:
+            cut += not whole
+            yield document
+    if cut:
+        note(f"documents above {LONGEST_DOCUMENT:,} characters were cut at line ends, {cut} times.")
+
+
+def document_files(
+    paths: str | Path | Iterable[str | Path], leave_out: Callable[[Path], bool] = lambda folder: False
+) -> list[Path]:
+    """The files that `read_documents` reads, in its order; files of other formats inside folders are told of.
+
+    leave_out: which folders inside the given ones are not looked into; they are told of.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    files: list[Path] = []
+    for path in map(Path, given):
+        if not path.is_dir():
+            files.append(path if str(path) == "-" else check_file(path))
+            continue
+        inside = [file for file in _walk(path, leave_out) if file.stat().st_size]
+        known = [file for file in inside if kind_of(file) in _IN_FOLDERS]
+        if not known:
+            raise UserError(f"{path}: no text file in this folder (.{', .'.join(_IN_FOLDERS)}, compressed or not).")
+        if len(known) < len(inside):
+            note(f"{path}: {len(inside) - len(known)} files of other formats are passed over, {len(known)} are read.")
+        files.extend(known)
+    if not files:
+        raise UserError("No text files are named.")
+    return files
+
+
+def _walk(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
+    for here, folders, names in os.walk(folder):
+        shown = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in shown if not leave_out(Path(here, name))]
+        if len(folders) < len(shown):
+            note(f"Left out: {', '.join(str(Path(here, name)) for name in shown if name not in folders)}.")
+        for name in sorted(names):
+            path = Path(here) / name
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _line_documents(path: Path, encoding: str, titles: bool) -> Iterator[tuple[bool, str]]:
+    """(ends where the file ends it, document)."""
+    lines: list[str] = []
+    size, found = 0, False
+    for line in open_text(path, encoding, split=LONGEST_DOCUMENT, nul="drop"):
+        blank = not line.strip()
+        over = size + len(line) > LONGEST_DOCUMENT
+        if lines and (over or (_TITLE.fullmatch(line) if titles else not line)):
+            found = True
+            yield not over or not line, "\n".join(lines)
+            lines, size = [], 0
+        if not blank:
+            lines.append(line)
+            size += len(line) + 1
+    if lines:
+        yield True, "\n".join(lines)
+    elif not found:
+        raise UserError(f"{path}: there is no text in it.")
+
+
+def _row_documents(path: Path, text: str, encoding: str) -> Iterator[tuple[bool, str]]:
+    for row in read_rows(path, text=text, labelled=False, encoding=encoding):
+        start = 0
+        while len(row.text) - start > LONGEST_DOCUMENT:
+            end = start + LONGEST_DOCUMENT
+            end = row.text.rfind("\n", start, end) + 1 or row.text.rfind(" ", start, end) + 1 or end
+            yield False, row.text[start:end]
+            start = end
+        if row.text[start:].strip():
+            yield True, row.text[start:]

@@ -1,0 +1,127 @@
+"""Strict JSON for the readers: objects, one a line, and values that are what they should be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bertkit.errors import UserError, suggest
+from bertkit.files.open import kind_of, open_text, open_whole
+
+_BAD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+def read_objects(
+    path: str | Path, encoding: str = "utf-8", kind: str | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, object) for each line of a JSONL file; a `.json` file may also be one list (then read whole)."""
+    lines = open_text(path, encoding)
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        if (kind or kind_of(path)) == "json" and line.lstrip().startswith("["):
+            yield from _list_items(path, encoding)
+            return
+        yield number, as_object(where, parse(where, line))
+
+
+def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    items = parse(str(path), open_whole(path, encoding))
+    for number, item in enumerate(items, start=1):
+        yield number, as_object(f"{path}, item {number}", item)
+
+
+def parse(where: str, text: str) -> Any:
+    """JSON as the standard has it: no NaN, no lone surrogates, no NUL, no bottomless nesting."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if "\n" in text else ""
+        hint = " Is it one JSON object a line (JSONL)?" if text.strip() in "{[" else ""
+        raise UserError(f"{where}{line}: not JSON: {error.msg} at character {error.colno}.{hint}") from error
+    except (ValueError, RecursionError) as error:  # NaN, a number of thousands of digits, nesting too deep
+        raise UserError(f"{where}: not usable JSON: {error}.") from error
+    if _BAD_ESCAPE.search(text):
+        _check_strings(where, value)
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _check_strings(where: str, value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            check_text(where, item)
+        elif isinstance(item, list):
+            waiting.extend(item)
+        elif isinstance(item, dict):
+            waiting.extend(item)
+            waiting.extend(item.values())
+
+
+def check_text(where: str, text: str) -> str:
+    """The text, unless it has a NUL or half of a surrogate pair, which no tokenizer or file can take."""
+    if "\0" in text:
+        raise UserError(f"{where}: a NUL character in the text. Remove it.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise UserError(f"{where}: {half} is half of a surrogate pair, not a character. Correct the text.") from error
+    return text
+
+
+def as_object(where: str, value: Any) -> dict[str, Any]:
+    """The value, if it is a JSON object."""
+    if not isinstance(value, dict):
+        raise UserError(f'{where}: {short(value)} where an object such as {{"text": …}} belongs.')
+    return value
+
+
+def field(where: str, row: dict[str, Any], *names: str) -> Any:
+    """The value under the first of `names` that the row has."""
+    for name in names:
+        if name in row:
+            return row[name]
+    raise UserError(f"{where}: there is no {names[0]!r}. {suggest(names[0], list(row) or ['nothing'])}")
+
+
+def string(where: str, row: dict[str, Any], *names: str) -> str:
+    """The string under the first of `names` that the row has."""
+    value = field(where, row, *names)
+    if not isinstance(value, str):
+        raise UserError(f"{where}: {names[0]!r} is {short(value)}, and a text in quotes is needed.")
+    return value
+
+
+def strings(where: str, row: dict[str, Any], *names: str) -> tuple[str, ...]:
+    """The list of strings under the first of `names` that the row has; numbers become their strings."""
+    value = field(where, row, *names)
+    if not isinstance(value, list):
+        raise UserError(f"{where}: {names[0]!r} is {short(value)}, and a list of texts is needed.")
+    return tuple(scalar(f"{where}: {names[0]!r}", item) for item in value)
+
+
+def scalar(where: str, value: Any) -> str:
+    """A string as it is; numbers and true/false as they are written in the file."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    raise UserError(f"{where}: {short(value)} where a text or number belongs.")
+
+
+def short(value: Any) -> str:
+    """A value for an error message, cut to a few words."""
+    shown = repr(value) if not isinstance(value, (dict, list)) else json.dumps(value, ensure_ascii=False, default=repr)
+    return "null" if value is None else shown if len(shown) <= 60 else shown[:57] + "…"

@@ -1,0 +1,131 @@
+"""Questions with answers cut out of a context: SQuAD 1.1/2.0 JSON, or one JSON object a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.examples import Question
+from bertkit.data.readers.json import as_object, field, parse, read_objects, scalar, short, string
+from bertkit.errors import UserError
+from bertkit.files.open import kind_of, open_text, open_whole
+from bertkit.notify import note
+
+Found = tuple[int, str, str, dict[str, Any]]  # line or number, where, context, the question's object
+
+
+def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | None = None) -> Iterator[Question]:
+    """Each question of a SQuAD file (read whole: it is one JSON document) or of a JSONL file (streamed).
+
+    An answer whose offset does not match its context is moved to the nearest place where it does stand; one that
+    stands nowhere keeps start -1. Both are counted and told at the end. A question without "answers" is unlabelled; one
+    with an empty list, or marked `is_impossible`, has no answer in its context. An id that was there before gets
+    '#2', '#3' … appended, and it is told: answers are keyed by id, and one would hide the other.
+    """
+    seen: dict[int, int] = {}
+    count, moved, renamed, lost = 0, 0, 0, []
+    for number, where, context, row in _found(path, encoding, kind or kind_of(path)):
+        name = scalar(f"{where}: 'id'", row["id"]) if row.get("id") is not None else str(number)
+        own = _own_id(name, seen)
+        renamed += own != name
+        given = _answers(where, row)
+        answers = tuple((text, _place(context, text, start)) for text, start in given)
+        lost += [where for _, start in answers if start < 0]
+        moved += sum(0 <= start != old for (_, start), (_, old) in zip(answers, given))
+        impossible = bool(row.get("is_impossible", row.get("impossible"))) or ("answers" in row and not answers)
+        count += 1
+        yield Question(own, string(where, row, "question"), context, () if impossible else answers, impossible, number)
+    if not count:
+        raise UserError(f"{path}: there is no question in it.")
+    if renamed:
+        note(f"{path}: {renamed} questions have an id that was there before; '#2', '#3' … is appended to theirs.")
+    if moved:
+        note(f"{path}: {moved} answers did not stand where the file says and were moved to the nearest place they do.")
+    if lost:
+        note(
+            f"{path}: {len(lost)} answers do not occur in their context (first: {lost[0]}); they count for scoring but "
+            "cannot be learned from."
+        )
+
+
+def _own_id(name: str, seen: dict[int, int]) -> str:
+    own = name
+    while (copies := seen.get(hash(own), 0)) > 0:
+        seen[hash(own)] = copies + 1
+        own = f"{name}#{copies + 1}" if own == name else f"{own}#"
+    seen[hash(own)] = 1
+    return own
+
+
+def _found(path: str | Path, encoding: str, kind: str) -> Iterator[Found]:
+    if kind == "json" and not _is_lines(path, encoding):
+        yield from _squad(path, parse(str(path), open_whole(path, encoding)))
+        return
+    for line, row in read_objects(path, encoding, kind):
+        where = f"{path}, line {line}"
+        yield line, where, string(where, row, "context"), row
+
+
+def _is_lines(path: str | Path, encoding: str) -> bool:
+    """Whether a .json file is JSON lines or a list: its first line is a whole object, or opens a list."""
+    first = next((line for line in open_text(path, encoding) if line.strip()), "").strip()
+    if first.startswith("[") or len(first) > 1 << 20:
+        return first.startswith("[")
+    try:
+        row = parse("", first)
+    except UserError:
+        return False
+    return isinstance(row, dict) and "data" not in row
+
+
+def _squad(path: str | Path, document: Any) -> Iterator[Found]:
+    number = 0
+    for article in _list(str(path), as_object(str(path), document), "data"):
+        for paragraph in _list(f"{path}, after question {number}", article, "paragraphs"):
+            where = f"{path}, after question {number}"
+            context = string(where, as_object(where, paragraph), "context")
+            for row in _list(where, paragraph, "qas"):
+                number += 1
+                where = f"{path}, question {number}"
+                yield number, where, context, as_object(where, row)
+
+
+def _list(where: str, value: Any, name: str) -> list[Any]:
+    items = field(where, as_object(where, value), name)
+    if not isinstance(items, list):
+        raise UserError(f"{where}: {name!r} is {short(items)}, and a list is needed (the form of SQuAD's files).")
+    return items
+
+
+def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
+    given = row.get("answers")
+    if given is None:
+        return []
+    if isinstance(given, dict):  # the form of the Hugging Face data sets: one list a field
+        texts, starts = _list(where, given, "text"), field(where, given, "answer_start", "start")
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            raise UserError(f"{where}: 'answers' needs as many starts as texts.")
+        given = [{"text": text, "start": start} for text, start in zip(texts, starts)]
+    if not isinstance(given, list):
+        raise UserError(f"{where}: 'answers' is {short(given)}, and a list is needed.")
+    answers = []
+    for item in given:
+        answer = as_object(f"{where}: 'answers'", item)
+        text = string(f"{where}: 'answers'", answer, "text")
+        start = field(f"{where}: 'answers'", answer, "start", "answer_start")
+        if not isinstance(start, int) or isinstance(start, bool):
+            raise UserError(f"{where}: the start of an answer is {short(start)}, and a whole number is needed.")
+        if text.strip():
+            answers.append((text.strip(), start + len(text) - len(text.lstrip())))
+    return answers
+
+
+def _place(context: str, text: str, start: int) -> int:
+    """Where the text stands, nearest to where it is said to, or -1."""
+    if start >= 0 and context.startswith(text, start):
+        return start
+    middle = min(max(start, 0), len(context))
+    before, after = context.rfind(text, 0, middle + len(text)), context.find(text, middle)
+    places = [place for place in (before, after) if place >= 0]
+    return min(places, key=lambda place: abs(place - start)) if places else -1

@@ -1,0 +1,219 @@
+"""Labelled rows from csv, tsv, jsonl, parquet and txt: one generator, whatever the format.
+
+The rules, format by format:
+- **csv** is read with quoting (a quoted cell may hold commas and newlines; `""` is a quote). Where the first line has
+  no comma, `;` or a tab is taken as the separator, and told.
+- **tsv** has no quoting: a `"` is a character, a tab always ends a cell (as GLUE's files have it).
+- **txt** is one text a line without labels; a .txt whose columns are asked for by number, or whose labels are
+  needed, is read as tsv.
+- **jsonl** is one object a line; **json** is the same, or one list of objects.
+Blank lines are no rows. A row with more or fewer cells than the first is an error that names its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit.data.examples import Label, TextRow
+from bertkit.data.readers.json import check_text, read_objects, scalar, short
+from bertkit.data.readers.parquet import parquet_columns, read_parquet
+from bertkit.data.readers.read_columns import KNOWN, as_number, looks_like_header, resolve
+from bertkit.errors import UserError, suggest
+from bertkit.files.open import LONGEST_LINE, kind_of, open_text
+from bertkit.notify import note
+
+Cells = tuple[int, dict[str, Any]]  # line, and the row's values by column
+ROW_KINDS = ("csv", "tsv", "jsonl", "json", "parquet", "txt")
+
+
+def read_rows(
+    path: str | Path,
+    *,
+    text: str = "text",
+    text_b: str | None = None,
+    label: str = "label",
+    labelled: bool | Literal["maybe"] = True,
+    multi_label: bool = False,
+    number: bool = False,
+    header: bool | Literal["auto"] = "auto",
+    encoding: str = "utf-8",
+    kind: str | None = None,
+) -> Iterator[TextRow]:
+    """Each row of a file with a column of texts.
+
+    text, text_b, label: column names, or numbers from 1 for files without header; text_b=None reads single texts.
+    A pair's column `text_c` is read where there is one.
+    labelled: True: every row must have a label; "maybe": a label where there is one; False: none is read.
+    multi_label: labels are JSON lists or `a|b`. number: labels are numbers. kind: the format, if not by the ending.
+    """
+    kind = kind or kind_of(path)
+    wanted = [name for name in (text, text_b, label if labelled else None) if name]
+    rows = _cells(path, kind, wanted, header, encoding, needs_label=labelled is True)
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{path}: there are no rows in it.")
+    asked = label if labelled else None
+    names = resolve(path, list(first[1]), text=text, text_b=text_b, label=asked, label_needed=labelled is True)
+    if kind in ("jsonl", "json") and names["label"] is None:
+        names["label"] = asked  # an object may have what the first one has not
+    count = empty = 0
+    for line, row in chain([first], rows):
+        where = f"{path}, {'row' if kind == 'parquet' else 'line'} {line}"
+        answer = _label(where, row, names["label"], multi_label, number, labelled is True)
+        one = _text(where, row, str(names["text"]))
+        two = _text(where, row, names["text_b"]) if names["text_b"] else None
+        empty += not one.strip() or (two is not None and not two.strip())
+        count += 1
+        three = _text(where, row, "text_c") if two is not None and row.get("text_c") else None
+        yield TextRow(one, two, answer, line, three)
+    if empty:
+        note(f"{path}: {empty} of {count} rows have an empty text.")
+
+
+def columns_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "utf-8") -> list[str]:
+    """The file's column names; numbers ('1', '2', …) where it has no header."""
+    kind = kind_of(path)
+    if kind == "parquet":
+        return parquet_columns(path)
+    first = next(_cells(path, kind, list(wanted), "auto", encoding, needs_label=False), None)
+    return list(first[1]) if first else []
+
+
+def _cells(
+    path: str | Path, kind: str, wanted: list[str], header: bool | str, encoding: str, needs_label: bool
+) -> Iterator[Cells]:
+    if kind in ("jsonl", "json"):
+        return read_objects(path, encoding, kind)
+    if kind == "parquet":
+        return read_parquet(path)
+    if kind not in ROW_KINDS:
+        raise UserError(f"{path}: cannot tell the format from the ending '{kind}'. {suggest(kind, list(ROW_KINDS))}")
+    lines = enumerate(open_text(path, encoding), start=1)
+    if kind == "csv":
+        return _table(path, _csv_rows(path, lines, wanted), wanted, header)
+    if kind == "txt" and not needs_label and as_number(wanted[0] if wanted else "text") is None:
+        return ((n, {"text": line}) for n, line in lines if line.strip())
+    return _table(path, _tsv_rows(lines), wanted, header, kind)
+
+
+def _tsv_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in lines if line.strip())
+
+
+def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[str]) -> Iterator[tuple[int, list[str]]]:
+    first = next((pair for pair in lines if pair[1].strip()), None)
+    if first is None:
+        return
+    start, opening = first
+    separator = _separator(opening, wanted)
+    if separator != ",":
+        note(f"{path}: the columns are separated by {'tabs' if separator == chr(9) else repr(separator)}, not commas.")
+    both = chain([first], lines)
+    if separator == "\t":
+        yield from _tsv_rows(both)
+        return
+    csv.field_size_limit(LONGEST_LINE)
+    reader = csv.reader((line + "\n" for _, line in both), delimiter=separator, strict=True)
+    line = start
+    try:
+        for row in reader:
+            if row and (len(row) > 1 or row[0].strip()):
+                yield line, row
+            line = start + reader.line_num
+    except csv.Error as error:
+        hint = 'Is a quote (") left open or unescaped? Inside a quoted cell it is written twice.'
+        raise UserError(f"{path}, line {line}: not a CSV row ({error}). {hint}") from error
+
+
+def _separator(opening: str, wanted: list[str]) -> str:
+    for separator in ",\t;":
+        if separator in opening and looks_like_header(opening.replace('"', "").split(separator), wanted):
+            return separator
+    return next((separator for separator in "\t,;" if separator in opening), ",")
+
+
+def _table(
+    path: str | Path, rows: Iterator[tuple[int, list[str]]], wanted: list[str], header: bool | str, kind: str = "csv"
+) -> Iterator[Cells]:
+    first = next(rows, None)
+    if first is None:
+        return
+    numbered = any(as_number(name) is not None for name in wanted)  # a number is always a place, never a name
+    named = looks_like_header(first[1], wanted) if header == "auto" else bool(header)
+    if kind == "txt" and len(first[1]) == 1:
+        raise UserError(
+            f"{path}: a .txt has texts alone, and labels are needed. Give a csv, tsv or jsonl with a label."
+        )
+    columns = [cell.strip() for cell in first[1]] if named else [str(n) for n in range(1, len(first[1]) + 1)]
+    for name in {*wanted, *KNOWN} & set(columns):
+        if columns.count(name) > 1:
+            raise UserError(f"{path}, line {first[0]}: two columns have the name {name!r}. Rename one.")
+    if not named and not numbered and header == "auto":
+        text = wanted[0] if wanted else "text"
+        shown = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
+        raise UserError(
+            f"{path}, line {first[0]}: a header with {text!r} is missing; the line is: {shown}. "
+            f"Name the columns (--text NAME --label NAME), or give their numbers (--text 2 --label 1)."
+        )
+    if named and numbered:
+        note(f"{path}: the first line is taken as a header: {' | '.join(columns[:12])}.")
+    places = {name: n for name in wanted if (n := as_number(name)) is not None and n < len(columns)} if named else {}
+    for line, row in rows if named else chain([first], rows):
+        if len(row) != len(columns):
+            raise UserError(
+                f"{path}, line {line}: {len(row)} columns where the first line has {len(columns)}. {_ragged_hint(kind)}"
+            )
+        yield line, dict(zip(columns, row)) | {name: row[n] for name, n in places.items()}
+
+
+def _ragged_hint(kind: str) -> str:
+    if kind == "csv":
+        return "A cell with a comma or newline in it must stand in quotes."
+    return "A tab ends a cell even inside quotes: TSV has no quoting. Replace tabs and newlines inside texts by spaces."
+
+
+def _text(where: str, row: dict[str, Any], name: str) -> str:
+    if name not in row:
+        raise UserError(f"{where}: there is no {name!r}. {suggest(name, list(row) or ['nothing'])}")
+    value = row[name]
+    if not isinstance(value, str):
+        raise UserError(f"{where}: {name!r} is {short(value)}, and a text is needed.")
+    return check_text(where, value)
+
+
+def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, number: bool, needed: bool) -> Label:
+    if name is None:
+        return None
+    value = row.get(name)
+    if isinstance(value, str):
+        value = check_text(where, value).strip()
+    if value is None or (value == "" and not multi):
+        if not needed:
+            return None
+        raise UserError(f"{where}: there is no label in {name!r}. Give the row one, or remove it.")
+    if number:
+        return _number(where, name, value)
+    if multi:
+        parts = value if isinstance(value, list) else str(scalar(f"{where}: {name!r}", value)).split("|")
+        names = (scalar(f"{where}: {name!r}", part).strip() for part in parts)
+        return tuple(dict.fromkeys(part for part in names if part))
+    if isinstance(value, list):
+        raise UserError(f"{where}: {name!r} is a list, {short(value)}. For several labels a row add --multi-label.")
+    return scalar(f"{where}: {name!r}", value)
+
+
+def _number(where: str, name: str, value: Any) -> float:
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        result = float(value)
+        if not math.isfinite(result):
+            raise ValueError
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UserError(f"{where}: {name!r} is {short(value)}, and a number is needed.") from error
+    return result

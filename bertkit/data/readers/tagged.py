@@ -1,0 +1,110 @@
+"""Sentences with a tag a word: CoNLL columns, CoNLL-U, JSON lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from bertkit.data.examples import TaggedSentence
+from bertkit.data.readers.json import read_objects, strings
+from bertkit.errors import UserError
+from bertkit.files.open import kind_of, open_text
+
+UPOS = 4  # the column of universal part-of-speech tags in CoNLL-U
+_WORD = re.compile(r"[0-9]+")
+_NOT_A_WORD = re.compile(r"[0-9]+[-.][0-9]+")  # 3-4: a multiword token; 5.1: an empty node
+
+
+def read_tagged(
+    path: str | Path,
+    *,
+    labelled: bool | Literal["maybe"] = True,
+    tag_column: int | None = None,
+    encoding: str = "utf-8",
+    kind: str | None = None,
+) -> Iterator[TaggedSentence]:
+    """Each sentence of a tagged file, in any of three forms.
+
+    CoNLL columns: word first, tag last (or in `tag_column`, from 1), blank line between sentences, columns apart by
+    a tab or spaces, `-DOCSTART-` lines skipped; a file of one column has no tags.
+    `.conllu`: the form and its UPOS tag; comments, multiword tokens and empty nodes are skipped.
+    `.jsonl`: {"tokens": […], "tags": […]}.
+    labelled: False reads no tags, "maybe" where there are some.
+    """
+    kind = kind or kind_of(path)
+    if kind in ("jsonl", "json"):
+        sentences = _from_objects(path, encoding, kind)
+    else:
+        sentences = _from_columns(path, encoding, kind == "conllu", tag_column)
+    found = False
+    for sentence in sentences:
+        found = True
+        if sentence.tags is None and labelled is True:
+            raise UserError(f"{path}, line {sentence.line}: the words have no tags. Put the tag in the last column.")
+        yield sentence if labelled else TaggedSentence(sentence.tokens, None, sentence.line)
+    if not found:
+        raise UserError(f"{path}: there is no sentence in it.")
+
+
+def _from_objects(path: str | Path, encoding: str, kind: str) -> Iterator[TaggedSentence]:
+    for line, row in read_objects(path, encoding, kind):
+        where = f"{path}, line {line}"
+        tokens = strings(where, row, "tokens", "words")
+        has_tags = any(row.get(name) is not None for name in ("tags", "ner_tags", "labels"))
+        tags = strings(where, row, "tags", "ner_tags", "labels") if has_tags else None
+        if not tokens or not all(token.strip() for token in tokens):
+            raise UserError(
+                f"{where}: {'an empty word' if tokens else 'no words'} in 'tokens'. Correct or remove the line."
+            )
+        if tags is not None and len(tags) != len(tokens):
+            raise UserError(f"{where}: {len(tokens)} tokens and {len(tags)} tags. Each token needs one tag.")
+        yield TaggedSentence(tokens, tags, line)
+
+
+def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int | None) -> Iterator[TaggedSentence]:
+    width, start = 0, 0
+    words: list[str] = []
+    tags: list[str] = []
+    place = tag_column or (UPOS if conllu else 0)  # 0 - 1 is the last column
+    for number, line in enumerate(open_text(path, encoding), start=1):
+        if not line.strip(" \t\r"):
+            if words:
+                yield TaggedSentence(tuple(words), tuple(tags) if tags else None, start)
+            words, tags = [], []
+            continue
+        if line.startswith("-DOCSTART-") or (conllu and line.startswith("#")):
+            continue
+        cells = columns_in(line, conllu)
+        width = width or (10 if conllu else len(cells))
+        where = f"{path}, line {number}"
+        if len(cells) != width:
+            needed = "CoNLL-U has" if conllu else "the lines before have"
+            raise UserError(f"{where}: {len(cells)} columns where {needed} {width}: {line[:60]!r}. Correct the line.")
+        if tag_column is not None and not 1 <= tag_column <= width:
+            raise UserError(f"{where}: there is no column {tag_column}; the line has {width}.")
+        if conllu and not _WORD.fullmatch(cells[0]):
+            if _NOT_A_WORD.fullmatch(cells[0]):
+                continue
+            raise UserError(f"{where}: {cells[0][:20]!r} is no CoNLL-U word number. Correct the line.")
+        word = cells[1 if conllu else 0]
+        if not word.strip():
+            raise UserError(f"{where}: an empty word. Correct or remove the line.")
+        if not words:
+            start = number
+        words.append(word)
+        if width > 1:
+            if not cells[place - 1]:
+                raise UserError(f"{where}: the word {word!r} has no tag. Correct the line.")
+            tags.append(cells[place - 1])
+    if words:
+        yield TaggedSentence(tuple(words), tuple(tags) if tags else None, start)
+
+
+def columns_in(line: str, conllu: bool = False) -> list[str]:
+    """Columns apart by a tab, or else by runs of the plain space (other spaces can be words in Chinese files)."""
+    line = line.rstrip("\r\n")
+    if conllu or "\t" in line:
+        return line.split("\t")
+    return [cell for cell in line.split(" ") if cell]

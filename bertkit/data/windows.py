@@ -1,0 +1,87 @@
+"""Texts as runs through the encoder: one row where a text fits, several windows where it does not.
+
+The one place where a text may be read in windows, cut, or refused; what was cut is always counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bertkit.errors import UserError
+from bertkit.text.checks import BadRow, of_row
+from bertkit.text.encoding import Encoding
+from bertkit.text.tokenizer import Tokenizer
+
+ON_LONG = ("window", "truncate", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run: a text, or a window of one. core: the tokens [a, b) it owns. whole: it is the only row of its text."""
+
+    ids: list[int]
+    segments: list[int] | None
+    core: tuple[int, int]
+    whole: bool = True
+    encoding: Encoding | None = None
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How long texts are read. side: the text of a pair that is read in windows, the other whole in each; the longer
+    of the two unless said. from_start: what is cut is a text's beginning, not its end."""
+
+    limit: int
+    on_long: str = "window"
+    overlap: int = 64
+    side: int | None = None
+    from_start: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_long not in ON_LONG:
+            raise UserError(f"on_long is {self.on_long!r}; it must be one of {', '.join(ON_LONG)}.")
+
+
+@dataclass(slots=True)
+class Rows:
+    """A text's rows. tokens: how many of its tokens are seen; cut: how many are not."""
+
+    rows: list[Row]
+    tokens: int
+    cut: int = 0
+
+
+def encode_rows(
+    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, windows: Windows, *, keep: bool = False
+) -> list[Rows]:
+    """Rows of each text. `keep`: every row remembers its Encoding (offsets, words), which is slower."""
+    if keep or pairs is not None:
+        return [rows_of(tokenizer, one, windows, n) for n, one in enumerate(tokenizer.encode_batch(texts, pairs))]
+    found = []
+    for number, ids in enumerate(tokenizer.ids_batch(texts)):
+        if len(ids) <= windows.limit:
+            found.append(Rows([Row(ids, None, (0, len(ids)))], len(ids)))
+        else:
+            found.append(rows_of(tokenizer, tokenizer.encode(texts[number]), windows, number))
+    return found
+
+
+def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: int = 0) -> Rows:
+    """One encoding's rows; `number` names the text in messages."""
+    size, limit = len(encoding), windows.limit
+    if size <= limit:
+        whole = tokenizer.windows_of(encoding, limit=limit, overlap=0)[0]
+        return Rows([Row(encoding.ids, encoding.segments, whole.core, True, encoding)], size)
+    if windows.on_long == "error":
+        fix = "Shorten it, or choose --on-long window or truncate."
+        raise BadRow(number, f"has {size} tokens; the model sees {limit}. {fix}")
+    if windows.on_long == "truncate":
+        short, cut = tokenizer.truncated(encoding, limit, windows.from_start)
+        core = tokenizer.windows_of(short, limit=limit, overlap=0)[0].core
+        return Rows([Row(short.ids, short.segments, core, True, short)], len(short), cut)
+    longer = int(encoding.sides.count(1) >= encoding.sides.count(0))
+    side = longer if windows.side is None else windows.side
+    with of_row(number):
+        parts = tokenizer.windows_of(encoding, limit=limit, overlap=min(windows.overlap, limit // 4), side=side)
+    return Rows([Row(w.encoding.ids, w.encoding.segments, w.core, False, w.encoding) for w in parts], size)

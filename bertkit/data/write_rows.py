@@ -1,0 +1,203 @@
+"""Rows to files: jsonl, csv, tsv or parquet by the ending, compressed or not, whole or not at all.
+
+A file appears under its name only when it is complete: rows go to a temporary name in the same folder, which is
+synced and renamed at the end, so a crash never leaves half a file where a whole one is expected.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from bertkit.errors import UserError, suggest
+from bertkit.files.open import kind_of
+from bertkit.files.write_whole import closed_at_end, open_new, told
+from bertkit.notify import note
+
+BATCH = 1024
+# A spreadsheet runs a cell that begins so as a formula; a leading apostrophe makes it text.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class RowWriter(Protocol):
+    """What `open_writer` gives."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append one row; the first row's keys are the columns."""
+
+
+@contextmanager
+def open_writer(path: str | Path) -> Iterator[RowWriter]:
+    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file is there when the block ends well.
+
+    In csv and tsv, lists and dicts become JSON in their cell, and texts that a spreadsheet would run as a formula
+    get a leading apostrophe. Tsv has no quoting: tabs and newlines inside texts become spaces, and it is told.
+    """
+    kind = kind_of(path)
+    if kind not in WRITERS:
+        raise UserError(f"{path}: cannot write the format '{kind}'. {suggest(kind, list(WRITERS))}")
+    with open_new(path) as file:
+        writer = WRITERS[kind](file, str(path))
+        with closed_at_end(writer, path):
+            yield writer
+
+
+def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Every row to a new file, while they come."""
+    with open_writer(path) as out:
+        for row in rows:
+            out.write(row)
+
+
+def plain(value: Any) -> Any:
+    """Numpy scalars and arrays as Python values (json's `default`)."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def as_json(value: Any) -> str:
+    """One line of standard JSON in plain characters."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=plain)
+
+
+class _Jsonl:
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        self._file, self._path = file, path
+
+    def write(self, row: dict[str, Any]) -> None:
+        line = as_json(row).encode() + b"\n"
+        with told(self._path):
+            self._file.write(line)
+
+    def close(self) -> None:
+        pass
+
+
+class _Table:
+    """Csv and tsv: the first row's keys are the header."""
+
+    def __init__(self, file: IO[bytes], path: str, separator: str) -> None:
+        self._file, self._path, self._separator = file, path, separator
+        self._columns: list[str] | None = None
+        self._line, self._changed = io.StringIO(), 0
+        self._csv = csv.writer(self._line, lineterminator="\r\n")  # so that it quotes cells with either in them
+
+    def write(self, row: dict[str, Any]) -> None:
+        if self._columns is None:
+            self._columns = list(row)
+            self._put(self._columns)
+        if row.keys() != set(self._columns):
+            other = sorted(map(str, row.keys() ^ set(self._columns)))
+            what = f"{self._path}: a row differs from the first in its columns ({', '.join(other)})"
+            raise UserError(f"{what}. Write a .jsonl instead.")
+        self._put([row[column] for column in self._columns])
+
+    def _put(self, values: list[Any]) -> None:
+        cells = [_cell(value) for value in values]
+        if self._separator == "\t":
+            spaced = [" ".join(cell.replace("\r\n", "\n").translate(_SPACED).split("\n")) for cell in cells]
+            self._changed += spaced != cells
+            text = "\t".join(spaced) + "\n"
+        else:
+            self._csv.writerow(cells)
+            text = self._line.getvalue().removesuffix("\r\n") + "\n"
+            self._line.seek(0)
+            self._line.truncate()
+        with told(self._path):
+            self._file.write(text.encode())
+
+    def close(self) -> None:
+        if self._changed:
+            note(f"{self._path}: tabs and newlines became spaces in {self._changed} rows (TSV has no quoting).")
+
+
+_SPACED = str.maketrans("\t\r", "  ")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return "'" + value if value.startswith(_FORMULA) else value
+    if isinstance(value, float):
+        return repr(float(value))
+    return as_json(value)
+
+
+def _csv_writer(file: IO[bytes], path: str) -> _Table:
+    return _Table(file, path, ",")
+
+
+def _tsv_writer(file: IO[bytes], path: str) -> _Table:
+    return _Table(file, path, "\t")
+
+
+class _Parquet:
+    """Parquet in batches; the first batch decides the columns' types."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        self._file, self._path = file, path
+        self._arrow = arrow_for(path)
+        self._rows: list[dict[str, Any]] = []
+        self._schema: Any = None
+        self._writer: Any = None
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._rows.append({name: plain(value) if hasattr(value, "tolist") else value for name, value in row.items()})
+        if len(self._rows) >= BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        arrow = self._arrow
+        try:
+            if self._writer is None:
+                self._schema = _without_nulls(arrow, arrow.Table.from_pylist(self._rows).schema)
+                self._writer = arrow.parquet.ParquetWriter(self._file, self._schema)
+            for row in self._rows:
+                if row.keys() - set(self._schema.names):
+                    raise arrow.ArrowInvalid(f"new columns {sorted(row.keys() - set(self._schema.names))}")
+            table = arrow.Table.from_pylist(self._rows, schema=self._schema)
+        except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
+            raise UserError(
+                f"{self._path}: a row does not fit the ones before ({error}). Write a .jsonl instead."
+            ) from error
+        with told(self._path):
+            self._writer.write_table(table)
+        self._rows = []
+
+    def close(self) -> None:
+        try:
+            if self._rows or self._writer is None:
+                self._flush()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+
+def _without_nulls(arrow: Any, schema: Any) -> Any:
+    """A column that is empty in the first batch may hold texts later."""
+    return arrow.schema([f.with_type(arrow.string()) if arrow.types.is_null(f.type) else f for f in schema])
+
+
+def arrow_for(path: str | Path) -> Any:
+    """pyarrow, with its parquet part."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(f"{path}: writing parquet needs an extra library: pip install 'bertkit[parquet]'") from error
+    return pyarrow
+
+
+WRITERS: dict[str, Callable[[IO[bytes], str], Any]] = {
+    "jsonl": _Jsonl,
+    "csv": _csv_writer,
+    "tsv": _tsv_writer,
+    "parquet": _Parquet,
+}

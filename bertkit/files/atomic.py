@@ -1,0 +1,263 @@
+"""Files and folders that are whole or absent, whatever kills the process or cuts the power.
+
+Everything is first made in a staging folder `.tmp-<pid>-<label>`, synced, and only then renamed to its
+name. Every call that changes the disk goes through `calls`: tests stop, fail or record each one there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+from bertkit.errors import UserError
+from bertkit.notify import note
+
+calls = SimpleNamespace(
+    mkdir=os.mkdir,
+    open=os.open,
+    write=os.write,
+    fsync=os.fsync,
+    rename=os.replace,
+    unlink=os.unlink,
+    rmdir=os.rmdir,
+    free_bytes=lambda folder: shutil.disk_usage(folder).free,
+)
+CHUNK = 1 << 24
+SWAP = ".swap-model"
+FIXES = {
+    errno.ENOSPC: "Free some space on this disk, or choose a folder on another one.",
+    errno.EDQUOT: "Your quota on this disk is used up: free some of it, or choose a folder on another disk.",
+    errno.EFBIG: "The file is larger than the limit allows: raise it (ulimit -f), or choose a folder on another disk.",
+    errno.EACCES: "Choose a folder you may write to, or ask for the right to write here.",
+    errno.EPERM: "Choose a folder you may write to, or ask for the right to write here.",
+    errno.EROFS: "This disk is mounted for reading only: choose a folder on another one.",
+    errno.ENOTDIR: "A file stands where a folder is needed: choose another name for the folder.",
+    errno.EEXIST: "A file stands where a folder is needed: choose another name for the folder.",
+    errno.EIO: "The disk reports a fault: check it, and choose a folder on another one meanwhile.",
+}
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Put `data` (text as UTF-8) into `path`: a reader, or a crash at any moment, finds the old content or the new."""
+    content = data.encode() if isinstance(data, str) else data
+    with explained(f"{path} could not be written"):
+        sweep(path.parent, re.escape(path.name))
+        with staged(path.parent, path.name) as staging:
+            write_file(staging / path.name, [content])
+            calls.rename(staging / path.name, path)
+            sync_folder(path.parent)
+
+
+def write_folder(target: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill an empty folder, then move its files into `target`; other files of `target` stay.
+
+    What is promised: until everything is written and synced, `target` is untouched. Then the files are
+    renamed into place one by one, `config.json` last, so each file is the old or the new one and never a
+    part of one, and a fresh folder does not open as a model before it is whole. A crash between two renames
+    leaves some files new and some old; `mend_folder` (called here first, and by whoever opens the folder)
+    then finishes the move. A reader that opens several files just while they are renamed may meet both kinds.
+    """
+    with explained(f"{target} could not be written"):
+        make_folder(target)
+        mend_folder(target)
+        sweep(target, "model")
+        with staged(target, "model") as staging:
+            write(staging)
+            for folder, _, files in os.walk(staging):
+                for name in files:
+                    _sync(Path(folder, name))
+                sync_folder(Path(folder))
+            calls.rename(staging, target / SWAP)
+            sync_folder(target)
+        mend_folder(target)
+
+
+def mend_folder(target: Path) -> bool:
+    """Finish a move that `write_folder` was stopped in. Returns whether there was one; costs one look if not."""
+    swap = target / SWAP
+    if not swap.is_dir():
+        return False
+    with explained(f"{target} was left half written, and finishing it failed"):
+        files = [Path(folder, name).relative_to(swap) for folder, _, names in os.walk(swap) for name in names]
+        for name in sorted(files, key=lambda name: (name == Path("config.json"), name)):
+            make_folder((target / name).parent)
+            # Whoever opens the folder meanwhile mends it too, and may have moved this file already.
+            with suppress(FileNotFoundError):
+                calls.rename(swap / name, target / name)
+        for folder in {(target / name).parent for name in files} | {target}:
+            sync_folder(folder)
+        for empty, _, _ in os.walk(swap, topdown=False):
+            # Not `remove`: a writer may have put its next files there meanwhile, and they must be moved, not lost.
+            try:
+                calls.rmdir(empty)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    raise
+    return True
+
+
+@contextmanager
+def staged(parent: Path, label: str) -> Iterator[Path]:
+    """An empty folder `.tmp-<pid>-<label>` in `parent`, gone at the end unless it was renamed."""
+    path = parent / f".tmp-{os.getpid()}-{label}"
+    calls.mkdir(path)
+    handle = calls.open(path, os.O_RDONLY)
+    try:
+        # Tells `sweep` that the maker is alive: the kernel drops the claim with the process, and a process
+        # number that is used again cannot deceive it. Some network disks know no locks; RunLock guards there.
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield path
+    finally:
+        os.close(handle)
+        if path.exists():
+            _clear(path)
+
+
+def sweep(parent: Path, label: str) -> None:
+    """Remove the staging and discarded folders that dead processes left. `label`: a pattern."""
+    leftover = re.compile(rf"\.(tmp|old)-\d+-{label}")
+    for path in sorted(parent.iterdir()):
+        if leftover.fullmatch(path.name) and not _is_claimed(path):
+            _clear(path)
+
+
+def _clear(path: Path) -> None:
+    try:
+        remove(path)
+    except OSError as error:
+        note(f"{path} is left behind ({error.strerror}); the next save tries again to remove it.")
+
+
+def _is_claimed(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
+    """Write a new file and sync it. chunks: its bytes, in order. Returns (SHA-256 in hex, bytes)."""
+    digest, size = hashlib.sha256(), 0
+    handle = calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        for chunk in chunks:
+            digest.update(chunk)
+            size += len(chunk)
+            write_all(handle, chunk)
+        calls.fsync(handle)
+    finally:
+        os.close(handle)
+    return digest.hexdigest(), size
+
+
+def write_all(handle: int, content: bytes | memoryview) -> None:
+    """Write every byte: one system call may take only a part."""
+    rest = memoryview(content)
+    while len(rest):
+        rest = rest[calls.write(handle, rest[:CHUNK]) :]
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    handle = calls.open(path, os.O_RDONLY)
+    try:
+        calls.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, each name synced."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    try:
+        calls.mkdir(path)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    sync_folder(path.parent)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that could not be made or written into, before the long work begins. Changes nothing."""
+    with explained(f"{path} cannot be written to"):
+        nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+        if not nearest.is_dir():
+            raise OSError(errno.ENOTDIR, str(nearest))
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            is_read_only = os.statvfs(nearest).f_flag & os.ST_RDONLY
+            raise OSError(errno.EROFS if is_read_only else errno.EACCES, str(nearest))
+
+
+def check_new_folder(path: Path) -> None:
+    """The same for a folder that must not hold anything yet."""
+    if path.is_dir() and any(path.iterdir()):
+        raise UserError(f"{path} exists and is not empty. Choose another folder, or empty it.")
+    check_folder(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        for child in sorted(path.iterdir()):
+            remove(child)
+        calls.rmdir(path)
+    else:
+        calls.unlink(path)
+
+
+@contextmanager
+def explained(what: str, hint: Callable[[], str] = str) -> Iterator[None]:
+    """Turn what the disk refuses into a UserError: what, why, and the fix. hint: more words, made when needed."""
+    try:
+        yield
+    except Exception as error:
+        number = _error_number(error)
+        if number is None:
+            raise
+        more = ""
+        with suppress(OSError):
+            more = hint()
+        words = [f"{what}: {os.strerror(number)}.", more, FIXES.get(number, f"({error})")]
+        raise UserError(" ".join(filter(None, words))) from error
+
+
+def _error_number(error: Exception) -> int | None:
+    if isinstance(error, OSError):
+        return error.errno
+    # The safetensors library wraps what the system said into its own text: "… (os error 28)".
+    said = re.search(r"os error (\d+)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return int(said[1]) if said else None
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Refuse before writing when the disk of `folder` has not `needed` bytes free."""
+    free = calls.free_bytes(folder)
+    if free < needed:
+        raise UserError(
+            f"{folder}: saving needs {needed:,} bytes and {free:,} are free. {FIXES[errno.ENOSPC]} "
+            "Nothing was written, and the checkpoints that are there are untouched."
+        )

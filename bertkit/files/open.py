@@ -1,0 +1,283 @@
+"""Opening the user's files: plain or compressed, line by line, in bounded memory, with errors that name the line."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from bertkit.errors import DamagedFile, UserError, suggest
+from bertkit.files.encoding import by_mark, why_not
+from bertkit.notify import note
+
+# A line beyond this is no text file; the limit keeps a decompression bomb from filling the memory.
+LONGEST_LINE = 1 << 28
+DAMAGE = (EOFError, lzma.LZMAError, zlib.error)
+_WIDE = ("utf-16", "utf-32")  # encodings whose newline is more than one byte
+
+
+def _gzip(path: Path) -> IO[bytes]:
+    import gzip
+
+    return cast(IO[bytes], gzip.open(path, "rb"))
+
+
+def _bz2(path: Path) -> IO[bytes]:
+    import bz2
+
+    return bz2.open(path, "rb")
+
+
+def _xz(path: Path) -> IO[bytes]:
+    return lzma.open(path, "rb")
+
+
+def _zstd(path: Path) -> IO[bytes]:
+    return io.BufferedReader(_Zstd(path))
+
+
+def _plain(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+COMPRESSIONS: dict[str, Callable[[Path], IO[bytes]]] = {".gz": _gzip, ".xz": _xz, ".zst": _zstd, ".bz2": _bz2}
+_OTHER_NAMES = {"ndjson": "jsonl", "jsonlines": "jsonl", "tab": "tsv", "pq": "parquet", "text": "txt"}
+
+
+def kind_of(path: str | Path) -> str:
+    """The ending that tells the format: 'csv' for `a.csv.gz`, '' for a name without one, 'txt' for `-` (stdin)."""
+    if str(path) == "-":
+        return "txt"
+    name = Path(path)
+    if name.suffix.lower() in COMPRESSIONS:
+        name = name.with_suffix("")
+    ending = name.suffix.lower().removeprefix(".")
+    return _OTHER_NAMES.get(ending, ending)
+
+
+def check_file(path: str | Path) -> Path:
+    """The path, if a file that can be read is there; otherwise the error says what is there instead."""
+    path = Path(path)
+    try:
+        if "\0" in str(path):
+            raise ValueError("a NUL in the name")
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, and a file is needed. Name one of the files in it.")
+        if not path.exists():
+            raise UserError(f"{path} does not exist. {_near(path)}")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise UserError(f"{path} is empty. Was it written to the end?")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error}.") from error
+    return path
+
+
+def _near(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"Nor does its folder {path.parent}."
+    names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")][:1000]
+    return suggest(path.name, names) if 0 < len(names) <= 20 else _close(path.name, names)
+
+
+def _close(name: str, names: list[str]) -> str:
+    clause = suggest(name, names) if names else ""
+    return (
+        clause
+        if clause.startswith("Did you mean")
+        else f"None of the {len(names)} files in its folder has a like name."
+    )
+
+
+def open_bytes(path: str | Path) -> IO[bytes]:
+    """A readable stream of the unpacked bytes."""
+    if str(path) == "-":
+        return sys.stdin.buffer
+    path = check_file(path)
+    return COMPRESSIONS.get(path.suffix.lower(), _plain)(path)
+
+
+def open_text(
+    path: str | Path, encoding: str = "utf-8", split: int | None = None, nul: Literal["refuse", "drop"] = "refuse"
+) -> Iterator[str]:
+    """The lines of a text file without their line ends (LF or CRLF), decoded strictly; a BOM is dropped.
+
+    The file is opened at once, so that a wrong name is told before any work. `split`: lines longer than so
+    many bytes come in pieces, cut at a space where there is one: bounded memory for texts without line ends.
+    nul: "drop" passes over stray NUL bytes and tells their number; a line full of them is refused all the same.
+    """
+    return _lines(str(path), open_bytes(path), _known(encoding), split, nul)
+
+
+def open_whole(path: str | Path, encoding: str = "utf-8") -> str:
+    """The whole text at once, for formats that are one document (SQuAD)."""
+    return "\n".join(open_text(path, encoding))
+
+
+def _known(encoding: str) -> str:
+    try:
+        name = codecs.lookup(encoding).name
+        "a".encode(encoding)  # refuses codecs that are not text, such as hex
+    except (LookupError, ValueError, UnicodeError) as error:
+        known = ["utf-8", "utf-16", "gb18030", "big5", "shift_jis", "euc-kr", "latin-1", "cp1252"]
+        raise UserError(f"There is no text encoding {encoding!r}. {suggest(encoding, known)}") from error
+    return "utf-8" if name in ("utf-8-sig", "ascii") else name
+
+
+def _lines(path: str, stream: IO[bytes], encoding: str, split: int | None, nul: str) -> Iterator[str]:
+    number, rest, stray = 0, "", 0
+    limit = split or LONGEST_LINE
+    decoder: codecs.IncrementalDecoder | None = None  # there is one while inside a line that comes in pieces
+    with stream:
+        for raw in _raw_lines(path, stream, encoding, limit):
+            number += decoder is None
+            whole = raw.endswith(b"\n") or len(raw) < limit
+            if b"\0" in raw:
+                count = raw.count(b"\0")
+                if nul == "refuse" or count * 50 > len(raw):
+                    raise UserError(f"{path}, line {number}: {_why_nul(path, encoding)}")
+                raw, stray = raw.replace(b"\0", b""), stray + count
+            if decoder is None and whole:
+                line = _decode(path, number, raw, encoding)
+                yield line.lstrip("\ufeff") if number == 1 else line
+                continue
+            if not split:
+                raise UserError(f"{path}, line {number}: longer than {limit >> 20} MB. Is this a text file?")
+            decoder = decoder or codecs.getincrementaldecoder(_inside(encoding))()
+            piece = rest + _decode(path, number, raw, encoding, decoder, final=whole)
+            cut = len(piece) if whole else piece.rfind(" ") + 1 or len(piece)
+            if cut:  # the limit may fall right before the line's end
+                yield piece[:cut]
+            rest, decoder = piece[cut:], None if whole else decoder
+        if rest:
+            yield rest
+    if stray:
+        note(f"{path}: {stray} NUL bytes were dropped.")
+
+
+def _why_nul(path: str, encoding: str) -> str:
+    sample = _sample(path)
+    # Every other byte of English in UTF-16 is a NUL: what Excel saves as "Unicode text".
+    return why_not(encoding, sample) if by_mark(sample) else "a NUL byte. Is it a text file, or is the line damaged?"
+
+
+def _inside(encoding: str) -> str:
+    """What `_raw_lines` gives: wide encodings come out of it as UTF-8."""
+    return "utf-8" if encoding.startswith(_WIDE) else encoding
+
+
+def _raw_lines(path: str, stream: IO[bytes], encoding: str, limit: int) -> Iterator[bytes]:
+    if encoding.startswith(_WIDE):
+        stream = _as_utf8(path, stream, encoding)
+    number = 1
+    try:
+        while raw := stream.readline(limit):
+            yield raw
+            number += 1
+    except (OSError, *DAMAGE) as error:
+        what = f"{path}, after line {number - 1}: the file is truncated or damaged ({error})"
+        raise DamagedFile(f"{what}. Fetch or write it again.") from error
+
+
+def _as_utf8(path: str, stream: IO[bytes], encoding: str) -> IO[bytes]:
+    return cast(IO[bytes], io.BufferedReader(_Recoded(path, stream, encoding)))
+
+
+def _decode(
+    path: str,
+    number: int,
+    raw: bytes,
+    encoding: str,
+    pieces: codecs.IncrementalDecoder | None = None,
+    final: bool = True,
+) -> str:
+    encoding = _inside(encoding)
+    try:
+        line = pieces.decode(raw, final) if pieces else raw.decode(encoding)
+        if encoding != "utf-8":
+            line.encode()  # utf-7 and the escape codecs let lone surrogates through
+    except ValueError as error:  # UnicodeError, and what odd codecs raise
+        raise UserError(f"{path}, line {number}: {why_not(encoding, _sample(path) or raw)}") from error
+    return line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
+
+
+def _sample(path: str) -> bytes:
+    if path == "-":
+        return b""
+    try:
+        with open_bytes(path) as stream:
+            return stream.read(1 << 20)
+    except (OSError, UserError, *DAMAGE):
+        return b""
+
+
+class _Recoded(io.RawIOBase):
+    """A UTF-16 or UTF-32 stream seen as UTF-8."""
+
+    def __init__(self, path: str, stream: IO[bytes], encoding: str) -> None:
+        self._path, self._stream, self._encoding, self._ready = path, stream, encoding, b""
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            chunk = self._stream.read(1 << 16)
+            try:
+                self._ready = self._decoder.decode(chunk, final=not chunk).encode()
+            except UnicodeError as error:
+                raise UserError(f"{self._path}: {why_not(self._encoding, _sample(self._path))}") from error
+            if not chunk:
+                break
+        return _hand_over(self, buffer)
+
+
+class _Zstd(io.RawIOBase):
+    """A .zst file unpacked; unlike the library's own reader it notices a file that ends too early."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise UserError(f"{path}: reading .zst needs the zstandard library: pip install zstandard") from error
+        self._file = path.open("rb")
+        self._library, self._ready, self._packed = zstandard, b"", b""
+        self._frame: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            # Small bites: 4 bytes of zstd can stand for 128 KB.
+            packed = self._packed or self._file.read(1 << 13)
+            self._packed = b""
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("it ends inside a compressed frame")
+                break
+            self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = self._frame.decompress(packed)
+            except self._library.ZstdError as error:
+                raise EOFError(str(error)) from error
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        return _hand_over(self, buffer)
+
+
+def _hand_over(stream: Any, buffer: Any) -> int:
+    count = min(len(buffer), len(stream._ready))
+    buffer[:count] = stream._ready[:count]
+    stream._ready = stream._ready[count:]
+    return count

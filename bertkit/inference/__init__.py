@@ -1,0 +1,1 @@
+"""Loaded models that answer: prediction, scores, explanations, probes."""

@@ -1,0 +1,340 @@
+"""A loaded model that answers: what the command line, the server and Python share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit import machine
+from bertkit.checkpoint.folder import Folder, read_folder
+from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.pooling import Pooling
+from bertkit.data.batch import Batch, pack
+from bertkit.data.sharing import share_out
+from bertkit.data.windows import Row, Rows, Windows, encode_rows
+from bertkit.errors import UserError, suggest
+from bertkit.model import layer_choice
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import is_trained
+from bertkit.model.inference import INT8, prepare
+from bertkit.notify import note
+from bertkit.tasks import TASKS, make
+from bertkit.tasks.about import check_labels, checked, outputs_of_heads
+from bertkit.tasks.base import Reading, Task
+from bertkit.tasks.outputs import outputs_of
+from bertkit.text.checks import BadRow, by_line
+from bertkit.text.encoding import Encoding
+from bertkit.text.words import closed_up
+
+TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
+POOLS = ("mean", "cls", "max", "none")
+NOT_FINITE = (
+    "has no answer: the model's numbers are not finite; its weights are damaged, or its training failed. "
+    "Copy or download them again, or train it anew."
+)
+AT_ONCE = 1024  # texts that verbs read, sort and compute together: bounds memory however long the input
+
+
+class Predictor:
+    """A model and its tokenizer, ready to answer."""
+
+    def __init__(self, folder: Folder, precision: str = "auto", device: str = "auto") -> None:
+        machine.threads()
+        self.device = machine.device_for(device)
+        self.folder = folder
+        self.source: Path | None = None  # where it was read from
+        self.tokenizer = folder.tokenizer
+        self.pooling = folder.pooling or Pooling()
+        if precision == "auto" and folder.about.get("weights") == INT8 and self.device == "cpu":
+            precision = INT8 if machine.has_fast_int8() else precision
+        # before the weights are laid out anew
+        self.outputs = outputs_of_heads(folder.model)
+        self.parameters = sum(p.numel() for p in folder.model.parameters())
+        self.encoder_parameters = sum(p.numel() for p in folder.model.encoder.parameters())
+        self.model = prepare(folder.model, precision, self.device)
+        self.config = folder.model.config
+        self.result: dict[str, Any] = {}  # what fine-tuning reached, when it has just been done
+        flows = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
+        self.precision = precision if precision == INT8 else flows
+
+    @classmethod
+    def load(cls, name: str | Path, precision: str = "auto", device: str = "auto") -> Predictor:
+        """Open a model by embedded name, folder or hub name."""
+        source = locate(name)
+        found = cls(read_folder(source), precision, device)
+        found.source = source
+        return found
+
+    def as_written(self) -> Folder:
+        """The folder read anew: weights that are laid out to answer cannot be written."""
+        if self.source is None:
+            raise UserError("This model was never a folder. Write it before it is made ready to answer.")
+        return read_folder(self.source)
+
+    def run(
+        self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False, maps: bool = False
+    ) -> list[Any]:
+        """Encode rows in the fastest order; `use` gives one answer a row of its batch, in the batch's own row order."""
+        answers: list[Any] = [None] * len(rows)
+
+        def compute(numbers: list[int]) -> None:
+            batch = self._pack([rows[n] for n in numbers])
+            found = use(self.model.encoder(batch, layers=layers, maps=maps))
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+
+        share_out([len(row.ids) for row in rows], compute, self.device)
+        return answers
+
+    def _pack(self, rows: Sequence[Row]) -> Batch:
+        segmented = any(row.segments is not None for row in rows) and self.config.segments > 1
+        segments = [row.segments or [0] * len(row.ids) for row in rows] if segmented else None
+        return pack([row.ids for row in rows], segments).to(self.device)
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        layers: str | Sequence[int] = "last",
+        pool: str = "",
+        on_long: str = "window",
+        normalize: bool | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Vectors of texts: float32 (n, width); with pool "none" a list of (tokens, width).
+
+        pool: mean, cls, max or none. Left out, it and `normalize` are as the folder's sentence-transformers files say,
+        else the mean, of its own length.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
+        if cut := sum(one.cut for one in found):
+            note(f"{cut} tokens were cut from texts longer than {self.config.max_tokens} tokens.")
+        return self.vectors(found, layers, pool, normalize)
+
+    def vectors(
+        self,
+        found: Sequence[Rows],
+        layers: str | Sequence[int] = "last",
+        pool: str = "",
+        normalize: bool | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Vectors of texts that are encoded already; else as `embed`."""
+        if not pool:
+            self.pooling.check()
+        pool = pool or self.pooling.mode
+        normalize = self.pooling.normalize and pool != "none" if normalize is None else normalize
+        _check("pool", pool, POOLS)
+        choice = layer_choice.choose(layers, self.config.depth)
+        rows = [row for one in found for row in one.rows]
+        whole = len(rows) == len(found)
+
+        def use(encoded: Encoded) -> list[np.ndarray]:
+            encoded.tokens = encoded.tokens if choice.only_last else choice.pick(encoded.layers)
+            return _pooled(encoded, pool if whole else "none")
+
+        # A tokenizer without special tokens makes nothing of an empty text: its vector is zero.
+        wide = choice.width(self.config.width)
+        nothing = np.zeros(wide if whole and pool != "none" else (int(pool != "none"), wide), np.float32)
+        answers = iter(self.run([row for row in rows if row.ids], use, layers=not choice.only_last))
+        vectors = [next(answers) if row.ids else nothing for row in rows]
+        if not whole:
+            vectors = _merge([len(one.rows) for one in found], rows, vectors, pool)
+        if normalize:
+            vectors = [v / np.maximum(np.linalg.norm(v, axis=-1, keepdims=True), 1e-12) for v in vectors]
+        if pool == "none":
+            return vectors
+        return np.stack(vectors) if vectors else np.zeros((0, wide), np.float32)
+
+    def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
+        """Guesses for every mask of a text: a list a mask of {token, score, id, text}, best first."""
+        return self.guesses(self.encode_masked([text]), top)[0]
+
+    def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
+        """Texts that have masks, each short enough to be seen whole; another is refused."""
+        self.needs("words", "guess masked words")
+        mask = self.tokenizer.mask_id
+        if mask is None:
+            raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
+        spelled = self.tokenizer.id_to_token(mask) or "[MASK]"
+        found = self.tokenizer.encode_batch([t if spelled in t else t.replace("[MASK]", spelled) for t in texts])
+        for number, encoding in enumerate(found, 1):
+            which = f"Text {number}" if len(found) > 1 else "The text"
+            if mask not in encoding.ids:
+                raise UserError(f"{which} has no {spelled}. Put {spelled} where a word should be guessed.")
+            if len(encoding) > self.config.max_tokens:
+                raise UserError(
+                    f"{which} has {len(encoding)} tokens; this model sees {self.config.max_tokens}. Shorten it."
+                )
+        return found
+
+    def guesses(self, encodings: Sequence[Encoding], top: int = 5) -> list[list[list[dict[str, Any]]]]:
+        """For each text, for each of its masks, the best guesses."""
+        mask = self.tokenizer.mask_id
+        assert mask is not None  # or there would be no encodings with masks
+
+        def use(encoded: Encoded) -> list[tuple[list[float], list[int]]]:
+            batch = encoded.batch
+            hidden = batch.ids[: batch.tokens].eq(mask)
+            scores = self.model.ask("words", encoded, hidden.nonzero()[:, 0]).float().softmax(-1)
+            scores = scores[:, : self.tokenizer.size]  # further rows only pad the table
+            best = scores.topk(min(top, self.tokenizer.size), dim=-1)
+            counts = [int(part.sum()) for part in hidden.split(list(batch.lengths))]
+            packed = list(zip(best.values.split(counts), best.indices.split(counts)))
+            restored: list[Any] = [None] * len(packed)
+            for place, caller in enumerate(batch.order):
+                restored[caller] = tuple(part.tolist() for part in packed[place])
+            return restored
+
+        found = self.run([Row(one.ids, one.segments, (0, len(one))) for one in encodings], use)
+        filled = []
+        for encoding, (scores, pieces) in zip(encodings, found):
+            places = [place for place, piece in enumerate(encoding.ids) if piece == mask]
+            filled.append(
+                [
+                    [self._guess(encoding.ids, place, piece, score) for score, piece in zip(values, ids)]
+                    for place, values, ids in zip(places, scores, pieces)
+                ]
+            )
+        return filled
+
+    def _guess(self, ids: list[int], place: int, piece: int, score: float) -> dict[str, Any]:
+        filled = [*ids[:place], piece, *ids[place + 1 :]]
+        token = self.tokenizer.id_to_token(piece) or ""
+        return {
+            "token": token.lstrip("Ġ▁"),
+            "score": score,
+            "id": piece,
+            "text": closed_up(self.tokenizer.decode(filled)),
+        }
+
+    def score(self, texts: str | Sequence[str], words: bool = False) -> list[float]:
+        """Log-likelihood of each text: every piece guessed from all others (or from the left, for a causal model).
+
+        `words`: when a piece is hidden, the later pieces of its own word are hidden too, which keeps a long
+        rare word from being counted as likely because its own pieces give it away.
+        """
+        from bertkit.inference.scoring import score
+
+        self.needs("words", "score texts")
+        return score(self, [texts] if isinstance(texts, str) else list(texts), words)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task this model was fine-tuned for, as its bertkit.json (or its class) says."""
+        about = self.about
+        name, options = about.get("task"), dict(about.get("options", {}))
+        if name not in TASKS:
+            name, options = self._guessed_task()
+        task = make(name, labels=tuple(about.get("labels") or self.folder.labels), options=options)
+        task.merge = about.get("merge", task.merge)
+        if task.labelled_by_name and task.head in self.outputs:
+            check_labels(task.labels, self.outputs[task.head], f"{self.folder.name}/bertkit.json")
+        return task
+
+    def _guessed_task(self) -> tuple[str, dict[str, Any]]:
+        """Task and options of a folder that bertkit did not fine-tune, by its head and its config.json."""
+        folder = self.folder
+        name = next((TASK_OF[head] for head in self.model.heads if head in TASK_OF), None)
+        if name is None:
+            raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
+        if name == "classify" and len(folder.labels) == 1:
+            return "regress", {}
+        if name in ("classify", "tag") and all(re.fullmatch(r"LABEL_\d+", label) for label in folder.labels):
+            note(
+                f"{folder.name} names no labels, so {folder.labels[0]} … stand for them: write id2label into its "
+                "config.json."
+            )
+        several = folder.raw_config.get("problem_type") == "multi_label_classification"
+        return name, {"multi_label": True} if name == "classify" and several else {}
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What bertkit.json says of the task, each value of its kind."""
+        return checked(self.folder.about, f"{self.folder.name}/bertkit.json")
+
+    def windows(self, on_long: str = "") -> Windows:
+        """How long texts are read: as in training, unless asked otherwise."""
+        kept = self.about.get("windows", {})
+        limit = min(int(kept.get("limit", 512)), self.config.max_tokens)
+        return Windows(limit, on_long or kept.get("on_long", "window"), int(kept.get("overlap", 64)))
+
+    def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
+        """Predictions for texts (or pairs, word lists, questions, choices: what the task takes), in order."""
+        single = isinstance(inputs, (str, dict))
+        return self._predict(self.task.wrap([inputs] if single else list(inputs)), on_long)
+
+    def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
+        """Predictions for examples that a reader gave; one that has none is named by its line (of `file`)."""
+        with by_line([getattr(example, "line", 0) for example in examples], file):
+            return self._predict(examples, on_long)
+
+    def _predict(self, examples: Sequence[Any], on_long: str) -> list[dict[str, Any]]:
+        if self.task.head:
+            self.needs(self.task.head, "predict")
+        items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
+        if len(items) >= AT_ONCE:
+            machine.give_back()  # what the tokenizer left in fragments, before the computation takes its share
+        found = outputs_of(self.model, self.task, items, self.device)
+        for number, output in enumerate(found):
+            if not np.isfinite(output).all():
+                raise BadRow(number, NOT_FINITE)
+        return [self.task.decode(item, output) for item, output in zip(items, found)]
+
+    def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:
+        """Every metric on a labelled file."""
+        examples = self.task.read(path, Reading(**columns))
+        self.task.check(examples, str(path))
+        return dict(self.task.score(examples, self.predict_examples(examples)))
+
+    def needs(self, head: str, what: str) -> None:
+        """A head that is absent or untrained answers nothing."""
+        if head not in self.model.heads:
+            has = ", ".join(self.model.heads) or "none"
+            raise UserError(
+                f"This model cannot {what}: it has no {head} head (it has: {has}). Use a model with one, e.g. 'en'."
+            )
+        if not is_trained(head, self.model.untrained):
+            raise UserError(f"This model cannot {what} yet: its {head} head is untrained. Fine-tune it first.")
+
+
+def _check(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UserError(f"{name} is {value!r}. {suggest(value, list(known))}")
+
+
+def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
+    """One vector a text in the caller's order; pool none: one (tokens, width) a text."""
+    batch = encoded.batch
+    if pool == "none":
+        return [part.float().cpu().numpy() for part in batch.split(encoded.tokens)]
+    if pool == "cls":
+        return list(batch.restore(encoded.tokens[batch.starts].float()).cpu().numpy())
+    parts = []
+    for group in batch.groups:
+        rows = encoded.tokens[group.start : group.stop]
+        if group.lengths is None:
+            square = rows.view(group.texts, group.length, -1)
+            parts.append(square.mean(1, dtype=torch.float32) if pool == "mean" else square.amax(1).float())
+        else:
+            parts.append(torch.segment_reduce(rows.float(), pool, lengths=group.lengths))
+    return list(batch.restore(torch.cat(parts)).cpu().numpy())
+
+
+def _merge(counts: Sequence[int], rows: Sequence[Row], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
+    """Windows back into texts: each gives the tokens it owns; cls is the mean of the windows' first vectors."""
+    merged = []
+    at = 0
+    for count in counts:
+        parts = list(zip(rows[at : at + count], vectors[at : at + count]))
+        at += count
+        if pool == "cls":
+            merged.append(np.mean([tokens[0] for _, tokens in parts], axis=0))
+            continue
+        owned = np.concatenate([tokens[row.core[0] : row.core[1]] if count > 1 else tokens for row, tokens in parts])
+        merged.append(owned if pool == "none" else owned.mean(0) if pool == "mean" else owned.max(0))
+    return merged

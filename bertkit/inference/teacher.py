@@ -1,0 +1,39 @@
+"""What a better model makes of texts: sentence vectors, kept in the run's folder so that they are asked for once."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from bertkit.inference.predictor import AT_ONCE, Predictor
+from bertkit.notify import note, track
+from bertkit.tasks.embed_taught import Teacher
+from bertkit.training.saving import atomic_write
+
+
+def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto") -> Teacher:
+    """The model of this name as one who turns texts into vectors; what it said is kept in the folder `keep`."""
+    return partial(_vectors, name, keep, precision, device)
+
+
+def _vectors(name: str, keep: Path, precision: str, device: str, texts: list[str]) -> np.ndarray:
+    digest = hashlib.sha256("\0".join((name, precision, *texts)).encode("utf-8", "surrogatepass")).hexdigest()
+    path = keep / f"{digest[:16]}.safetensors"
+    try:
+        return load(path.read_bytes())["vectors"].float().numpy()
+    except (OSError, SafetensorError):
+        pass  # never asked, or not written whole
+    model = Predictor.load(name, precision, device)
+    note(f"{name} makes vectors of {len(texts):,} texts.")
+    parts = [texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)]
+    found = np.concatenate([np.asarray(model.embed(part)) for part in track(parts, "asking the teacher", len(parts))])
+    found = (found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)).astype(np.float16)
+    keep.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, save({"vectors": torch.from_numpy(found)}))
+    return found.astype(np.float32)

@@ -1,0 +1,135 @@
+"""Does 0.9 mean right nine times in ten? Temperature, calibration error, and when to abstain.
+
+Logits and probabilities are (rows, labels); gold is the column of the right label of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.errors import UserError
+from bertkit.metrics.tally import check_same_length
+
+Array = NDArray[np.float64]
+Gold = Sequence[int] | NDArray[np.int64]
+
+COOLEST, HOTTEST = 0.05, 20.0
+
+
+class Abstention(NamedTuple):
+    """Answer when the confidence is at least `threshold`: this share is answered, this share of it is right."""
+
+    threshold: float
+    coverage: float
+    accuracy: float
+
+
+class Bin(NamedTuple):
+    """Rows whose confidence lies in (low, high]: how many, how sure on average, how often right."""
+
+    low: float
+    high: float
+    rows: int
+    confidence: float
+    accuracy: float
+
+
+def probabilities(logits: object, temperature: float = 1.0) -> Array:
+    """Softmax of logits / temperature: (rows, labels), each row summing to 1."""
+    if not temperature > 0:
+        raise UserError(f"temperature={temperature} is not above 0. Use 1 to leave the model as it is.")
+    scaled = np.asarray(logits, dtype=float) / temperature
+    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def fit_temperature(logits: object, gold: Gold) -> float:
+    """The temperature that makes the gold labels likeliest, between 0.05 and 20. Above 1: the model was too sure.
+
+    When the largest logit is right in every row there is no error to learn from, and the answer is 1.
+    """
+    table, truth = _checked(logits, gold, "logits")
+    own = table[np.arange(len(truth)), truth]
+    if (own == table.max(axis=1)).all():
+        return 1.0
+    from scipy.optimize import minimize_scalar
+    from scipy.special import logsumexp
+
+    def surprise(log_temperature: float) -> float:
+        sharpness = np.exp(-log_temperature)
+        return float(np.mean(logsumexp(table * sharpness, axis=1) - own * sharpness))
+
+    limits = float(np.log(COOLEST)), float(np.log(HOTTEST))
+    return float(np.exp(minimize_scalar(surprise, bounds=limits, method="bounded", options={"xatol": 1e-6}).x))
+
+
+def reliability(probabilities: object, gold: Gold, bins: int = 15) -> list[Bin]:
+    """Equally wide bins of confidence that are not empty, least sure first."""
+    if bins < 1:
+        raise UserError(f"bins={bins} is too few. Use 15, or at least 1.")
+    confidence, right = _confidence(probabilities, gold)
+    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    rows, sure, hits = (np.bincount(place, weights, minlength=bins) for weights in (None, confidence, right))
+    return [
+        Bin(b / bins, (b + 1) / bins, int(rows[b]), float(sure[b] / rows[b]), float(hits[b] / rows[b]))
+        for b in np.flatnonzero(rows).tolist()
+    ]
+
+
+def expected_calibration_error(probabilities: object, gold: Gold, bins: int = 15) -> float:
+    """The gap between confidence and accuracy, averaged over rows by bin: 0 is perfect (Guo et al. 2017)."""
+    table = reliability(probabilities, gold, bins)
+    return sum(row.rows * abs(row.accuracy - row.confidence) for row in table) / sum(row.rows for row in table)
+
+
+def coverage_accuracy(probabilities: object, gold: Gold) -> list[Abstention]:
+    """What each threshold keeps and how good it is, strictest first; rows of one confidence go together."""
+    confidence, right = _confidence(probabilities, gold)
+    order = np.argsort(-confidence, kind="stable")
+    kept, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])
+    last = np.flatnonzero(np.diff(confidence[order], append=-np.inf))
+    columns = confidence[order][last], kept[last] / len(order), hits[last] / kept[last]
+    return [Abstention(*row) for row in zip(*(column.tolist() for column in columns))]
+
+
+def abstain_threshold(probabilities: object, gold: Gold, target_accuracy: float) -> Abstention | None:
+    """The threshold that answers most rows while being right `target_accuracy` of the time, or None."""
+    if not 0 < target_accuracy <= 1:
+        raise UserError(f"target_accuracy={target_accuracy} is not between 0 and 1. Use 0.95 for 95 %.")
+    reached = [point for point in coverage_accuracy(probabilities, gold) if point.accuracy >= target_accuracy]
+    return reached[-1] if reached else None
+
+
+def _confidence(probabilities: object, gold: Gold) -> tuple[Array, Array]:
+    """How sure each row is of its best label, and whether that is right: two of (rows,)."""
+    table, truth = _checked(probabilities, gold, "probabilities")
+    off = np.abs(table.sum(axis=1) - 1)
+    if table.min() < 0 or off.max() > 1e-3:
+        row = int(np.argmin(table.min(axis=1)) if table.min() < 0 else np.argmax(off))
+        raise UserError(
+            f"Row {row + 1}: {np.round(table[row], 4).tolist()} are not probabilities that sum to 1. "
+            "Turn logits into probabilities first (bertkit.metrics.calibration.probabilities)."
+        )
+    return table.max(axis=1), (table.argmax(axis=1) == truth).astype(float)
+
+
+def _checked(table: object, gold: Gold, what: str) -> tuple[Array, NDArray[np.int64]]:
+    array, truth = np.asarray(table, dtype=float), np.asarray(gold)
+    if array.ndim != 2:
+        raise UserError(f"The {what} have shape {array.shape}. Give one row a text and one column a label.")
+    check_same_length(truth, array)
+    if not np.isfinite(array).all():
+        row = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise UserError(f"Row {row + 1}: the {what} {array[row].tolist()} are not all finite. Remove or mend the row.")
+    outside = (truth < 0) | (truth >= array.shape[1]) | (truth != truth.astype(int))
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise UserError(
+            f"Row {row + 1}: gold column {truth[row]} does not exist; the {what} have {array.shape[1]} columns, "
+            f"counted from 0. Give the position of each gold label."
+        )
+    return array, truth.astype(np.int64)

@@ -1,0 +1,59 @@
+"""GPT's: guess every piece from the pieces before it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bertkit.data.batch import Batch
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.objectives.vocab_loss import rounded, words_loss
+from bertkit.training.objective import Objective
+
+
+class NextToken(Objective):
+    """Left to right; the model must be causal."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        assert model.config.causal
+        self.model = model
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """next: over every piece but the first of each text."""
+        return self.guess(self.model.encoder(batch))
+
+    def guess(self, encoded: Encoded) -> dict[str, Tensor]:
+        """The same, from what the encoder made of the batch."""
+        return {"next": next_term(self.model, encoded)}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Pieces that are guessed."""
+        return {"next": batch.tokens - batch.texts}
+
+    @torch.no_grad()
+    def judge(self, batch: Batch) -> dict[str, float]:
+        """The loss and the right guesses."""
+        places, targets = next_pieces(batch)
+        logits = self.model.ask("words", self.model.encoder(batch), places).float()
+        return {
+            "next": float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum")),
+            "next:right": float((logits.argmax(-1) == targets).sum()),
+        }
+
+
+def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Places that have a next piece, and that piece."""
+    last = batch.starts + torch.tensor(batch.lengths, device=batch.ids.device) - 1
+    inner = torch.ones(batch.tokens, dtype=torch.bool, device=batch.ids.device)
+    inner[last] = False
+    places = inner.nonzero()[:, 0]
+    return places, batch.ids[places + 1]
+
+
+def next_term(model: Model, encoded: Encoded) -> Tensor:
+    """Summed loss of guessing every piece from those before it."""
+    places, targets = rounded(*next_pieces(encoded.batch))
+    vectors = model.head("words").vectors(encoded.tokens[places])
+    return words_loss(vectors, *model.word_weights(), targets)

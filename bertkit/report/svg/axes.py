@@ -1,0 +1,222 @@
+"""Scales with round ticks, and the frame every plot is drawn in. Lengths are in the drawing's own units.
+
+A drawing is WIDTH units wide and grows with the page. The layout counts with LETTER-sized text, which is what a phone
+shows; wider screens print smaller letters into the same places, so what fits here fits everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bertkit.report.format import clip, escape
+from bertkit.report.words import words
+
+WIDTH, HEIGHT, LETTER = 460.0, 280.0, 13.5
+COLOURS = 7
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values low … high to places start … end; `log` scales need low > 0."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The place of a value, kept inside the scale."""
+        value = min(max(value, self.low), self.high)
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, about: int = 5) -> list[float]:
+        """Round numbers inside the scale."""
+        return log_ticks(self.low, self.high, about) if self.log else round_ticks(self.low, self.high, about)
+
+
+def round_step(span: float, about: int) -> float:
+    """The step of 1, 2, 2.5 or 5 times a power of ten that cuts `span` into about `about` parts."""
+    rough = span / max(1, about)
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999)
+
+
+def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Multiples of a round step from low to high."""
+    step = round_step(high - low, about)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Powers of ten, with 2 and 5 between them where there are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for within in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{n}e{power}") for power in range(first, last + 1) for n in within]
+        ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        if len(ticks) <= about + 1:
+            break
+    else:
+        ticks = ticks[:: math.ceil(len(ticks) / about)]
+    return ticks if len(ticks) > 1 else round_ticks(low, high, about)
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """Labels with as many decimals as the ticks need: 0.25 · 1.5 k · 2 M · 1e-5."""
+    largest = max((abs(tick) for tick in ticks), default=0.0)
+    if largest and largest < 1e-3:
+        return [f"{tick:.2g}".replace("e-0", "e-") if tick else "0" for tick in ticks]
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if largest >= size:
+            unit = 1e3 if letter == "k" else size
+            return [f"{tick / unit:.6g}{letter}" if abs(tick) >= unit / 1e3 and tick else f"{tick:g}" for tick in ticks]
+    return [f"{tick:.6g}" for tick in _padded(ticks)] if _is_uneven(ticks) else _decimals(ticks)
+
+
+def _padded(ticks: Sequence[float]) -> Sequence[float]:
+    return [float(f"{tick:.3g}") for tick in ticks]
+
+
+def _is_uneven(ticks: Sequence[float]) -> bool:
+    gaps = [b - a for a, b in pairwise(ticks)]
+    return bool(gaps) and max(gaps) > 1.01 * min(gaps)
+
+
+def _decimals(ticks: Sequence[float]) -> list[str]:
+    places = max((len(f"{tick:.10g}".partition(".")[2]) for tick in ticks), default=0)
+    return [f"{tick:,.{places}f}" for tick in ticks]
+
+
+def span(values: Iterable[float], *, log: bool = False, floor: float | None = None) -> tuple[float, float]:
+    """Ends that hold all values with a little air; `floor` is always inside. No values: 0 to 1."""
+    held = [value for value in values if not log or value > 0]
+    low, high = (min(held), max(held)) if held else (1.0, 10.0) if log else (0.0, 1.0)
+    if log:
+        room = max(1.15, (high / low) ** 0.04) if high / low < 1e300 else 10.0
+        return max(low / room, 5e-324), min(high * room, 1.7e308)
+    if floor is not None:
+        low, high = min(low, floor), max(high, floor)
+    if high - low <= 1e-12 * max(abs(high), abs(low)):
+        room = abs(high) * 0.1 or 1.0
+        return low - (0 if low == floor else room), high + room
+    step = round_step(high - low, 5) if math.isfinite(high - low) else 0
+    if not step:
+        return low, high
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+
+
+def text_width(text: str, size: float = LETTER) -> float:
+    """About how wide a text is: Chinese characters are squares, others a little over half."""
+    return size * sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.58 for letter in text)
+
+
+def write(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
+    """A line of text in the drawing; the text is escaped here."""
+    marks = f' class="{kind}"' if kind else ""
+    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{where}{marks}>{escape(text)}</text>'
+
+
+def stroke(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """A straight line of class `kind`."""
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def dot(x: float, y: float, radius: float, kind: str, title: str = "") -> str:
+    """A dot of class `kind`; `title` is shown when it is pointed at."""
+    said = f"<title>{escape(title)}</title>" if title else ""
+    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{said}</circle>'
+
+
+def drawing(title: str, parts: Iterable[str], height: float = HEIGHT, width: float = WIDTH) -> str:
+    """The SVG element around its parts."""
+    return (
+        f'<svg class="plot" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
+        f"<title>{escape(clip(title, 200))}</title>{''.join(parts)}</svg>"
+    )
+
+
+def nothing(title: str, lang: str) -> str:
+    """The drawing when there is nothing to draw."""
+    return drawing(title, [write(WIDTH / 2, 40, words(lang)["no_data"], "middle")], 80)
+
+
+def legend(names: Sequence[str], top: float, *, left: float = 0.0, first: int = 0) -> tuple[list[str], float]:
+    """Coloured names in rows; returns the parts and where they end. One name alone needs no legend."""
+    if len(names) < 2:
+        return [], top
+    parts, x, y = [], left, top + 10
+    for n, name in enumerate(names, first):
+        shown = clip(name, 28)
+        wide = 26 + text_width(shown) + 12
+        if x > left and x + wide > WIDTH:
+            x, y = left, y + 19
+        colour = n % COLOURS
+        parts.append(stroke(x, y - 4, x + 20, y - 4, f"line s{colour} d{dash(n)}"))
+        parts.append(write(x + 26, y, shown, kind="strong"))
+        x += wide
+    return parts, y + 12
+
+
+def dash(number: int) -> int:
+    """Which dash pattern the n-th line has, so that lines differ on grey paper too."""
+    return number % 4
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The two scales of a plot and what is already drawn: grid, ticks, names of the axes."""
+
+    x: Scale
+    y: Scale
+    parts: list[str]
+
+
+def frame(
+    xs: tuple[float, float],
+    ys: tuple[float, float],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    names: Sequence[str] = (),
+    marks: Mapping[str, float] | None = None,
+    height: float = HEIGHT,
+    width: float = WIDTH,
+) -> Frame:
+    """Axes with round ticks; `names` make a legend above, `marks` dashed upright lines."""
+    parts, top = legend(names, 2)
+    if y_label:
+        parts.append(write(0, top + 10, clip(y_label, 48)))
+        top += 16
+    top += 10 + (16 if marks else 0)
+    bottom, right = height - 42, width - 14
+    y = Scale(*ys, bottom, top, log_y)
+    y_ticks = y.ticks()
+    labels = tick_labels(y_ticks)
+    left = 8 + max((text_width(label) for label in labels), default=0)
+    x = Scale(*xs, left, right, log_x)
+    for tick, label in zip(y_ticks, labels):
+        parts.append(stroke(left, y(tick), right, y(tick), "grid"))
+        parts.append(write(left - 8, y(tick) + 4.5, label, "end"))
+    x_ticks = x.ticks(6)
+    for tick, label in zip(x_ticks, tick_labels(x_ticks)):
+        parts.append(stroke(x(tick), bottom, x(tick), bottom + 4, "axis"))
+        parts.append(write(x(tick), bottom + 18, label, "middle"))
+    parts.append(stroke(left, bottom, right, bottom, "axis"))
+    parts.append(write(right, height - 5, clip(x_label, 48), "end"))
+    for name, value in (marks or {}).items():
+        if xs[0] <= value <= xs[1]:
+            anchor = "end" if x(value) > width * 0.7 else "start" if x(value) < width * 0.3 else "middle"
+            parts += [stroke(x(value), top, x(value), bottom, "mark"), write(x(value), top - 5, clip(name, 30), anchor)]
+    return Frame(x, y, parts)

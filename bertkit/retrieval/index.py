@@ -1,0 +1,199 @@
+"""The index of own documents: built in one pass, opened without reading it, searched exactly.
+
+Files of its folder:
+- `index.json`      the model and its fingerprint, how it was made, counts
+- `passages.jsonl`  {"text", "file", "document"}, one a line; `lines.npy` says where each begins
+- `vectors.f16`     (passages, width) of length one
+- `starts.npy` …    which passages have which pieces (by_words.py)
+- `run.toml`        the settings it was made with
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
+from bertkit.errors import DamagedFile, UserError
+from bertkit.inference.predictor import AT_ONCE, Predictor
+from bertkit.retrieval.bm25 import WordTable
+from bertkit.retrieval.passages import Passage
+from bertkit.text.load import LAYOUTS
+from bertkit.training.saving import write_folder
+
+# Beside the weights: how many layers there are, how texts are cut into pieces, and how a text's vector is made.
+TOKENIZERS = tuple(name for names in LAYOUTS for name in names)
+BESIDE = (
+    "*config*.json", "modules.json", "*Pooling*/config.json", "added_tokens.json", "special_tokens_map.json",
+    *TOKENIZERS,
+)  # fmt: skip
+BY = ("both", "vectors", "words")
+BLOCK = 65_536  # vectors compared at once
+FUSED = 100  # of each ranking this many are joined
+SOFTEN = 60  # ranks are joined as 1 / (SOFTEN + rank), as is usual
+
+
+def is_index(folder: Path) -> bool:
+    """Whether the folder holds an index, which is no document."""
+    return all((folder / name).is_file() for name in ("index.json", "passages.jsonl", "vectors.f16"))
+
+
+def build(
+    predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, run: str = "", **about: Any
+) -> dict[str, Any]:
+    """Embed passages in order and write the folder: whole, or not at all. run: what is kept as run.toml.
+
+    Texts and vectors are written as they come; the pieces wait in memory, four bytes each, to be turned around.
+    """
+    facts: dict[str, Any] = {"passages": 0, "tokens": 0, "files": 0}
+
+    def write(folder: Path) -> None:
+        lines, rows, files = [0], [], set()
+        with (folder / "passages.jsonl").open("wb") as texts, (folder / "vectors.f16").open("wb") as vectors:
+            while chunk := list(islice(passages, AT_ONCE)):
+                found = np.asarray(predictor.embed([one.text for one in chunk], normalize=True))
+                vectors.write(found.astype(np.float16).tobytes())
+                for one in chunk:
+                    lines.append(lines[-1] + texts.write(json.dumps(one.plain(), ensure_ascii=False).encode() + b"\n"))
+                rows += [np.asarray(ids, np.int32) for ids in predictor.tokenizer.pieces_batch([p.text for p in chunk])]
+                files |= {one.file for one in chunk}
+                facts["width"] = found.shape[1]
+        if not rows:
+            raise UserError("There is no text to index.")
+        np.save(folder / "lines.npy", np.array(lines, np.int64))
+        WordTable.of(rows, predictor.tokenizer.size).save(folder)
+        facts.update(passages=len(rows), tokens=sum(map(len, rows)), files=len(files))
+        given = {"model": model, "fingerprint": fingerprint(model), **facts, **about}
+        (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
+        (folder / "run.toml").write_text(run, "utf-8")
+
+    write_folder(out, write)
+    return facts
+
+
+def fingerprint(model: str) -> str:
+    """Of the files that decide a model's vectors: those of two models cannot be compared."""
+    place = locate(model)
+    folder = place if place.is_dir() else place.parent
+    if is_google(place):
+        stem = "*" if place.is_dir() else glob.escape(CHECKPOINT_FILE.sub("", place.name))
+        weights = _files(folder, (f"{stem}.index", f"{stem}.data-*"))
+    else:
+        weights = _files(folder, ("*.safetensors", "pytorch_model.bin"))
+    if not weights:
+        raise UserError(f"{place}: there are no weights here. Give the folder of the model the index is made with.")
+    digest = hashlib.sha256()
+    for path in [*weights, *_files(folder, BESIDE)]:
+        with path.open("rb") as file:
+            digest.update(os.fsencode(path.name) + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
+
+
+@dataclass
+class Index:
+    """An opened index."""
+
+    folder: Path
+    about: dict[str, Any]
+    vectors: np.ndarray
+    lines: np.ndarray
+    words: WordTable
+    predictor: Predictor
+
+    @classmethod
+    def open(cls, folder: Path, model: str = "", precision: str = "auto", device: str = "auto") -> Index:
+        """The folder, and the model it was made with (`model`: where that is now)."""
+        try:
+            about = json.loads((folder / "index.json").read_text("utf-8"))
+            lines = np.load(folder / "lines.npy")
+            size = (folder / "passages.jsonl").stat().st_size
+            vectors = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(-1, int(about["width"]))
+            words = WordTable.open(folder)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{folder} is no index ({Path(error.filename).name} is missing). Make one: bertkit index."
+            ) from None
+        except (ValueError, KeyError, TypeError, EOFError) as error:
+            raise DamagedFile(f"{folder} is damaged ({error}). Make it anew: bertkit index.") from None
+        if not len(vectors) == len(lines) - 1 == len(words.lengths):
+            raise DamagedFile(f"{folder} is damaged: its files tell of different numbers of passages. Make it anew.")
+        if size != lines[-1] or lines[0] != 0 or not (np.diff(lines) > 0).all():
+            raise DamagedFile(
+                f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, and {int(lines[-1]):,} were written. "
+                "Make the index anew: bertkit index."
+            )
+        model = model or about["model"]
+        if fingerprint(model) != about["fingerprint"]:
+            raise UserError(
+                f"{folder} was made with other weights, or another tokenizer or pooling, than {model} has now. "
+                "Make it anew, or name the old: --model."
+            )
+        return cls(folder, about, vectors, lines, words, Predictor.load(model, precision, device))
+
+    def __len__(self) -> int:
+        """Passages."""
+        return len(self.vectors)
+
+    def search(self, question: str, top: int = 10, by: str = "both") -> list[dict[str, Any]]:
+        """The nearest passages, best first: {score, cosine, text, file, document}.
+
+        score: the cosine; or BM25 (by "words"); or (by "both") how high the passage stands in both rankings, 1 being
+        the first place in each.
+        """
+        if top < 1:
+            raise UserError(f"{top} passages are asked for; ask for at least 1.")
+        if not question.strip():
+            raise UserError("The question is empty.")
+        cosines = self._cosines(question)
+        said = self.words.scores(self.predictor.tokenizer.pieces_batch([question])[0])
+        scores = {"vectors": lambda: cosines, "words": lambda: said, "both": lambda: fused(cosines, said, top)}[by]()
+        best = [n for n in best_of(scores, top).tolist() if by == "vectors" or scores[n] > 0]
+        return [{"score": float(scores[n]), "cosine": float(cosines[n]), **self.passage(n)} for n in best]
+
+    def _cosines(self, question: str) -> np.ndarray:
+        asked = np.asarray(self.predictor.embed([question], normalize=True))[0]
+        parts = [self.vectors[n : n + BLOCK].astype(np.float32) @ asked for n in range(0, len(self), BLOCK)]
+        return np.concatenate(parts)
+
+    def passage(self, number: int) -> dict[str, Any]:
+        """The passage of this number, read from its line."""
+        with (self.folder / "passages.jsonl").open("rb") as file:
+            file.seek(int(self.lines[number]))
+            line = file.read(int(self.lines[number + 1] - self.lines[number]))
+        try:
+            found: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise DamagedFile(
+                f"{file.name}, line {number + 1}: the passage is damaged. Make the index anew: bertkit index."
+            ) from None
+        return found
+
+
+def best_of(scores: np.ndarray, top: int) -> np.ndarray:
+    """Numbers of the highest scores, best first; of equals the earlier."""
+    top = min(top, len(scores))
+    some = np.flatnonzero(scores >= np.partition(scores, len(scores) - top)[len(scores) - top])
+    return some[np.argsort(-scores[some], kind="stable")][:top]
+
+
+def fused(cosines: np.ndarray, said: np.ndarray, top: int) -> np.ndarray:
+    """Two rankings as one, by place: reciprocal rank fusion, scaled so that the first of both has 1."""
+    joined = np.zeros(len(cosines), np.float32)
+    for scores in (cosines, said):
+        ranked = [n for n in best_of(scores, max(top, FUSED)) if scores is cosines or scores[n] > 0]
+        joined[ranked] += (SOFTEN + 1) / 2 / (SOFTEN + 1 + np.arange(len(ranked)))
+    return joined

@@ -1,0 +1,276 @@
+"""A comparison from rows to verdict: the same splits for all, the cheapest first, as many as fit the time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertkit import machine, metrics
+from bertkit.runs.compare.contender import Contender
+from bertkit.runs.compare.contenders import Given, Rung, ladder
+from bertkit.runs.compare.forecast import outlook
+from bertkit.settings.compare import CompareSettings
+from bertkit.config import to_plain, to_toml
+from bertkit.errors import Stopped, UserError
+from bertkit.runs.finetune.split import held_out, key_of, names_of
+from bertkit.report.comparison import comparison_report
+from bertkit.report.verdict import verdict
+from bertkit.tasks import make
+from bertkit.runs.finetune.start import starting_model
+from bertkit.tasks.base import Prediction, Reading, Task
+from bertkit.notify import note
+from bertkit.training.saving import atomic_write
+
+SHARES = (0.25, 0.5)  # of the training rows, for the learning curve
+LEAST_SECONDS = 20.0  # a contender is not begun with less
+BLIND = ("majority", "mean")  # they read no text, so more rows teach them nothing
+
+
+@dataclass
+class Rows:
+    """train learns, choose picks the best pass, judge scores."""
+
+    train: list[Any]
+    choose: list[Any]
+    judge: list[Any]
+    facts: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """One contender's results. The score, its interval, its p-value and its folder are the first seed's.
+
+    scores: of every seed. minutes: what it was allowed to take.
+    """
+
+    rung: Rung
+    name: str
+    predictions: list[Prediction]
+    scores: list[float]
+    row: dict[str, Any] = field(default_factory=dict)
+    minutes: float = 0.0
+
+
+def compare(settings: CompareSettings) -> dict[str, Any]:
+    """Run it. Returns what the report shows."""
+    machine.set_up(settings.threads)
+    import sklearn.feature_extraction.text  # before the clock runs: the first contender must not pay for all
+    import sklearn.linear_model
+    import sklearn.model_selection  # noqa: F401
+
+    return _Comparison(settings).go()
+
+
+class _Comparison:
+    def __init__(self, settings: CompareSettings) -> None:
+        self.settings = s = settings
+        self.task: Task = make(s.task)
+        self.rows = _read(s, self.task)
+        self.task.learn(self.rows.train + self.rows.choose)
+        self.task.check(self.rows.judge, str(s.test or s.dev or s.train))
+        self.given = Given(
+            models=tuple(
+                starting_model(name.strip(), self.task, self.rows.train) for name in s.models.split(",") if name.strip()
+            ),
+            vectors=str(s.vectors or ""), lm=str(s.lm or ""), elmo=str(s.elmo or ""), gpt=s.gpt,
+            threads=s.threads, precision=s.precision, device=s.device,
+        )  # fmt: skip
+        wanted = tuple(name.strip() for name in s.contenders.split(",") if name.strip())
+        self.rungs = ladder(s.task, wanted, self.given)
+        self.start = time.monotonic()
+        self.skipped: list[dict[str, str]] = []
+        self.outcomes: list[Outcome] = []
+
+    def _left(self) -> float:
+        """Seconds of the budget that remain for the contenders themselves; the curve has its own third."""
+        if not self.settings.minutes:
+            return float("inf")
+        whole = self.settings.minutes * 60
+        return whole * (0.7 if self.settings.curve else 1.0) - (time.monotonic() - self.start)
+
+    def go(self) -> dict[str, Any]:
+        """Every rung, then the curve, then the words."""
+        for place, rung in enumerate(self.rungs):
+            if reason := rung.lacks(self.given):
+                self.skipped.append({"name": rung.key, "reason": reason})
+                continue
+            left = self._left()
+            if left < LEAST_SECONDS and self.outcomes:
+                self.skipped.append({"name": rung.key, "reason": f"no time was left of {self.settings.minutes:g} min"})
+                continue
+            waiting = sum(not other.lacks(self.given) for other in self.rungs[place:])
+            share = 0.0 if left == float("inf") else left / waiting / max(1, self.settings.seeds) / 60
+            try:
+                self._run(rung, share)
+            except (UserError, ValueError) as reason:  # of one contender; the others are worth having
+                self.skipped.append({"name": rung.key, "reason": str(reason)})
+                note(f"{rung.key} is left out: {reason}")
+            except (Stopped, KeyboardInterrupt) as stop:
+                raise self._stopped(stop, place) from None
+        if not self.outcomes:
+            raise UserError(
+                "No contender could be run: " + "; ".join(f"{s['name']}: {s['reason']}" for s in self.skipped)
+            )
+        self._judge()
+        curve = self._curve() if self.settings.curve else {}
+        return self._finish(curve)
+
+    def _stopped(self, stop: Stopped | KeyboardInterrupt, place: int) -> Stopped:
+        """What is finished is judged and written; the rest is named."""
+        number = stop.signal if isinstance(stop, Stopped) else signal.SIGINT
+        if not self.outcomes:
+            return Stopped(number, "stopped before any contender was finished; nothing was written.")
+        self.skipped += [{"name": rung.key, "reason": "the comparison was stopped"} for rung in self.rungs[place:]]
+        self._judge()
+        told = self._finish({})["report"]
+        return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {told}.")
+
+    def _run(self, rung: Rung, minutes: float) -> None:
+        """Train with every seed, time it, keep the first."""
+        scores: list[float] = []
+        first: Contender | None = None
+        said: list[Prediction] = []
+        seconds = taken = 0.0
+        notes = []
+        for seed in range(max(1, self.settings.seeds)):
+            begun = time.perf_counter()
+            contender = rung.make(self.given)
+            contender.fit(self.task, self.rows.train, self.rows.choose, seed=self.settings.seed + seed, minutes=minutes)
+            seconds += time.perf_counter() - begun
+            contender.predict(self.rows.judge[:8])  # what is made ready once is no cost of a text
+            begun = time.perf_counter()
+            predictions = contender.predict(self.rows.judge)
+            if first is None:
+                first, said, taken = contender, predictions, time.perf_counter() - begun
+            scores.append(self._score(predictions))
+        assert first is not None
+        place = self.settings.out / "models" / rung.key.replace(":", "-").replace("/", "-")
+        first.save(place)
+        size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) / 1e6
+        row = {
+            "name": first.name, "score": scores[0], "train_seconds": seconds / len(scores),
+            "ms_per_text": 1000 * taken / len(self.rows.judge), "megabytes": size, "parameters": first.parameters,
+            "seeds": len(scores), "folder": str(place),
+        }  # fmt: skip
+        if len(scores) > 1:
+            notes.append(f"mean {np.mean(scores):.4f} ± {np.std(scores):.4f} over {len(scores)} seeds")
+        if getattr(first, "shortened", ""):
+            notes.append(f"cut short: {first.shortened}")  # type: ignore[attr-defined]
+        if notes:
+            row["note"] = "; ".join(notes)
+        note(f"{first.name}: {row['score']:.4f} in {row['train_seconds']:.1f} s, {row['ms_per_text']:.2f} ms a text.")
+        self.outcomes.append(Outcome(rung, first.name, said, scores, row, minutes))
+
+    def _score(self, predictions: Sequence[Prediction]) -> float:
+        return float(next(iter(self.task.score(self.rows.judge, predictions).values())))
+
+    def _judge(self) -> None:
+        """Intervals, and the significance of every contender's distance to the best."""
+        best = max(self.outcomes, key=lambda one: one.row["score"])
+        metric, gold, top, more = self.task.judged(self.rows.judge, best.predictions)
+        self.headline = next(iter(metric(gold, top, **more)))
+        for one in self.outcomes:
+            _, _, said, extra = self.task.judged(self.rows.judge, one.predictions)
+            found = metrics.bootstrap(metric, gold, said, seed=self.settings.seed, **extra)[self.headline]
+            one.row["interval"] = [float(edge) for edge in found]
+            if one is not best:
+                pair = {**extra, "scores": (more["scores"], extra["scores"])} if "scores" in extra else extra
+                gap = metrics.paired_difference(
+                    gold, top, said, metric, name=self.headline, seed=self.settings.seed, **pair
+                )
+                one.row["p_value"] = gap.p_value
+        self.best = best
+
+    def _curve(self) -> dict[str, list[tuple[int, float]]]:
+        """Scores of the cheap and of the best from fewer rows, as far as the time goes."""
+        end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
+        cheapest = sorted(self.outcomes, key=lambda one: one.row["train_seconds"])
+        shown = [self.best, *(one for one in cheapest if one is not self.best and one.rung.key not in BLIND)][:4]
+        chance = np.random.default_rng((self.settings.seed, 7))
+        order = chance.permutation(len(self.rows.train))
+        curve: dict[str, list[tuple[int, float]]] = {}
+        for one in shown:
+            points = []
+            for share in SHARES:
+                part = [self.rows.train[n] for n in sorted(order[: max(2, round(share * len(order)))])]
+                needed = one.row["train_seconds"] * (0.3 + share)
+                if time.monotonic() + needed > end or not _has_labels(self.task, part):
+                    break
+                contender = one.rung.make(self.given)
+                contender.fit(self.task, part, self.rows.choose, seed=self.settings.seed, minutes=one.minutes)
+                points.append((len(part), self._score(contender.predict(self.rows.judge))))
+            if len(points) == len(SHARES):
+                curve[one.name] = [*points, (len(self.rows.train), one.row["score"])]
+            else:
+                self.skipped.append({"name": f"learning curve of {one.name}", "reason": "no time was left for it"})
+        return curve
+
+    def _finish(self, curve: dict[str, list[tuple[int, float]]]) -> dict[str, Any]:
+        s = self.settings
+        contenders = sorted((one.row for one in self.outcomes), key=lambda row: -row["score"])
+        result: dict[str, Any] = {
+            "task": s.task, "headline": self.headline, "rows": len(self.rows.judge), "contenders": contenders,
+            "verdict": verdict(contenders, lang=s.lang), "skipped": self.skipped, "data": self.rows.facts,
+            "minutes": round((time.monotonic() - self.start) / 60, 2), "environment": machine.look(machine.threads()),
+            "settings": to_plain(s), "out": str(s.out), "report": str(s.out / "report.html"),
+        }  # fmt: skip
+        if curve:
+            result |= {"curve": curve, "outlook": outlook(curve, self.best.name, lang=s.lang)}
+        s.out.mkdir(parents=True, exist_ok=True)
+        atomic_write(s.out / "run.toml", to_toml(to_plain(s)))
+        atomic_write(s.out / "compare.json", json.dumps(result, ensure_ascii=False, indent=1, default=str))
+        atomic_write(s.out / "report.html", comparison_report(result, lang=s.lang))
+        return result
+
+
+def _read(s: CompareSettings, task: Task) -> Rows:
+    """Three parts: given as files, else held out of the training rows, and told. Rows they share are told too."""
+    reading = Reading(s.text, s.text_b, s.label, s.encoding)
+    train = task.read(s.train, reading)
+    train = _drawn(train, s.rows, s.seed, "training rows are used (--rows)")
+    judge_file = s.test or s.dev
+    if judge_file is not None:
+        judge = _drawn(task.read(judge_file, reading), s.judged, s.seed, "rows are scored (--judged)")
+    else:
+        train, judge = held_out(train, 0.2, s.seed)
+        note(f"No --dev file: {len(judge)} rows are held out of {s.train} to score on.")
+    if s.test and s.dev:
+        choose = task.read(s.dev, reading)
+    else:
+        train, choose = held_out(train, 0.1, s.seed + 1)
+        note(f"{len(choose)} training rows are held out to choose the best pass by; none of them is scored.")
+    if not train or not choose or not judge:
+        raise UserError(f"{s.train}: there are too few different rows to learn from, to choose by and to score on.")
+    known = {key_of(row) for row in (*train, *choose)}
+    shared = sum(key_of(row) in known for row in judge)
+    if shared:
+        note(f"{shared} of {len(judge)} rows to score on are also among the training rows: scores will flatter.")
+    facts = {
+        "train": {"file": s.train.name, "rows": len(train)},
+        "choose": {"rows": len(choose)},
+        "score": {
+            "file": judge_file.name if judge_file else s.train.name,
+            "rows": len(judge),
+            "also_learnt_from": shared,
+        },
+    }
+    return Rows(train, choose, judge, facts)
+
+
+def _drawn(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
+    """At most so many rows, drawn by the seed, in the file's order."""
+    if not most or len(rows) <= most:
+        return rows
+    note(f"{most} of {len(rows)} {what}.")
+    return [rows[n] for n in sorted(np.random.default_rng((seed, 6)).permutation(len(rows))[:most])]
+
+
+def _has_labels(task: Task, rows: Sequence[Any]) -> bool:
+    """Whether some rows hold at least two labels, or labels that are no names: numbers."""
+    return len({name for row in rows for name in names_of(row)}) != 1

@@ -1,0 +1,191 @@
+"""A fine-tuned teacher teaches a smaller student: a fine-tuning run with another loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from bertkit import config as settings_of
+from bertkit import machine
+from bertkit.checkpoint.folder import Folder, write_folder
+from bertkit.checkpoint.locate import locate
+from bertkit.runs.compress.layers import chosen, with_layers
+from bertkit.runs.compress.measure import compared
+from bertkit.settings.compress import DistillSettings
+from bertkit.data.batch import Batch
+from bertkit.errors import UserError
+from bertkit.runs.finetune import split as rows_of_run
+from bertkit.runs.finetune.run import Finetuning
+from bertkit.settings.model import Config
+from bertkit.model.heads import Model
+from bertkit.objectives.distill import KINDS, Distill
+from bertkit.inference.predictor import Predictor
+from bertkit.tasks import make
+from bertkit.tasks.choose import NEVER
+from bertkit.tasks.batches import SupervisedFeed
+from bertkit.tasks.outputs import outputs_of
+from bertkit.tasks.base import Item, Prediction, Task
+from bertkit.notify import note
+from bertkit.training import saving
+from bertkit.training import distributed as worlds
+
+# What a teacher's calibration or chain decided: the student finds its own, or has none.
+TEACHERS_OWN = ("temperature", "abstain", "crf", "rules", "class_weights")
+ELSEWHERE = {
+    "embed": "Sentence vectors are taught by `bertkit finetune embed --teacher MODEL --train texts.txt`.",
+    "answer": "Fine-tune a smaller model on the questions instead: `bertkit finetune answer`.",
+}
+
+
+class TaughtFeed(SupervisedFeed):
+    """Batches that carry the teacher's numbers ("taught") and whose answers are "known"."""
+
+    def __init__(
+        self, items: Sequence[Item], task: Task, said: Sequence[np.ndarray], known: Sequence[bool], **how: int
+    ) -> None:
+        super().__init__(items, task, **how)
+        self.lessons = {id(item): lesson for item, lesson in zip(items, zip(said, known, strict=True), strict=True)}
+
+    def collate(self, items: Sequence[Item]) -> Batch:
+        """Items with both."""
+        batch = super().collate(items)
+        said, known = zip(*(self.lessons[id(item)] for item in items))
+        if "word" not in batch.extra:
+            rows = pad_sequence([torch.from_numpy(one) for one in said], batch_first=True, padding_value=NEVER)
+            batch.extra |= {"taught": rows, "known": torch.tensor(known)}
+            return batch
+        # The teacher speaks of words, not of pieces, so that the two tokenizers may differ.
+        first = torch.tensor([0, *(len(one) for one in said[:-1])]).cumsum(0)
+        words = torch.from_numpy(np.concatenate(said))[first[batch.extra["item"]] + batch.extra["word"]]
+        batch.extra |= {"taught": words, "known": torch.tensor(known)[batch.extra["item"]]}
+        return batch
+
+
+class Distilling(Finetuning):
+    """One run with a teacher."""
+
+    settings: DistillSettings
+
+    def __init__(self, settings: DistillSettings) -> None:
+        settings.check()
+        self.teacher = Predictor.load(settings.teacher, settings.precision, settings.device)
+        name = self.teacher.task.name
+        if name not in KINDS:
+            raise UserError(f"{settings.teacher} was fine-tuned for {name}, which is not distilled. {ELSEWHERE[name]}")
+        if settings.task not in ("", name):
+            raise UserError(f"--task is {settings.task}, but {settings.teacher} was fine-tuned for {name}.")
+        if settings.out.exists() and settings.out.samefile(locate(settings.teacher)):
+            raise UserError(f"--out {settings.out} is the teacher's own folder. Choose another.")
+        self.facts = {"teacher": settings.teacher}
+        super().__init__(replace(settings, task=name, model=_start(settings, self.teacher)))
+
+    def _task(self, labels: tuple[str, ...]) -> Task:
+        """The teacher's, with its labels in its order."""
+        own = self.teacher.task
+        options = {key: value for key, value in own.options.items() if key not in TEACHERS_OWN}
+        task = make(own.name, labels=own.labels if own.labelled_by_name else (), options=options)
+        task.merge = own.merge
+        return task
+
+    def _split(self) -> rows_of_run.Split:
+        """All rows, answered: by their file where it has an answer, else by the teacher."""
+        split = rows_of_run.read_split(self.settings, self.task, "maybe")
+        self.known: dict[str, list[bool]] = {}
+        for role, examples in split.examples.items():
+            self.known[role] = [_answer(example) is not None for example in examples]
+            if not all(self.known[role]):
+                said = self.teacher.predict_examples(examples)
+                split.examples[role] = [
+                    example if known else _answered(example, prediction)
+                    for example, prediction, known in zip(examples, said, self.known[role])
+                ]
+                note(f"{role}: the teacher answers the {self.known[role].count(False):,} rows without an answer.")
+        role = "test" if "test" in self.known else "dev"
+        if not all(self.known[role]):
+            note(f"The scores take the teacher's answers to the {role} rows for right: they show how it is followed.")
+        return split
+
+    def _open(self) -> Folder:
+        folder = super()._open()
+        number = self.settings.layers or (folder.model.config.depth + 1) // 2
+        if self.settings.layers or self.settings.model == self.settings.teacher:
+            kept = chosen(folder.model.config, number)
+            folder.model = with_layers(folder.model, kept)
+            note(f"The student starts from the layers {', '.join(str(n + 1) for n in kept)} of {self.settings.model}.")
+        return folder
+
+    def _feed(self) -> SupervisedFeed:
+        task, teacher = self.task, self.teacher
+        items = teacher.task.encode(self.split.examples["train"], teacher.tokenizer, teacher.windows())
+        note(f"{self.settings.teacher} looks at {len(items):,} rows.")
+        said = outputs_of(teacher.model, teacher.task, items, teacher.device)
+        if task.name == "tag":
+            said = [one[:, 1:] for one in said]  # the first column is the tag itself
+        if task.name == "regress":
+            said = [((one - task.options["mean"]) / task.options["spread"]).astype(np.float32) for one in said]
+        return TaughtFeed(self.items["train"], task, said, self.known["train"], **self._sharing())
+
+    def _objective(self) -> Distill:
+        hard = self.settings.hard if any(self.known["train"]) else 0.0
+        return Distill(self.model, self.task, self.settings.heat, hard)
+
+    @property
+    def command(self) -> str:
+        """What makes this run again."""
+        return f"bertkit distill {self.settings.teacher} --config {self.settings.out}/run.toml --out OTHER"
+
+
+def distill(settings: DistillSettings) -> dict[str, Any]:
+    """Run it, and put teacher and student side by side on the rows they are scored on."""
+    try:
+        run = Distilling(settings)
+        result = run.go()
+        if not run.world.speaks:
+            return result
+        student = Predictor.load(settings.out, settings.precision, settings.device)
+        role = result["scored_on"]
+        rows = run.split.examples[role]
+        names = (settings.teacher, str(settings.out))
+        found = compared(run.teacher, student, names, rows, scored=rows if all(run.known[role]) else None)
+        return result | {"compared": found}
+    finally:
+        worlds.leave()
+
+
+def _start(s: DistillSettings, teacher: Predictor) -> str:
+    """What the student starts from. A preset's name is a new model of that shape, with the teacher's vocabulary.
+
+    It is made at every start: the same seed gives the same model, and nothing of another run's can be left in it.
+    """
+    shape = settings_of.PRESETS / f"{s.model}.toml"
+    if not s.model or not shape.is_file() or "/" in s.model:
+        return s.model or s.teacher
+    folder = s.out / "start"
+    world = worlds.join(machine.device_for(s.device))
+    if world.speaks:
+        torch.manual_seed(s.seed)
+        table = settings_of.preset(s.model)
+        numbers = {"vocabulary": teacher.config.vocabulary, "padding": teacher.tokenizer.pad_id or 0}
+        made = Folder(Model(Config(**table["model"] | numbers), {}), teacher.tokenizer, table["family"])
+        saving.write_folder(folder, lambda path: write_folder(path, made))
+    world.wait()
+    note(f"The student is a new {s.model}: it knows nothing but what it is taught now.")
+    return str(locate(folder))
+
+
+def _answer(example: Any) -> Any:
+    return example.sentence.tags if hasattr(example, "sentence") else example.label
+
+
+def _answered(example: Any, said: Prediction) -> Any:
+    """The example with a prediction as its answer."""
+    if "tags" in said:
+        return replace(example, sentence=replace(example.sentence, tags=tuple(said["tags"])))
+    if "labels" in said:
+        return replace(example, label=tuple(said["labels"]))
+    return replace(example, label=next(said[key] for key in ("label", "value", "choice") if key in said))

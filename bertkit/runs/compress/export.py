@@ -1,0 +1,183 @@
+"""A model for other programs: one ONNX file, or a folder of transformers' files and no others."""
+
+from __future__ import annotations
+
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.checkpoint.folder import Folder, write_folder
+from bertkit.runs.compress import measure
+from bertkit.runs.compress.onnx import OnnxModel, quantize_onnx, runtime, write_onnx
+from bertkit.runs.compress.padded import Padded
+from bertkit.settings.compress import ExportSettings
+from bertkit.files.writing import write_new
+from bertkit.data.windows import Row
+from bertkit.errors import UserError
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import HEADS
+from bertkit.inference.predictor import TASK_OF, Predictor
+from bertkit.notify import note
+
+FILE = "model.onnx"
+MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
+WORDS = {  # how others tag a word of several pieces
+    "hf": "transformers lets a word's first piece speak for it",
+    "onnx": "The file gives numbers for every piece, and which speak for a word is left to its user",
+}
+POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
+
+
+def export(settings: ExportSettings) -> dict[str, Any]:
+    """Write it, hold it against the model it came from, and tell what is not in it."""
+    exact = Predictor.load(settings.model, "fp32", "cpu")
+    if exact.model.crf is not None:
+        note("The tags of this model are chosen together by a CRF, which stays behind: each word is tagged by itself.")
+        exact.model.crf = None
+    rows = measure.rows_to_score(settings, exact)
+    heat = 1.0
+    if measure.has_task(exact):
+        heat = _fold_temperature(exact)
+        _tell_left_behind(exact.task.options, settings.format)
+    found = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
+    return {
+        "out": str(settings.out), "format": settings.format, "model": settings.model, "temperature_folded_in": heat,
+        **found,
+    }  # fmt: skip
+
+
+def _fold_temperature(exact: Predictor) -> float:
+    """Divide the head by what calibration found, so that a plain softmax gives the calibrated probabilities."""
+    heat = float(exact.task.options.pop("temperature", 1.0))
+    out = exact.model.head("text").out if heat != 1.0 else None
+    if out is not None:
+        with torch.no_grad():
+            for parameter in out.parameters():
+                parameter.div_(heat)
+    return heat
+
+
+def _tell_left_behind(options: dict[str, Any], format: str) -> None:
+    """What the task does with the head's numbers and no other program will."""
+    word = options.get("word", "first")
+    if word != "first":
+        note(f"{WORDS[format]}; this model was taught to take the {word} of all its pieces' numbers.")
+    if mean := options.get("mean", 0.0):
+        note(f"The numbers in the file are without their mean: add {mean:g} to each. This family's head has no bias.")
+    if (least := options.get("abstain")) is not None:
+        note(f"Abstaining stays behind: bertkit marks answers below a score of {least:.3g}, other programs do not.")
+    if (threshold := options.get("threshold")) is not None:
+        note(f"The threshold of {threshold:.3g} that was chosen for this model's answers stays behind.")
+
+
+def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
+    runtime()
+    kind = next((head for head in exact.model.heads if head in TASK_OF), "")
+    if kind:
+        exact.needs(kind, "be exported")
+    if exact.pooling.refused and not kind:
+        exact.pooling.check()
+    padded = Padded(exact.model, kind, POOLS[exact.pooling.mode], exact.pooling.normalize)
+    after = copy(exact)
+    apart: list[float] = []
+    inputs: list[str] = []
+
+    def fill(path: Path) -> None:
+        _files(path, exact.folder)
+        write_onnx(path / FILE, padded)
+        if s.weights == "int8":
+            quantize_onnx(path / FILE)
+        opened = OnnxModel(path / FILE, exact.model, kind)
+        after.model = opened  # type: ignore[assignment]
+        inputs.extend(opened.inputs)
+        apart.append(furthest(exact, after, kind))
+        if s.weights == "fp32" and not apart[0] <= MOST_APART:
+            raise UserError(
+                f"The ONNX file answers otherwise than the model: by up to {apart[0]:.2g} of its largest number, where "
+                f"{MOST_APART:g} is allowed. Nothing was written; another torch or onnxruntime version may help."
+            )
+
+    write_new(s.out, fill)
+    after.precision = f"onnx {s.weights}"
+    before = _usual(s, exact)
+    return {"file": FILE, "inputs": inputs, "outputs": list(padded.names), "max_difference": apart[0],
+            "compared": measure.side_by_side(s, before, after, rows)}  # fmt: skip
+
+
+def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
+    """The model as bertkit would run it here."""
+    before = Predictor.load(s.model, s.precision, "cpu")
+    before.model.crf = exact.model.crf
+    return before
+
+
+def furthest(one: Predictor, other: Predictor, kind: str) -> float:
+    """The largest difference of any number the two say of sample rows, as a share of the largest number."""
+    if measure.has_task(one):
+        items = one.task.encode(measure.sample_rows(one)[:40], one.tokenizer, one.windows())
+        rows = [row for item in items for row in item.rows]
+    else:
+        rows = [Row(ids, None, (0, len(ids))) for ids in one.tokenizer.ids_batch(measure.sample_rows(one)[:40]) if ids]
+
+    def numbers(model: Predictor) -> np.ndarray:
+        def use(encoded: Encoded) -> list[np.ndarray]:
+            said = model.model.ask(kind, encoded) if kind else encoded.tokens
+            by_text = kind and HEADS[kind].looks_at == "summary"
+            parts = list(encoded.batch.restore(said)) if by_text else encoded.batch.split(said)
+            return [part.numpy().reshape(-1) for part in parts]
+
+        return np.concatenate(model.run(rows, use))
+
+    a, b = numbers(one), numbers(other)
+    return float(np.abs(a - b).max() / max(1e-9, np.abs(a).max()))
+
+
+def _files(path: Path, folder: Folder) -> None:
+    """All files of a folder but its weights and ours: tokenizer, config, labels."""
+    write_folder(path, folder, weights="onnx")
+    for name in ("model.safetensors", "bertkit.json"):
+        (path / name).unlink()
+
+
+def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
+    before = _usual(s, exact)
+    folder = exact.folder
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[s.weights]
+
+    def fill(path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "README.md").write_text(_card(folder), "utf-8")
+        write_folder(path, folder, dtype=dtype)
+        (path / "bertkit.json").unlink()
+
+    write_new(s.out, fill)
+    after = Predictor.load(s.out, s.precision, "cpu")
+    if measure.has_task(exact):
+        after.task = exact.task  # bertkit's own file stays behind; the task is known here
+    return {"class": folder.architecture.name, "compared": measure.side_by_side(s, before, after, rows)}
+
+
+def _card(folder: Folder) -> str:
+    name = folder.architecture.name
+    return (
+        f"---\nlibrary_name: transformers\n---\n# {name}\n\n```python\nfrom transformers import AutoTokenizer, {name}\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("this folder")\nmodel = {name}.from_pretrained("this folder")\n'
+        "```\n"
+    )
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The comparison, and what opens it."""
+    shown = measure.lines(result["compared"])
+    if result["format"] == "onnx":
+        shown += [
+            f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest number, against fp32",
+            f"{result['out']}/{result['file']}: {', '.join(result['inputs'])} → {', '.join(result['outputs'])}; "
+            "batch and length are free, rows padded at their end. onnxruntime opens it, bertkit.load does not.",
+        ]
+    else:
+        shown.append(f"{result['out']}: {result['class']}; transformers and bertkit.load open it.")
+    return shown

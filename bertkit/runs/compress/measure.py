@@ -1,0 +1,188 @@
+"""Two models side by side in one run: size, speed, how alike they answer, and their scores."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit import samples
+from bertkit.files.json import read_json
+from bertkit.checkpoint.locate import locate
+from bertkit.settings.compress import CompareSettings
+from bertkit.data.readers import read_rows
+from bertkit.errors import UserError
+from bertkit.inference.predictor import Predictor
+from bertkit.tasks.base import Reading
+from bertkit.files.atomic import atomic_write
+
+MOST = 512  # rows that are timed
+TURNS = 3  # each model's turns, one after the other: a shared machine changes its speed within minutes
+SECONDS = 1.0  # a turn lasts about as long
+WEIGHTS = ("*.safetensors", "*.onnx", "*.onnx.data", "pytorch_model.bin")
+SAMPLES = {  # task → sample file that it reads
+    "classify": "messages_dev.csv", "regress": "messages_dev.csv", "pair": "pairs_dev.csv", "embed": "similar_dev.csv",
+    "tag": "entities_dev.conll", "answer": "questions_dev.json", "choose": "choices_dev.jsonl",
+}  # fmt: skip
+
+
+def compared(
+    before: Predictor,
+    after: Predictor,
+    names: tuple[str, str],
+    rows: Sequence[Any],
+    scored: Sequence[Any] | None = None,
+) -> dict[str, Any]:
+    """What changed. names: of both, to be located for their size. rows: examples of the task, or texts of a model
+    without one; scored: examples with right answers, all of which are scored.
+    """
+    sides = (before, after)
+    some = list(rows)[:MOST]
+    answers = [_answers(side, some) for side in sides]
+    speeds = speed([lambda side=side: _answers(side, some) for side in sides])  # type: ignore[misc]
+    result: dict[str, Any] = {
+        key: {
+            "model": name, "megabytes": megabytes(locate(name)), "precision": side.precision,
+            "texts_per_second": len(some) / seconds,
+        }
+        for key, name, side, seconds in zip(("before", "after"), names, sides, speeds)
+    }  # fmt: skip
+    result |= {"rows": len(some), "threads": torch.get_num_threads(), "parity": parity(*answers)}
+    if scored is not None:
+        scores = [dict(side.task.score(scored, side.predict_examples(scored))) for side in sides]
+        result["metrics"] = {name: [one[name] for one in scores] for name in scores[0]}
+        result["rows_scored"] = len(scored)
+    return result
+
+
+def _answers(model: Predictor, rows: Sequence[Any]) -> Any:
+    return model.predict_examples(rows) if has_task(model) else model.embed(list(rows))
+
+
+def has_task(model: Predictor) -> bool:
+    """Whether it answers a task of its own."""
+    try:
+        return bool(model.task)
+    except UserError:
+        return False
+
+
+def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | None:
+    """The rows of --eval, if it is given. Read them before anything is written: a wrong file then costs nothing."""
+    if settings.eval is None:
+        return None
+    if not has_task(before):
+        raise UserError(f"{settings.model} answers no task, so it has no score to compare. Leave --eval out.")
+    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+    rows = before.task.read(settings.eval, reading)
+    before.task.check(rows, str(settings.eval))
+    return rows
+
+
+def side_by_side(
+    settings: CompareSettings, before: Predictor, after: Predictor, scored: Sequence[Any] | None
+) -> dict[str, Any]:
+    """A model and what was made of it, on the rows to score, else on sample rows."""
+    names = (settings.model, str(settings.out))
+    return compared(before, after, names, sample_rows(before) if scored is None else scored, scored)
+
+
+def keep_scores(settings: CompareSettings, found: dict[str, Any]) -> None:
+    """The new folder's own scores in its bertkit.json and on its card, where rows to score were given."""
+    if settings.eval is None:
+        return
+    after = {name: pair[1] for name, pair in found["metrics"].items()}
+    shown = {name: f"{value:.4f}" for name, value in after.items()}
+    about = read_json(settings.out / "bertkit.json")
+    about |= {"metrics": after, "scored_on": settings.eval.name, "facts": about["facts"] | shown}
+    atomic_write(settings.out / "bertkit.json", json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    card = settings.out / "README.md"
+    lines = [f"| {name} | {value} |" for name, value in shown.items()]
+    title = f"Measured on {found['rows_scored']:,} rows of {settings.eval.name}"
+    table = "\n".join(["", f"## {title}", "", "| | |", "|---|---|", *lines, ""])
+    atomic_write(card, card.read_text("utf-8") + table)
+
+
+def sample_rows(model: Predictor) -> list[Any]:
+    """Examples of the model's task, or texts where it has none, in a language its vocabulary knows."""
+    if has_task(model):
+        return model.task.read(_sample(model, SAMPLES[model.task.name]), Reading(), labelled=False)
+    return [row.text for row in read_rows(_sample(model, "messages_dev.csv"), labelled=False)]
+
+
+def _sample(model: Predictor, name: str) -> Path:
+    """The sample file of the language whose words the vocabulary knows better."""
+    unknown = model.tokenizer.unk_id
+
+    def strangers(lang: str) -> float:
+        ids = [i for row in model.tokenizer.ids_batch(samples.path(lang, "fresh.txt").read_text("utf-8").split("\n"))
+               for i in row]  # fmt: skip
+        return ids.count(unknown) / len(ids) if unknown is not None else len(ids)
+
+    return samples.path(min(samples.LANGUAGES, key=strangers), name)
+
+
+def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
+    """Seconds each takes once: the median of interleaved turns. They have been called before."""
+    found: list[list[float]] = [[] for _ in contestants]
+    for _ in range(TURNS):
+        for mine, contestant in zip(found, contestants):
+            start, times = time.perf_counter(), 0
+            while not times or (time.perf_counter() - start) * (times + 1) / times < SECONDS:
+                contestant()
+                times += 1
+            mine.append((time.perf_counter() - start) / times)
+    return [statistics.median(mine) for mine in found]
+
+
+def megabytes(folder: Path) -> float:
+    """The weights on disk."""
+    files = {path for pattern in WEIGHTS for path in folder.glob(pattern)} if folder.is_dir() else set()
+    return sum(path.stat().st_size for path in files) / 1e6
+
+
+def parity(before: Any, after: Any) -> dict[str, float]:
+    """How alike two models answer the same rows: {name: value, 1 for exactly alike}."""
+    if isinstance(before, np.ndarray):
+        return {"cosine": float(np.mean(_cosines(before, after)))}
+    if "similarity" in before[0]:
+        return {"cosine": float(np.mean([_cosines(a["vectors"], b["vectors"]) for a, b in zip(before, after)]))}
+    if "value" in before[0]:
+        values = np.array([[one["value"] for one in side] for side in (before, after)])
+        spread = values.std(1)
+        return {"correlation": float(np.corrcoef(values)[0, 1]) if spread.all() else float(np.array_equal(*values))}
+    if "tags" in before[0]:
+        pairs = [pair for a, b in zip(before, after) for pair in zip(a["tags"], b["tags"])]
+    else:
+        key = next(key for key in ("label", "labels", "answer", "choice") if key in before[0])
+        pairs = [(a[key], b[key]) for a, b in zip(before, after)]
+    return {"agreement": sum(a == b for a, b in pairs) / max(1, len(pairs))}
+
+
+def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    return (a * b).sum(-1) / np.maximum(lengths, 1e-12)
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The comparison for people."""
+    before, after = found["before"], found["after"]
+    sizes, speeds = ([side[key] for side in (before, after)] for key in ("megabytes", "texts_per_second"))
+    shown = [
+        f"{'':24}{'before':>12}{'after':>12}",
+        f"{'weights, MB':24}{sizes[0]:12.2f}{sizes[1]:12.2f}   {sizes[0] / max(sizes[1], 1e-9):.2f} times smaller",
+        f"{'texts a second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
+        f"({before['precision']} → {after['precision']}, {found['threads']} threads, {found['rows']} rows)",
+    ]
+    shown += [f"{name + ' of both':24}{'':12}{value:12.4f}" for name, value in found["parity"].items()]
+    for name, (old, new) in found.get("metrics", {}).items():
+        shown.append(f"{name:24}{old:12.4f}{new:12.4f}   {new - old:+.4f}")
+    if "rows_scored" in found:
+        shown.append(f"scored on {found['rows_scored']:,} rows")
+    return shown

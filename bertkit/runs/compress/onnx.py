@@ -1,0 +1,121 @@
+"""A model as an ONNX file, and such a file in a model's place."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from bertkit.runs.compress.padded import Padded
+from bertkit.data.batch import Batch
+from bertkit.errors import UserError
+from bertkit.model.attention import Attention
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import HEADS, Model
+
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def runtime() -> ModuleType:
+    """onnxruntime, or how to get it and what else an export needs."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'bertkit[export]'.")
+    import onnxruntime
+
+    return onnxruntime
+
+
+def write_onnx(path: Path, padded: Padded) -> None:
+    """Trace the model (float32, ready to answer) into a file that takes any batch and length."""
+    inputs = INPUTS if padded.model.config.segments > 1 else INPUTS[:2]
+    # Tensors of their own, and sizes that are not 0 or 1: the exporter takes equal or such ones for constants.
+    ids, mask, segments = (torch.randint(1, 2, (3, 11)) for _ in INPUTS)
+    texts, length = torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC
+    values = (ids, mask, segments * 0)[: len(inputs)]
+    with contextlib.redirect_stdout(io.StringIO()), _quiet(), torch.no_grad(), _without_branches(padded.model):
+        torch.onnx.export(
+            padded.eval(), values, path, dynamo=True, input_names=list(inputs), output_names=list(padded.names),
+            dynamic_shapes=tuple({0: texts, 1: length} for _ in inputs), external_data=False, verbose=False,
+        )  # fmt: skip
+
+
+def quantize_onnx(path: Path) -> None:
+    """Weights to int8, activations on the fly; in place."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(path)
+    del model.graph.value_info[:]  # the exporter's shapes contradict those quantization infers
+    with _quiet():
+        quantize_dynamic(model, path, per_channel=True, weight_type=QuantType.QInt8)
+
+
+@contextlib.contextmanager
+def _without_branches(model: Model) -> Iterator[None]:
+    """Attention by one kernel for every length, while the model is traced."""
+    parts = [module for module in model.modules() if isinstance(module, Attention)]
+    for part in parts:
+        part.fused_from = 0
+    try:
+        yield
+    finally:
+        for part in parts:
+            del part.fused_from  # the class has its own
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' talk, which is of no use to who exports."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+class OnnxModel:
+    """An ONNX file in the place of a Model: what it says is handed to tasks and pooling as the model's own words."""
+
+    crf = None
+    untrained = ()
+
+    def __init__(self, path: Path, model: Model, kind: str) -> None:
+        onnx = runtime()
+        options = onnx.SessionOptions()
+        options.intra_op_num_threads = 1  # batches are shared out over the cores (see sharing)
+        options.log_severity_level = 3
+        self.session = onnx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.inputs = [one.name for one in self.session.get_inputs()]
+        self.config, self.heads, self.kind = model.config, model.heads, kind
+
+    def encoder(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
+        """What the file says of a batch, in the place of token vectors: a row a token, or a text. Packed order."""
+        ids, segments = (
+            pad_sequence(list(torch.split(run[: batch.tokens], list(batch.lengths))), batch_first=True)
+            for run in (batch.ids, batch.segments)
+        )
+        real = torch.arange(ids.shape[1]) < torch.tensor(batch.lengths)[:, None]
+        feed = dict(zip(INPUTS, (ids.numpy(), real.long().numpy(), segments.numpy())))
+        found = self.session.run(None, {name: feed[name] for name in self.inputs})
+        said = [torch.from_numpy(one) for one in (found if self.kind == "span" else found[:1])]
+        answer = torch.stack(said, -1) if self.kind == "span" else said[0]
+        by_text = self.kind and HEADS[self.kind].looks_at == "summary"
+        return Encoded(answer if by_text else answer[real], batch)
+
+    def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:
+        """The head's numbers, which the file has given already."""
+        return encoded.tokens if places is None else encoded.tokens[places]

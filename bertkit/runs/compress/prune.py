@@ -1,0 +1,144 @@
+"""Whole layers and whole neurons taken out: a smaller model of the same family, which transformers opens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.checkpoint.changed import changed
+from bertkit.checkpoint.folder import read_folder, write_folder
+from bertkit.checkpoint.locate import locate
+from bertkit.runs.compress import measure
+from bertkit.runs.compress.layers import chosen, rebuilt, with_layers
+from bertkit.settings.compress import PruneSettings
+from bertkit.files.writing import write_new
+from bertkit.data.readers import read_rows
+from bertkit.data.windows import Windows, encode_rows
+from bertkit.errors import UserError
+from bertkit.model.encoder import FeedForward
+from bertkit.model.heads import Model
+from bertkit.inference.predictor import Predictor
+from bertkit.tasks.base import Reading
+from bertkit.notify import note
+
+MULTIPLE = 8  # neurons stay in multiples of this: odd widths multiply slowly
+MOST = 1000  # rows that neurons are judged by
+
+
+def prune(settings: PruneSettings) -> dict[str, Any]:
+    """Take out what was asked for, write the folder, and hold it against the model."""
+    if not settings.layers and settings.inner == 1.0:
+        raise UserError("Nothing was asked for: --layers N keeps N layers, --inner 0.5 half of the neurons.")
+    before = Predictor.load(settings.model, settings.precision, "cpu")
+    rows = measure.rows_to_score(settings, before)
+    folder = read_folder(locate(settings.model))
+    depth = folder.model.config.depth
+    if settings.layers:
+        kept = chosen(folder.model.config, settings.layers, settings.drop)
+        folder.model = with_layers(folder.model, kept)
+        note(f"Layers {', '.join(str(n + 1) for n in kept)} of {depth} stay.")
+    if settings.inner < 1:
+        folder.model = fewer_neurons(folder.model, settings.inner, activity(Predictor(folder, "fp32", "cpu"), settings))
+    config = folder.model.config
+    facts = {"pruned from": settings.model, "layers": config.depth, "inner": config.inner}
+    said = f"Layers or neurons of {settings.model} were taken out."
+    folder.about = changed(folder.about, said, facts, refitted=True)
+    write_new(settings.out, lambda path: write_folder(path, folder))
+    after = Predictor.load(settings.out, settings.precision, "cpu")
+    found = measure.side_by_side(settings, before, after, rows)
+    measure.keep_scores(settings, found)
+    return {
+        "out": str(settings.out), "model": settings.model, "depth": [depth, config.depth],
+        "inner": [before.config.inner, config.inner], "task": measure.has_task(after), "compared": found,
+    }  # fmt: skip
+
+
+def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Tensor]]:
+    """Of every neuron of every layer the mean and the mean size of what it says of some texts: (inner,) each."""
+    sums: list[Tensor] = []
+    handles, lock, tokens = [], Lock(), [0]
+
+    def listen(place: int) -> Any:
+        def hear(module: nn.Module, inputs: tuple[Tensor]) -> None:
+            x = inputs[0].double()
+            found = torch.stack([x.sum(0), x.abs().sum(0)])
+            with lock:  # batches are computed side by side
+                sums[place] += found
+                tokens[0] += len(x) if not place else 0
+
+        return hear
+
+    for place, part in enumerate(_parts(model.model)):
+        sums.append(torch.zeros(2, part.narrow.in_features, dtype=torch.float64))
+        handles.append(part.narrow.register_forward_pre_hook(listen(place)))
+    found = encode_rows(model.tokenizer, _texts(model, settings), None, Windows(model.config.max_tokens, "truncate"))
+    rows = [row for one in found for row in one.rows if row.ids]
+    model.run(rows, lambda encoded: [None] * encoded.batch.texts)
+    for handle in handles:
+        handle.remove()
+    means = [one.float() / max(1, tokens[0]) for one in sums]
+    return [(mean[0], mean[1]) for mean in means]
+
+
+def _texts(model: Predictor, s: PruneSettings) -> list[str]:
+    if s.train is None:
+        note("No --train file: neurons are judged by sample texts. Texts of your own kind judge better.")
+        rows = measure.sample_rows(model)
+    elif measure.has_task(model):
+        rows = model.task.read(s.train, Reading(s.text, s.text_b, s.label, s.encoding), labelled=False)
+    else:
+        rows = list(read_rows(s.train, text=s.text, labelled=False, encoding=s.encoding))
+    return [text for row in rows[:MOST] for text in _texts_of(row)]
+
+
+def _texts_of(row: Any) -> list[str]:
+    """The texts of any kind of example."""
+    if isinstance(row, str):
+        return [row]
+    found = [getattr(row, name, None) for name in ("text", "text_b", "question", "context")]
+    return [text for text in (*found, *getattr(row, "choices", ())) if text]
+
+
+def _parts(model: Model) -> list[FeedForward]:
+    return [layer.feed_forward for layer in model.encoder.layers]  # type: ignore[misc]
+
+
+def fewer_neurons(model: Model, share: float, said: list[tuple[Tensor, Tensor]]) -> Model:
+    """Keep in every layer the neurons that move its output most: how loud they are times how far they are heard.
+
+    What the others say on average goes into the bias where the family has one. said: as `activity` gives it.
+    """
+    config = model.config
+    number = max(MULTIPLE, round(share * config.inner / MULTIPLE) * MULTIPLE)
+    if number >= config.inner:
+        raise UserError(f"--inner {share:g} of {config.inner} neurons is all of them, in multiples of {MULTIPLE}.")
+    state = dict(model.state_dict())
+    for n, (part, (mean, loudness)) in enumerate(zip(_parts(model), said, strict=True)):
+        at = f"encoder.layers.{n}.feed_forward."
+        narrow = part.narrow.weight.detach()
+        order = (loudness * narrow.norm(dim=0)).argsort(descending=True)
+        keep, gone = order[:number].sort().values, order[number:]
+        rows = torch.cat([keep, keep + config.inner]) if config.gated else keep
+        for leaf in ("weight", "bias"):
+            if f"{at}wide.{leaf}" in state:
+                state[f"{at}wide.{leaf}"] = state[f"{at}wide.{leaf}"][rows]
+        state[f"{at}narrow.weight"] = narrow[:, keep]
+        if f"{at}narrow.bias" in state:
+            state[f"{at}narrow.bias"] = state[f"{at}narrow.bias"] + narrow[:, gone] @ mean[gone]
+    return rebuilt(model, replace(config, inner=number), state)
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """What went, the comparison, and what to do next."""
+    sizes = [f"{result[name][0]} → {result[name][1]}" for name in ("depth", "inner")]
+    again = f"bertkit distill {result['model']} --model {result['out']} --train FILE --out RUN"
+    return [
+        f"layers {sizes[0]}, feed-forward neurons {sizes[1]}",
+        *measure.lines(result["compared"]),
+        f"{result['out']}: bertkit.load and transformers open it.",
+        f"To teach it back what it lost: {again}" if result["task"] else "Fine-tune it before it is used.",
+    ]

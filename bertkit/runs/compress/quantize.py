@@ -1,0 +1,75 @@
+"""Weights in fewer bits: int8 for bertkit, or bf16 and fp16 for everyone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertkit import machine
+from bertkit.checkpoint.changed import changed
+from bertkit.checkpoint.families import FAMILIES
+from bertkit.checkpoint.folder import Folder, read_folder, write_folder
+from bertkit.files.json import write_json
+from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.translate import tensors_to
+from bertkit.checkpoint.weights import INT8, SCALE
+from bertkit.runs.compress import measure
+from bertkit.settings.compress import QuantizeSettings
+from bertkit.files.writing import write_new
+from bertkit.model.int8 import to_int8
+from bertkit.inference.predictor import Predictor
+from bertkit.notify import note
+from bertkit.files import tensors as tensor_file
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+OPENED_BY = {
+    "int8": "bertkit.load opens it; transformers does not (bertkit convert writes floats again)",
+    "bf16": "bertkit.load and transformers open it",
+    "fp16": "bertkit.load and transformers open it",
+}
+
+
+def quantize(settings: QuantizeSettings) -> dict[str, Any]:
+    """Write the smaller folder and hold it against the model."""
+    before = Predictor.load(settings.model, settings.precision, "cpu")
+    rows = measure.rows_to_score(settings, before)
+    folder = read_folder(locate(settings.model))
+    said = f"The weights are those of {settings.model}, rounded to {settings.to}."
+    folder.about = changed(folder.about, said, {"rounded from": settings.model}, refitted=False)
+    if settings.to == "int8":
+        write_new(settings.out, lambda path: write_int8(path, folder))
+        if not machine.has_fast_int8():
+            note("This CPU has no int8 products: the model is smaller on disk, and computed as any other.")
+    else:
+        write_new(settings.out, lambda path: write_folder(path, folder, dtype=HALVES[settings.to]))
+    after = Predictor.load(settings.out, settings.precision, "cpu")
+    found = measure.side_by_side(settings, before, after, rows)
+    measure.keep_scores(settings, found)
+    return {"out": str(settings.out), "to": settings.to, "opened_by": OPENED_BY[settings.to], "compared": found}
+
+
+def write_int8(path: Path, folder: Folder) -> None:
+    """A model's folder with its matrices in int8. Its weights' file has a name of its own: transformers looks for
+    model.safetensors, does not find it, and says so, instead of reading whole numbers as weights.
+    """
+    write_folder(path, folder, weights="int8")
+    write_json(path / "bertkit.json", folder.about | {"weights": "int8"})
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in tensors_to(folder.model, FAMILIES[folder.family], folder.architecture).items():
+        if tensor.dim() == 2 and min(tensor.shape) > 2:  # a head of two labels is small, and each number counts
+            tensors[name], tensors[name + SCALE] = to_int8(tensor)
+        else:
+            tensors[name] = tensor
+    tensor_file.write(path / INT8, tensors)
+    (path / "model.safetensors").unlink()
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The comparison, whether it is worth it, and what opens it."""
+    found = result["compared"]
+    speeds = [found[side]["texts_per_second"] for side in ("before", "after")]
+    slower = ["It is not faster on this machine: take it for its size."] if speeds[1] < 1.1 * speeds[0] else []
+    return [*measure.lines(found), *slower, f"{result['out']}: {result['opened_by']}."]

@@ -1,0 +1,242 @@
+"""After training: calibration, final scores, the model folder and the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit import __version__, machine, metrics
+from bertkit.metrics import calibration
+from bertkit.checkpoint import folder as model_folder
+from bertkit.config import to_plain
+from bertkit.runs.finetune import split as rows_of_run
+from bertkit.tasks.classify import Classify
+from bertkit.notify import note
+from bertkit.training.metrics_log import read_metrics
+from bertkit.training.saving import atomic_write, newest_generation, write_folder
+
+if TYPE_CHECKING:
+    from bertkit.runs.finetune.run import Finetuning
+    from bertkit.tasks.batches import SupervisedFeed
+    from bertkit.training.run_folder import RunFolder
+    from bertkit.training.loop import Training
+
+MOST_ERRORS = 40
+ONE_ANSWER = ("classify", "pair", "regress", "tag")  # tasks whose answers should differ
+
+
+def finish(run: Finetuning, folder: RunFolder, training: Training, feed: SupervisedFeed) -> dict[str, Any]:
+    """Calibrate, score, write. Returns the report's result."""
+    s, task = run.settings, run.task
+    calibrated = calibrate(run) if isinstance(task, Classify) and not task.multi else {}
+    role = "test" if "test" in run.items else "dev"
+    examples, predictions = run.predictions(role)
+    metric, gold, said, extra = task.judged(examples, predictions)
+    scores = metric(gold, said, **extra)
+    intervals = metrics.bootstrap(metric, gold, said, seed=s.seed, **extra) if len(gold) > 1 else {}
+    result: dict[str, Any] = {
+        "task": s.task, "model": s.model, "out": str(s.out), "headline": next(iter(scores)), "metrics": dict(scores),
+        "intervals": {name: list(pair) for name, pair in intervals.items()}, "rows": len(gold), "scored_on": role,
+        "data": {
+            **run.split.facts,
+            "labels": {r: rows_of_run.label_counts(e) for r, e in run.split.examples.items()} if task.labels else {},
+            "lengths": {"values": [item.tokens for item in run.items["train"]][:20000], "limit": run.windows.limit},
+            "cut": {r: rows_of_run.cut_facts(items) for r, items in run.items.items()},
+        },
+        "run": {
+            "settings": to_plain(s), "steps": training.done, "passes": training.done / feed.steps_a_pass,
+            "best_step": run.best_step, "seconds": folder.elapsed(), "stopped": run.stopped,
+            "learning_rate": training.settings.lr, "precision": str(run.model.encoder.dtype).removeprefix("torch."),
+        },
+        "errors": errors(run, examples, predictions),
+        "environment": environment(run.threads),
+        "command": run.command,
+        **calibrated,
+    }  # fmt: skip
+    if s.task in ONE_ANSWER and (same := one_answer(gold, said)):
+        result["notes"] = [
+            f"Every {role} row got the same answer ({same}) although the right ones differ: nothing was learnt from "
+            f"the texts. Try a lower --lr (it was {training.settings.lr:.1e}; e.g. {training.settings.lr / 4:.1e}), "
+            "more --epochs, or more rows."
+        ]
+        note(result["notes"][0])
+    if role == "test":
+        dev = task.score(*run.predictions("dev"))
+        result["dev_metrics"] = dict(dev)
+    if isinstance(task, Classify) and not task.multi:
+        result["per_class"] = metrics.per_class(gold, said, task.labels)
+        result["confusion"] = {
+            "labels": list(task.labels),
+            "counts": metrics.confusion(gold, said, task.labels).tolist(),
+        }
+    elif s.task == "tag" and metrics.chunk_like(gold):
+        result["per_class"] = metrics.per_type(gold, said)
+    if run.world.speaks:
+        write_model(run, result)
+        report(run, result)
+    return result
+
+
+def one_answer(gold: list[Any], said: list[Any]) -> str:
+    """The answer that every row, or every word, got although the right ones differ; empty where there is none."""
+    right, given = (
+        [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])] for rows in (gold, said)
+    )
+    if len(set(right)) < 2 or not given:
+        return ""
+    if isinstance(given[0], float):
+        return f"{np.mean(given):g}" if np.ptp(given) < 0.01 * np.std(right) else ""
+    return str(given[0]) if len(set(given)) == 1 else ""
+
+
+def already(run: Finetuning) -> dict[str, Any]:
+    """What a finished run said, and its model in place of the starting one; {} where there is something to do."""
+    s = run.settings
+    if not s.resume or not (s.out / "result.json").is_file() or newest_generation(s.out / "checkpoints"):
+        return {}
+    note(f"{s.out} is finished: nothing is left to train.")
+    run.folder = model_folder.read_folder(s.out)
+    run.folder.model.encoder.dtype = run.model.encoder.dtype
+    run.model = run.folder.model.to(run.world.device)
+    run.task.options |= run.folder.about["options"]
+    result: dict[str, Any] = json.loads((s.out / "result.json").read_text("utf-8"))
+    return result | {"errors": errors(run, *run.predictions(result["scored_on"]))}
+
+
+def calibrate(run: Finetuning) -> dict[str, Any]:
+    """Fit a temperature on the dev rows and judge it on the half it was not fitted on."""
+    task = run.task
+    logits = np.stack(run.outputs("dev"))
+    gold = np.array([task.labels.index(item.example.label) for item in run.items["dev"]])
+    if len(gold) < 10 or len(set(gold.tolist())) < 2:
+        return {}
+    half = np.arange(len(gold)) % 2 == 0
+    after = np.empty_like(logits, dtype=np.float64)
+    for fitted in (half, ~half):
+        heat = calibration.fit_temperature(logits[fitted], gold[fitted])
+        after[~fitted] = calibration.probabilities(logits[~fitted], heat)
+    before = calibration.probabilities(logits)
+    task.options["temperature"] = calibration.fit_temperature(logits, gold)
+    final = calibration.probabilities(logits, task.options["temperature"])
+    points = calibration.coverage_accuracy(final, gold)
+    found: dict[str, Any] = {
+        "calibration": {
+            "temperature": task.options["temperature"],
+            "ece_before": calibration.expected_calibration_error(before, gold),
+            "ece_after": calibration.expected_calibration_error(after, gold),
+            "before": [b._asdict() for b in calibration.reliability(before, gold)],
+            "after": [b._asdict() for b in calibration.reliability(after, gold)],
+        },
+        "coverage": [p._asdict() for p in points],
+    }
+    if run.settings.abstain:
+        chosen = calibration.abstain_threshold(final, gold, run.settings.abstain)
+        if chosen is None:
+            note(f"No threshold reaches an accuracy of {run.settings.abstain:.0%} on the dev rows: it never abstains.")
+        else:
+            task.options["abstain"] = chosen.threshold
+            found["abstain"] = chosen._asdict()
+    return found
+
+
+def errors(run: Finetuning, examples: list[Any], predictions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The worst mistakes first: the most confident wrong answers, the largest differences."""
+    rows = []
+    for example, said in zip(examples, predictions):
+        shown = {"text": getattr(example, "text", None) or getattr(example, "question", ""), "line": example.line}
+        if getattr(example, "text_b", None):
+            shown["text_b"] = example.text_b
+        if "label" in said and said["label"] != example.label:
+            rows.append({**shown, "gold": example.label, "predicted": said["label"], "score": said["score"]})
+        elif "value" in said:
+            gap = abs(said["value"] - float(example.label))
+            rows.append({**shown, "gold": example.label, "predicted": round(said["value"], 3), "score": gap})
+        elif "tags" in said and list(example.sentence.tags) != said["tags"]:
+            wrong = [n for n, (a, b) in enumerate(zip(example.sentence.tags, said["tags"])) if a != b]
+            words = example.sentence.tokens
+            rows.append({
+                **shown, "gold": " ".join(f"{words[n]}/{example.sentence.tags[n]}" for n in wrong),
+                "predicted": " ".join(f"{words[n]}/{said['tags'][n]}" for n in wrong), "score": len(wrong),
+            })  # fmt: skip
+        elif "answer" in said:
+            gold = [text for text, _ in example.answers]
+            if said["answer"] not in gold and (gold or said["answer"]):
+                right = " | ".join(gold) or "—"
+                rows.append({**shown, "gold": right, "predicted": said["answer"] or "—", "score": said["score"]})
+        elif "choice" in said and said["choice"] != example.label:
+            picked, right = example.choices[said["choice"]], example.choices[example.label]
+            rows.append({**shown, "gold": right, "predicted": picked, "score": max(said["scores"])})
+        elif "labels" in said and set(said["labels"]) != set(example.label):
+            gap = len(set(said["labels"]) ^ set(example.label))
+            rows.append({
+                **shown, "gold": ", ".join(example.label), "predicted": ", ".join(said["labels"]), "score": gap,
+            })  # fmt: skip
+    return sorted(rows, key=lambda row: -float(row["score"]))[:MOST_ERRORS]
+
+
+def suspects(run: Finetuning, role: str) -> list[dict[str, Any]]:
+    """Rows whose own label an unseen model finds least likely; score: that likelihood."""
+    found = []
+    for example, said in zip(*run.predictions(role)):
+        if "label" in said and said["label"] != example.label and example.label in said["scores"]:
+            found.append({
+                "text": example.text, "line": example.line, "gold": example.label, "suggested": said["label"],
+                "score": said["scores"][example.label],
+            })  # fmt: skip
+    return found
+
+
+def write_model(run: Finetuning, result: dict[str, Any]) -> None:
+    """The folder that `bertkit.load` and transformers open."""
+    s, folder = run.settings, run.folder
+    shown = {
+        name: f"{value:.4f}" + (f" [{pair[0]:.4f}, {pair[1]:.4f}]" if (pair := result["intervals"].get(name)) else "")
+        for name, value in result["metrics"].items()
+    }
+    folder.labels = run.task.labels or folder.labels
+    folder.about = {
+        "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
+        "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},
+        "calibration": {k: v for k, v in run.task.options.items() if k in ("temperature", "threshold", "abstain")},
+        "base": s.model, "bertkit": __version__, "versions": machine.versions(),
+        "metrics": result["metrics"], "scored_on": result["scored_on"],
+        "data": {
+            role: {"file": path.name, "sha256": _digest(path)}
+            for role, path in (("train", s.train), ("dev", s.dev), ("test", s.test)) if path and path.is_file()
+        },
+        "facts": {"task": s.task, "base": s.model, **run.facts, "rows": len(run.items["train"]), **shown},
+    }  # fmt: skip
+    (s.out / "README.md").unlink(missing_ok=True)
+    write_folder(s.out, lambda path: model_folder.write_folder(path, folder))
+
+
+def report(run: Finetuning, result: dict[str, Any]) -> None:
+    """`report.html` and `result.json`."""
+    from bertkit.report.finetuning import finetuning_report
+
+    curves = read_metrics(run.settings.out / "metrics.jsonl")
+    shown = {**result, "run": {**result["run"], "curves": curves}}
+    atomic_write(run.settings.out / "report.html", finetuning_report(shown, lang=run.settings.lang))
+    kept = {key: value for key, value in result.items() if key not in ("errors", "suspects")}
+    atomic_write(run.settings.out / "result.json", json.dumps(kept, ensure_ascii=False, indent=1, default=str) + "\n")
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """What the run was made with."""
+    import torch
+
+    return {
+        "bertkit": __version__, "python": platform.python_version(), "torch": torch.__version__, "threads": threads,
+        "platform": f"{platform.system()} {platform.machine()}", "peak_memory_gb": machine.peak_memory() / 2**30,
+        "command_line": " ".join(Path(word).name if word == sys.argv[0] else word for word in sys.argv[:3]),
+    }  # fmt: skip
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

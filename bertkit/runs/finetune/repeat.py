@@ -1,0 +1,130 @@
+"""The same run several times: seeds, folds, and a search for better numbers."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import UserError
+from bertkit.runs.finetune import split as rows_of_run
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.notify import note
+from bertkit.training.saving import write_folder
+
+
+def seeded(settings: FinetuneSettings) -> dict[str, Any]:
+    """Train with several seeds on the same rows; keep the best by dev score, and tell mean and spread."""
+    from bertkit.runs.finetune.run import Finetuning
+
+    _check_out(settings)
+    found = []
+    split = settings.seed if settings.split_seed < 0 else settings.split_seed
+    for seed in range(settings.seeds):
+        out = settings.out / f"seed-{seed}"
+        run = Finetuning(replace(settings, seed=settings.seed + seed, split_seed=split, seeds=1, out=out))
+        result = run.go()
+        found.append((dev_score(result), seed, result))
+    scores = [result["metrics"][result["headline"]] for _, _, result in found]
+    best = max(found, key=lambda one: one[0])[2]
+    spread = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
+    note(f"{best['headline']} over {len(scores)} seeds: {spread['mean']:.4f} ± {spread['spread']:.4f}")
+    source = Path(best["out"])
+
+    def copy(target: Path) -> None:
+        for path in source.rglob("*"):
+            name = path.relative_to(source)
+            if path.is_file() and path.name != ".lock" and name.parts[0] != "checkpoints":
+                (target / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, target / name)
+
+    write_folder(settings.out, copy)
+    seeds = [{"seed": seed, best["headline"]: score} for score, (_, seed, _) in zip(scores, found)]
+    best["run"] = {**best["run"], "seeds": seeds}
+    return best | {"out": str(settings.out), "seeds": spread}
+
+
+def _check_out(settings: FinetuneSettings) -> None:
+    """A finished model is not replaced unasked: told before hours are spent."""
+    if (settings.out / "config.json").is_file() and not settings.overwrite and not settings.resume:
+        raise UserError(f"{settings.out} holds a finished model. Choose another --out, or replace it with --overwrite.")
+
+
+def dev_score(result: dict[str, Any]) -> float:
+    """The headline on the dev rows: whatever is chosen by a score is chosen by this one, never by the test rows'."""
+    return float(result.get("dev_metrics", result["metrics"])[result["headline"]])
+
+
+def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
+    """Score every training row by a model that never saw it, then train the final model; rank suspicious labels."""
+    from bertkit.runs.finetune.outcome import suspects
+    from bertkit.runs.finetune.run import Finetuning
+
+    _check_out(settings)
+    task = rows_of_run.task_of(settings)
+    examples = task.read(settings.train, rows_of_run.reading_of(settings))
+    folds = rows_of_run.fold_of(examples, settings.folds, settings.seed)
+    if len(found := set(folds.tolist())) < settings.folds:
+        raise UserError(
+            f"--folds is {settings.folds}, and {settings.train} has only {len(found)} different texts: a part would be "
+            f"empty. Ask for at most {len(found)}."
+        )
+    if task.labelled_by_name:
+        task.learn(examples)
+    scores, ranked = [], []
+    for fold in range(settings.folds):
+        split = rows_of_run.Split(
+            {
+                "train": [e for e, f in zip(examples, folds) if f != fold],
+                "dev": [e for e, f in zip(examples, folds) if f == fold],
+            }
+        )
+        run = Finetuning(replace(settings, folds=0, out=settings.out / f"fold-{fold}"), split, task.labels)
+        result = run.go()
+        scores.append(result["metrics"][result["headline"]])
+        ranked += suspects(run, "dev")
+    final = Finetuning(replace(settings, folds=0))
+    result = final.go()
+    ranked.sort(key=lambda row: row["score"])
+    folded = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
+    note(f"{result['headline']} over {settings.folds} folds: {folded['mean']:.4f} ± {folded['spread']:.4f}")
+    result |= {"suspects": ranked[:40], "folds": folded}
+    final.write_report(result)
+    return result
+
+
+def searched(settings: FinetuneSettings) -> FinetuneSettings:
+    """The settings with the best learning rate, batch and layer decay that half of --minutes could find."""
+    from bertkit.runs.finetune.run import Finetuning
+
+    if not settings.minutes:
+        raise UserError("--search needs a time budget: --minutes M.")
+    try:
+        import optuna
+    except ImportError:
+        raise UserError("The search needs Optuna: pip install 'bertkit[search]'.") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    end = time.monotonic() + settings.minutes * 30
+    each = max(settings.minutes / 12, min(0.2, settings.minutes / 4))  # too short a try says nothing
+
+    def trial(chance: Any) -> float:
+        tried = replace(
+            settings,
+            lr=chance.suggest_float("lr", 1e-5, 6e-4, log=True),
+            batch=chance.suggest_categorical("batch", [16, 32, 64]),
+            layer_decay=chance.suggest_categorical("layer_decay", [1.0, 0.9]),
+            minutes=each, search=False, seeds=1, folds=0, test=None,
+            out=settings.out / "search" / f"trial-{chance.number}",
+        )  # fmt: skip
+        result = Finetuning(tried).go()
+        return dev_score(result)
+
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=settings.seed))
+    while time.monotonic() < end:
+        study.optimize(trial, n_trials=1)
+    note(f"The best of {len(study.trials)} tries: {study.best_params} with {study.best_value:.4f}.")
+    return replace(settings, search=False, minutes=settings.minutes / 2, **study.best_params)

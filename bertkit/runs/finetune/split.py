@@ -1,0 +1,211 @@
+"""The rows of a run: read, split, checked against each other, encoded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import UserError
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.tasks import make
+from bertkit.tasks.embed_taught import Taught, Teacher
+from bertkit.tasks.base import Item, Labelled, Reading, Task
+from bertkit.notify import note
+
+
+@dataclass
+class Split:
+    """Examples by role (train, dev, test), and what is worth telling of them."""
+
+    examples: dict[str, list[Any]]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def reading_of(settings: FinetuneSettings) -> Reading:
+    """Which columns."""
+    return Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+
+
+# Settings that only some tasks understand: name → (those tasks, the value that asks for nothing).
+ONLY_FOR: dict[str, tuple[tuple[str, ...], Any]] = {
+    "multi_label": (("classify", "pair"), False),
+    "class_weights": (("classify", "pair", "tag"), False),
+    "crf": (("tag",), False),
+    "word": (("tag",), "first"),
+    "teacher": (("embed",), ""),
+}
+
+
+def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
+    """The task as the settings want it; `labels` instead of those the settings name."""
+    for name, (tasks, nothing) in ONLY_FOR.items():
+        if getattr(settings, name) != nothing and settings.task not in tasks:
+            raise UserError(
+                f"--{name.replace('_', '-')} has no meaning for the task {settings.task}; it is for "
+                f"{', '.join(tasks)}. Leave it out."
+            )
+    if settings.crf and settings.class_weights:
+        raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
+    given = labels or tuple(name.strip() for name in settings.labels.split(",") if name.strip())
+    if twice := [name for name, count in Counter(given).items() if count > 1]:
+        raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is there twice. Name each label once.")
+    options = {
+        name: getattr(settings, name)
+        for name in ("multi_label", "crf", "word")
+        if getattr(settings, name) != ONLY_FOR[name][1]
+    }
+    if settings.teacher:
+        return Taught(options=options, teacher=_teacher(settings))
+    task = make(settings.task, labels=given, options=options)
+    task.merge = settings.merge or task.merge
+    return task
+
+
+def _teacher(s: FinetuneSettings) -> Teacher:
+    from bertkit.inference.teacher import teacher
+
+    return teacher(s.teacher, s.out / "teacher", s.precision, s.device)
+
+
+def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
+    """Label → weight, so that all labels count alike; of several labels a text, so that having one and not do."""
+    counts = label_counts(examples)
+    if task.options.get("multi_label"):
+        return {name: max(1, len(examples) - count) / count for name, count in counts.items()}
+    mean = sum(counts.values()) / max(1, len(counts))
+    return {name: mean / count for name, count in counts.items()}
+
+
+def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True) -> Split:
+    """Read every file; hold rows out where no dev file is given; tell overlap and duplicates."""
+    reading = reading_of(settings)
+    examples = {"train": task.read(settings.train, reading, labelled)}
+    for role, path in (("dev", settings.dev), ("test", settings.test)):
+        if path is not None:
+            examples[role] = task.read(path, reading, labelled)
+    files = [
+        {"role": role, "name": str(getattr(settings, role) or settings.train), "rows": len(rows)}
+        for role, rows in examples.items()
+    ]
+    if "dev" not in examples:
+        if not settings.held_out:
+            raise UserError("--held-out is 0 and there is no --dev file: a run needs rows to choose by. Give one.")
+        seed = settings.seed if settings.split_seed < 0 else settings.split_seed
+        examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed)
+        if not examples["dev"]:
+            raise UserError(
+                f"{settings.train}: none of {len(examples['train'])} rows can be held out, they have too few different "
+                "texts. Give a --dev file."
+            )
+        shares = len({stratum(example) for example in examples["train"]}) > 1
+        note(
+            f"No --dev file: {len(examples['dev'])} of {len(examples['train']) + len(examples['dev'])} rows of "
+            f"{settings.train} are held out{', in equal shares of every label' if shares else ''}."
+        )
+        files[0]["rows"] = len(examples["train"])
+        files.insert(1, {"role": "dev", "name": f"held out of {settings.train}", "rows": len(examples["dev"])})
+    facts: dict[str, Any] = {"files": files}
+    known = {key_of(example) for example in examples["train"]}
+    duplicates = len(examples["train"]) - len(known)
+    if duplicates:
+        facts["duplicates"] = duplicates
+        note(f"{settings.train}: {duplicates} rows repeat an earlier text.")
+    for role in ("dev", "test"):
+        both = sum(key_of(example) in known for example in examples.get(role, ()))
+        if both:
+            facts[f"{role}_overlap"] = both
+            note(f"{both} of {len(examples[role])} {role} rows are also in the training rows: scores will flatter.")
+    return Split(examples, facts)
+
+
+def key_of(example: Any) -> tuple[Any, ...]:
+    """What makes two examples the same text."""
+    for fields in (("question", "context"), ("text", "choices"), ("text", "text_b"), ("text",)):
+        if all(hasattr(example, name) for name in fields):
+            return tuple(getattr(example, name) for name in fields)
+    return (example,)
+
+
+def stratum(example: Any) -> str:
+    """What a split keeps in equal shares: the label, where it is a name."""
+    label = getattr(example, "label", None)
+    return str(label) if isinstance(label, (str, tuple, int)) else ""
+
+
+def held_out(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """A stratified split: (kept, held out), each in the file's order."""
+    if len(examples) < 4:
+        raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
+    part = Fraction(share).limit_denominator(1000)
+    keeps = [(turn * part) // 1 == ((turn - 1) * part) // 1 for turn in turns_of(examples, seed).tolist()]
+    # A label that only held-out rows have could not be learnt: those rows stay.
+    taught = {name for example, keep in zip(examples, keeps) if keep for name in names_of(example)}
+    stays = [keep or not taught.issuperset(names_of(example)) for example, keep in zip(examples, keeps)]
+    kept = [example for example, stay in zip(examples, stays) if stay]
+    return kept, [example for example, stay in zip(examples, stays) if not stay]
+
+
+def names_of(example: Any) -> tuple[str, ...]:
+    """The label names of an example; none where labels are no names."""
+    if hasattr(example, "sentence"):
+        return tuple(example.sentence.tags or ())
+    label = getattr(example, "label", None)
+    return label if isinstance(label, tuple) else (label,) if isinstance(label, str) else ()
+
+
+def fold_of(examples: Sequence[Any], folds: int, seed: int) -> np.ndarray:
+    """The fold of every example, equal in every stratum; the same text is always in the same fold."""
+    return turns_of(examples, seed) % folds
+
+
+def turns_of(examples: Sequence[Any], seed: int) -> np.ndarray:
+    """Every example's turn (0, 1, …) when rows are dealt out, stratum by stratum in a random order; twins share one."""
+    chance = np.random.default_rng((seed, 3, len(examples)))
+    answer = np.zeros(len(examples), int)
+    first: dict[tuple[Any, ...], int] = {}
+    groups: dict[str, list[int]] = {}
+    for n, example in enumerate(examples):
+        twin = first.setdefault(key_of(example), n)
+        if twin == n:
+            groups.setdefault(stratum(example), []).append(n)
+    turn = 0
+    for name in sorted(groups):
+        for n in chance.permutation(groups[name]):
+            answer[n] = turn
+            turn += 1
+    for n, example in enumerate(examples):
+        answer[n] = answer[first[key_of(example)]]
+    return answer
+
+
+def cut_facts(items: Sequence[Item]) -> dict[str, int]:
+    """Rows and tokens that were cut."""
+    return {
+        "rows": len(items), "rows_cut": sum(item.cut > 0 for item in items),
+        "tokens": sum(item.tokens + item.cut for item in items), "tokens_cut": sum(item.cut for item in items),
+    }  # fmt: skip
+
+
+def digest(items: Sequence[Item]) -> str:
+    """Tells other rows from these."""
+    found = hashlib.sha256()
+    for item in items:
+        for row in item.rows:
+            found.update(np.asarray(row.ids, np.int32).tobytes())
+        answer = [getattr(item.example, key, None) for key in ("label", "answers")]
+        found.update(repr((answer, names_of(item.example))).encode())
+    return found.hexdigest()
+
+
+def label_counts(examples: Sequence[Any]) -> dict[str, int]:
+    """How often each label name occurs; empty where labels are no names."""
+    counts: Counter[str] = Counter()
+    for example in examples:
+        counts.update(names_of(example))
+    return dict(sorted(counts.items()))

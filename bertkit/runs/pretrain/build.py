@@ -1,0 +1,193 @@
+"""From settings and a store to what the loop drives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.checkpoint.folder import Folder, check_writable, read_folder
+from bertkit.checkpoint.locate import locate
+from bertkit.data.feed import Phase, PretrainingFeed, phases
+from bertkit.data.packing import PACKINGS
+from bertkit.data.windows import Windows
+from bertkit.data.store import Store
+from bertkit.errors import UserError
+from bertkit.settings.model import Config
+from bertkit.model.heads import Model
+from bertkit.model.inference import choose
+from bertkit.objectives.masked import Masked
+from bertkit.objectives.masked_taught import MaskedTaught
+from bertkit.objectives.causal import NextToken
+from bertkit.training.objective import Objective
+from bertkit.objectives.electra import Replaced, generator_config
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.embed_taught import Taught
+from bertkit.tasks.batches import SupervisedFeed
+from bertkit.tasks.base import Item, Reading
+from bertkit.notify import note
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.distributed import World
+
+PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
+
+
+@dataclass
+class Built:
+    """The parts of a run. folders: what is written at the end, by sub-folder ("" is the run's own)."""
+
+    objective: Objective
+    store: Store
+    train_documents: np.ndarray
+    held_out: np.ndarray
+    folders: dict[str, Folder]
+    settings: PretrainSettings
+    taught: list[Item]  # texts whose vectors a teacher has said
+
+    @property
+    def model(self) -> Model:
+        """The model the run is about."""
+        return self.folders[""].model
+
+
+def build(settings: PretrainSettings, world: World) -> Built:
+    """Everything but the loop."""
+    store = Store.open(settings.data)
+    # Pairs from another document need two documents on either side of the split.
+    least = 2 / store.documents if settings.held_out and store.documents >= 4 else 0.0
+    train, held_out = store.split(max(settings.held_out, least), settings.seed)
+    torch.manual_seed(settings.seed)
+    source = read_folder(locate(settings.init)) if settings.init else None
+    if settings.add_tokens and source is None:
+        raise UserError("--add-tokens extends the vocabulary of a model: name the model with --init.")
+    if source is not None:
+        if settings.add_tokens:
+            from bertkit.runs.pretrain.extend import extended
+
+            store, source = extended(store, source, settings, world)
+        store.check(source.tokenizer)
+        settings = _from_source(settings, source)
+    config = _for_tokenizer(settings.model, store.tokenizer)
+    longest = max(length for _, length in settings.length_plan)
+    if longest > config.max_tokens:
+        raise UserError(
+            f"lengths asks for {longest} tokens, but the model sees {config.max_tokens}: raise model.max_tokens "
+            "(and model.positions), or shorten the lengths."
+        )
+    heads = {"words": 0, PAIR_HEAD[settings.packing]: 2} if settings.packing in PAIR_HEAD else {"words": 0}
+    about: dict[str, Any] = {"task": "pretraining", "facts": {}}
+    folders: dict[str, Folder] = {}
+    if settings.objective == "replaced":
+        model = Model(config, {"replaced": 1}, summary=False)
+        generator = Model(generator_config(config, settings.generator), {"words": 0}, summary=False)
+        objective: Objective = Replaced(model, generator)
+        folders["generator"] = Folder(generator, store.tokenizer, settings.family, about=dict(about))
+    else:
+        if source is not None:
+            model = _with_heads(source, heads)
+        else:
+            model = Model(config, heads, summary=len(heads) > 1)
+        objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
+    if settings.causal and not isinstance(objective, Masked):
+        raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
+    taught: list[Item] = []
+    if settings.teacher or settings.teacher_texts:
+        objective, taught = _taught(settings, objective, store.tokenizer)
+    folders[""] = Folder(model, store.tokenizer, settings.family, about=about)
+    for name in sorted(folders):  # the run's own first
+        check_writable(folders[name])
+    model.untrained = ()
+    objective.set_precision(choose(settings.precision, world.device))
+    objective.to(world.device)
+    if settings.shard:
+        world.shard(objective)
+    if settings.compile:
+        model.encoder.compile(dynamic=True)
+    return Built(objective, store, train, held_out, folders, settings, taught)
+
+
+def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
+    """The numbers that follow from the tokenizer. RoBERTa counts positions from its padding's id on."""
+    padding = tokenizer.pad_id or 0
+    first = padding + 1 if config.first_position else 0
+    positions = config.positions and config.positions - config.first_position + first
+    return replace(
+        config, vocabulary=_padded(tokenizer.size), padding=padding, first_position=first, positions=positions
+    )  # fmt: skip
+
+
+def _padded(size: int) -> int:
+    """Rows of the word table: a multiple of 64 multiplies faster."""
+    return -(-size // 64) * 64
+
+
+def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings:
+    """Numbers, family and packing of the model that is continued."""
+    if source.family == "electra":
+        raise UserError(
+            "--init of an ELECTRA model is not supported: its generator is not in the folder. "
+            "Continue from a BERT, RoBERTa, ALBERT, DistilBERT or ModernBERT model."
+        )
+    pairs = {head: packing for packing, head in PAIR_HEAD.items()}
+    single = "full-sentences" if settings.packing in PAIR_HEAD else settings.packing
+    packing = next((pairs[head] for head in source.model.heads if head in pairs), single)
+    objective = "next-token" if source.model.config.causal else "masked"
+    note(f"Continuing {settings.init}: {source.family}, {objective}, {packing}.")
+    return replace(settings, family=source.family, packing=packing, objective=objective, model=source.model.config)
+
+
+def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
+    """The source's model with the heads pretraining needs; those it has keep their weights."""
+    if set(source.model.heads) == set(heads):
+        return source.model
+    model = Model(source.model.config, heads, summary="words" not in heads or len(heads) > 1)
+    kept = {k: v for k, v in source.model.state_dict().items() if k in model.state_dict()}
+    missing = model.load_state_dict(kept, strict=False).missing_keys
+    new = sorted({name.split(".")[1] if name.startswith("heads") else "summary" for name in missing})
+    if new:
+        note(f"{' and '.join(new)}: new here, trained from the start.")
+    return model
+
+
+def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer) -> tuple[Objective, list[Item]]:
+    """The objective with a teacher's vectors beside it, and the texts they are of."""
+    from bertkit.inference.teacher import teacher
+
+    if not settings.teacher or settings.teacher_texts is None:
+        raise UserError(
+            "--teacher and --teacher-texts go together: the model that teaches, and the texts it teaches by."
+        )
+    if not isinstance(objective, Masked):
+        raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
+    task = Taught(teacher=teacher(settings.teacher, settings.out / "teacher", settings.precision, settings.device))
+    examples = task.read(settings.teacher_texts, Reading(), labelled=False)
+    task.learn(examples)
+    items = task.encode(examples, tokenizer, Windows(objective.model.config.max_tokens, "truncate"))
+    if cut := sum(item.cut > 0 for item in items):
+        note(f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model sees, and are cut.")
+    return MaskedTaught(objective.model, task), items
+
+
+def plan_of(built: Built, steps: int) -> list[Phase]:
+    """Lengths and batches by share of the steps."""
+    s = built.settings
+    typical = partial(PACKINGS[s.packing].typical, built.store)
+    return phases(steps, s.length_plan, s.batch_tokens, s.ramp, typical)
+
+
+def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
+    """Training examples for this many steps, and beside them the texts of a teacher."""
+    s, beside = built.settings, None
+    if isinstance(built.objective, MaskedTaught):
+        beside = SupervisedFeed(
+            built.taught, built.objective.task, batch=s.teacher_batch, seed=s.seed, micro_tokens=s.micro_tokens,
+            rank=world.rank, ranks=world.size,
+        )  # fmt: skip
+    return PretrainingFeed(
+        built.store, built.train_documents, packing=s.packing, masking=s.hiding,
+        plan=plan_of(built, steps), seed=s.seed, short_prob=s.short_prob,
+        micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size, causal=s.causal, beside=beside,
+    )  # fmt: skip

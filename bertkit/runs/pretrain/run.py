@@ -1,0 +1,140 @@
+"""A pretraining run from start (or resume) to the finished folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from bertkit import machine
+from bertkit.checkpoint import folder as model_folder
+from bertkit.errors import UserError
+from bertkit.model.heads import Model
+from bertkit.runs.pretrain.build import Built, build, make_feed, plan_of
+from bertkit.runs.pretrain.evaluate import Evaluation
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.notify import note
+from bertkit.training import distributed as worlds
+from bertkit.training.run import FIRST_GUESS, LongRun, budget
+from bertkit.training.metrics_log import read_metrics
+from bertkit.training.run_folder import RunFolder, Signals
+from bertkit.training.saving import atomic_write, write_folder
+from bertkit.training.loop import Training
+from bertkit.training.distributed import whole
+
+
+def pretrain(settings: PretrainSettings) -> dict[str, Any]:
+    """Run it. Returns what was reached."""
+    threads = machine.set_up(settings.threads)
+    world = worlds.join(machine.device_for(settings.device))
+    try:
+        built = build(settings, world)
+        run = RunFolder(settings.out, world, resume=settings.resume)
+        with run, Signals() as signals:
+            return _Run(built, run, signals, world, threads).go()
+    finally:
+        worlds.leave()
+
+
+class _Run(LongRun):
+    def __init__(self, built: Built, run: RunFolder, signals: Signals, world: worlds.World, threads: int) -> None:
+        self.built, self.threads = built, threads
+        self.settings = s = built.settings
+        steps = budget(s, s.batch_tokens) or FIRST_GUESS
+        self.feed = make_feed(built, steps, world)
+        training = Training(built.objective, self.feed, steps, s.loop, s.seed, world)
+        text = built.store.facts["files"]["tokens.bin"]["sha256"]
+        about = {"tokenizer": built.store.fingerprint, "model": _identity(built), "store": text}
+        super().__init__(s, training, self.feed, run, signals, about)
+        self.evaluation = self._evaluation()
+
+    def _evaluation(self) -> Evaluation | None:
+        """None where nothing is held out, or what is held out is too short for this packing."""
+        if not len(self.built.held_out):
+            return None
+        try:
+            return Evaluation(self.built, self.world)
+        except UserError as reason:
+            if self.world.speaks:
+                note(f"No evaluation while training: of the held-out documents alone, this is true: {reason}")
+            return None
+
+    def planned(self) -> None:
+        """Lengths and batches by share of the steps."""
+        self.feed.plan = plan_of(self.built, self.training.steps)
+
+    def introduce(self) -> str:
+        """Model, text, steps."""
+        model, s = self.built.model, self.settings
+        parameters = sum(p.numel() for p in self.built.objective.parameters())
+        precision = {"torch.float32": "fp32", "torch.bfloat16": "bf16"}[str(model.encoder.dtype)]
+        return (
+            f"{s.init or s.preset}: {parameters / 1e6:.1f}M parameters, {precision}, {self.threads} threads"
+            f"{f', {self.world.size} processes' if self.world.size > 1 else ''}; "
+            f"{len(self.built.train_documents):,} documents, {len(self.built.held_out):,} held out; "
+            f"{self.training.steps:,} steps of about {s.batch_tokens:,} tokens."
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and accuracy on the held-out documents."""
+        return self.evaluation() if self.evaluation else {}
+
+    def logged(self, row: dict[str, Any]) -> None:
+        """To TensorBoard, where asked."""
+        if not self.settings.tensorboard:
+            return
+        if not hasattr(self, "board"):
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UserError("TensorBoard is not installed: pip install 'bertkit[tensorboard]'.") from None
+            self.board = SummaryWriter(self.settings.out / "tensorboard")
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self.board.add_scalar(name, value, row["step"])
+
+    def finish(self) -> dict[str, Any]:
+        """Write the model folder and the report."""
+        seconds, result = self.run.elapsed(), self.result()
+        weights = self.training.tensors()
+        if not self.world.speaks:
+            return result
+        for name, folder in self.built.folders.items():
+            folder.about["facts"] = {
+                "trained": f"{self.training.done:,} steps, {self.tokens:,} tokens, {seconds / 3600:.2f} hours",
+                **{key: f"{value:.4g}" for key, value in self.found.items()},
+            }
+            folder.about |= {
+                "labels": [], "preset": self.settings.preset, "result": result, "versions": machine.versions(),
+                "data": {"store": {"file": self.built.store.folder.name, "sha256": self.about["store"]}},
+            }  # fmt: skip
+            target = self.settings.out / name
+            final = self._with(folder, weights.get("average", weights["weights"]))
+            write_folder(target, lambda path, f=final: model_folder.write_folder(path, f))  # type: ignore[misc]
+        self._report(result)
+        return result
+
+    def _with(self, folder: model_folder.Folder, weights: dict[str, Tensor]) -> model_folder.Folder:
+        """The folder with these weights of the run (averaged, or gathered from all ranks) in a model of its own."""
+        prefix = "generator." if folder is self.built.folders.get("generator") else "model."
+        state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        shared = {k: v for k, v in folder.model.state_dict().items() if k not in state}  # tied to the other model
+        summary = folder.model.summary is not None
+        model = Model(folder.model.config, dict.fromkeys(folder.model.heads, 0), summary=summary)
+        model.load_state_dict({**{k: whole(v) for k, v in shared.items()}, **state})
+        return replace(folder, model=model)
+
+    def _report(self, result: dict[str, Any]) -> None:
+        from bertkit.config import to_plain
+        from bertkit.report.pretraining import pretraining_report
+
+        timing = {row["step"]: row for row in read_metrics(self.run.path / "timing.jsonl")}
+        rows = [row | timing.get(row["step"], {}) for row in read_metrics(self.run.path / "metrics.jsonl")]
+        run = to_plain(self.settings) | {"about": result | {"machine": machine.look(self.threads)}}
+        atomic_write(self.run.path / "report.html", pretraining_report(run, rows, lang="en"))
+
+
+def _identity(built: Built) -> str:
+    """The model's numbers as one line: a resumed run must have the same."""
+    return repr(built.model.config)

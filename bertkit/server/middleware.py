@@ -1,0 +1,127 @@
+"""What stands before every route: who may ask, how large a request may be, and which model its path names."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bertkit.server.errors import REASONS, Refused, response
+from bertkit.server.service import Desk
+
+OPEN = ("/", "/health", "/ping", "/metrics")  # need no key when they are looked at: as in TEI
+PREFIX = "/models/"  # /models/NAME/embed asks NAME
+LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
+ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
+LINGER = 8  # times the largest body are read and thrown away, so that the client gets to see the refusal
+
+
+class Guard:
+    """An ASGI layer. hosts: allowed values of the Host header, all where there are none."""
+
+    def __init__(self, app: ASGIApp, desk: Desk, hosts: Collection[str] = (), key: str = "") -> None:
+        self.app, self.desk, self.hosts, self.key = app, desk, frozenset(hosts), key.encode()
+        self.limits = desk.limits
+        self.prefixes = {PREFIX + name + "/": name for name in sorted(desk.shelf, key=len, reverse=True)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on with the body already read."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        scope = self._directed(scope)
+        headers = Headers(scope=scope)
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = MutableHeaders(scope=message)
+                for name, value in ALWAYS.items():
+                    added.setdefault(name, value)
+            await send(message)
+
+        try:
+            self._check_host(headers)
+            self._check_key(scope, headers)
+            body = await self._body(receive, headers)
+            # Asked of every body: a page of another site can send anything but this without asking first.
+            if body and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                raise Refused("type", "Expected request with `Content-Type: application/json`.")
+        except Refused as refused:
+            self.desk.metrics.failed(REASONS[refused.why].tei)
+            await response(refused, scope["path"])(scope, receive, told)
+            return
+        await self.app(scope, _replayed(body, receive), told)
+
+    def _directed(self, scope: Scope) -> Scope:
+        """The scope of the route itself, with the model its path named."""
+        path, model = scope["path"], None
+        for prefix, name in self.prefixes.items():
+            if path.startswith(prefix):
+                path, model = "/" + path[len(prefix) :], name
+                break
+        state = {**scope.get("state", {}), "model": model, "began": time.perf_counter()}
+        return {**scope, "path": path, "raw_path": quote(path).encode(), "state": state}
+
+    def _check_host(self, headers: Headers) -> None:
+        """A page of another site that was made to look like this one sends its own name."""
+        host = headers.get("host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if self.hosts and name.lower() not in self.hosts:
+            raise Refused("host", "The Host header names no host of this server. Allow it with --allow-hosts.")
+
+    def _check_key(self, scope: Scope, headers: Headers) -> None:
+        if not self.key or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        fits = hmac.compare_digest(given.strip().encode("latin-1"), self.key)
+        if kind.lower() != "bearer" or not fits:
+            raise Refused("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
+
+    async def _body(self, receive: Receive, headers: Headers) -> bytes:
+        """The whole body, if it is small enough and comes in time."""
+        large = Refused("large", f"The body is larger than {self.limits.body} bytes. Send less at once.")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > LINGER * self.limits.body:
+            raise large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                more = True
+                while more and size <= LINGER * self.limits.body:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused("slow", "The client went away.")
+                    size += len(message.get("body", b""))
+                    if size <= self.limits.body:
+                        parts.append(message.get("body", b""))
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            words = f"The request was not sent within {self.limits.body_seconds:g} s."
+            raise Refused("slow", words) from None
+        if size > self.limits.body:
+            raise large
+        return b"".join(parts)
+
+
+def hosts_of(host: str, allowed: Collection[str]) -> tuple[str, ...]:
+    """Values of the Host header to allow: all that name this machine to itself, or any where others may connect."""
+    if allowed:
+        return tuple(one.lower() for one in allowed)
+    return (*LOCAL, host.lower()) if host in LOCAL or host.startswith("127.") else ()
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body once, then whatever the server says next: that the client is gone."""
+    waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

@@ -1,0 +1,159 @@
+"""The models a server has, what each can do, and which one a request means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertkit import __version__
+from bertkit.checkpoint.locate import embedded
+from bertkit.data.budget import TOKENS
+from bertkit.errors import UserError
+from bertkit.inference.predictor import Predictor
+from bertkit.loading import open_model
+from bertkit.server.errors import Refused
+from bertkit.server.limits import Limits
+
+ALWAYS = ("embed", "similarity", "tokenize")
+BY_TASK = {  # task → what a model with its head can be asked for
+    "": ("rerank",),
+    "embed": ("rerank",),
+    "classify": ("predict",),
+    "pair": ("predict", "rerank"),
+    "regress": ("predict", "rerank"),
+    "tag": ("tag",),
+    "answer": ("answer",),
+    "choose": ("choose",),
+}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+LACKS = {  # ability → the model that has it
+    "predict": "one fine-tuned with `bertkit finetune classify`, `pair` or `regress`",
+    "rerank": "one fine-tuned on pairs of texts, or one for vectors",
+    "fill": "one with a words head, such as 'en'",
+    "tag": "one fine-tuned with `bertkit finetune tag`",
+    "answer": "one fine-tuned with `bertkit finetune answer`",
+    "choose": "one fine-tuned with `bertkit finetune choose`",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model under its name."""
+
+    name: str
+    predictor: Predictor
+
+    @cached_property
+    def task(self) -> str:
+        """The task it was fine-tuned for; empty for none, and where the task's head is untrained."""
+        try:
+            task = self.predictor.task
+            if task.head:
+                self.predictor.needs(task.head, "predict")
+        except UserError:
+            return ""
+        return task.name
+
+    @cached_property
+    def pairs(self) -> bool | None:
+        """Whether the task reads two texts; None where the folder does not say."""
+        if self.task == "pair":
+            return True
+        if self.task in ("classify", "regress") and "task" not in self.predictor.folder.about:
+            return None
+        return bool(self.task == "regress" and self.predictor.task.options.get("paired"))
+
+    @cached_property
+    def abilities(self) -> tuple[str, ...]:
+        """What it can be asked for, in the order of the routes."""
+        can = [*BY_TASK[self.task], *ALWAYS]
+        model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
+        if "words" in model.heads and "words" not in model.untrained and mask is not None:
+            can.insert(0, "fill")
+        if self.task == "regress" and self.pairs is False:
+            can.remove("rerank")
+        return tuple(can)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Label names of its task."""
+        return self.predictor.task.labels if self.task else ()
+
+    def info(self, limits: Limits, on_long: str) -> dict[str, Any]:
+        """What TEI's /info tells, and what this model can do."""
+        named = {
+            "id2label": {str(n): label for n, label in enumerate(self.labels)},
+            "label2id": {label: n for n, label in enumerate(self.labels)},
+        }
+        kinds = {"classify": {"classifier": named}, "pair": {"classifier": named}, "regress": {"reranker": named}}
+        limit = self.predictor.windows().limit if self.task else self.predictor.config.max_tokens
+        return {
+            "model_id": self.name, "model_sha": None, "model_dtype": DTYPES[self.predictor.precision],
+            "served_model_name": self.name,
+            "model_type": kinds.get(self.task, {"embedding": {"pooling": self.predictor.pooling.mode}}),
+            "max_concurrent_requests": limits.waiting, "max_input_length": limit, "max_batch_tokens": TOKENS,
+            "max_batch_requests": None, "max_client_batch_size": limits.items, "auto_truncate": on_long == "truncate",
+            "tokenization_workers": 1, "version": __version__, "sha": None, "docker_label": None,
+            "task": self.task or None, "abilities": list(self.abilities), "labels": list(self.labels),
+            "width": self.predictor.config.width,
+        }  # fmt: skip
+
+
+class Shelf(Mapping[str, Served]):
+    """All models by name, in the order they were given."""
+
+    def __init__(self, models: Sequence[Served]) -> None:
+        self._models = {one.name: one for one in models}
+
+    def __getitem__(self, name: str) -> Served:
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def pick(self, name: str | None, ability: str) -> Served:
+        """The model of this name, else the first that has the ability."""
+        if name is not None and name not in self:
+            raise Refused("model", f"There is no model {name[:80]!r} here. There is: {', '.join(self)}.", param="model")
+        able = [one for one in self.values() if ability in one.abilities and name in (None, one.name)]
+        if not able:
+            which = f"The model '{name}' cannot" if name else "No model here can"
+            raise Refused("ability", f"{which} be asked for {ability}. Serve {LACKS[ability]}.", param="model")
+        return able[0]
+
+
+def names_of(models: Sequence[str]) -> dict[str, str]:
+    """Name → model. A model is served under its own name: embedded, hub, or its folder's; or as NAME=MODEL."""
+    found: dict[str, str] = {}
+    for given in models:
+        name, equals, model = given.partition("=")
+        if not equals or Path(given).exists():
+            model = given
+            path = Path(given)
+            name = path.resolve().name if path.exists() and given not in embedded() else given
+        if not name or not model:
+            raise UserError(f"'{given}' is no model. Write a name, a folder, or NAME=MODEL.")
+        if name in found:
+            raise UserError(
+                f"Two models would be called '{name}': {found[name]} and {model}. Name one, e.g. {name}2={model}."
+            )
+        found[name] = model
+    return found
+
+
+def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -> Shelf:
+    """Open models, each once."""
+    return Shelf([Served(name, _open(model, precision, device)) for name, model in names_of(models).items()])
+
+
+def _open(model: str, precision: str, device: str) -> Predictor:
+    found = open_model(model, precision, device)
+    if not isinstance(found, Predictor):
+        raise UserError(f"{model} is no encoder, and only those are served. Give another, or use `bertkit predict`.")
+    return found

@@ -1,0 +1,165 @@
+"""Where a request becomes a job and a job's result a response: checked, queued, awaited, told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request, Response
+from pydantic_core import to_json
+
+from bertkit import machine
+from bertkit.errors import UserError
+from bertkit.notify import note
+from bertkit.server.errors import Refused
+from bertkit.server.limits import Limits
+from bertkit.server.metrics import Metrics
+from bertkit.server.models import Served, Shelf
+from bertkit.server.operations import OPERATIONS, Answer, How
+from bertkit.server.queue import Computed, Job, Queue
+
+OPERATION = {  # what a request is for → how it is computed
+    "embed": "embed", "similarity": "embed", "predict": "predict", "tag": "predict", "answer": "predict",
+    "choose": "predict", "fill": "fill", "tokenize": "tokenize",
+}  # fmt: skip
+TRUNCATE = {True: "truncate", False: "error"}  # TEI's word for what to do with long texts → ours
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a job gave."""
+
+    model: Served
+    answers: list[Answer]
+    done: Computed
+    characters: int
+
+
+class Desk:
+    """All that routes share: the models, the queue, the limits and the counts."""
+
+    def __init__(
+        self, shelf: Shelf, limits: Limits = Limits(), *, on_long: str = "", threads: int = 0, prefix: str = "te"  # noqa: B008
+    ) -> None:  # fmt: skip
+        self.shelf, self.limits, self.on_long = shelf, limits, on_long
+        self.metrics = Metrics(prefix)
+        self.queue = Queue(self._compute, limits, lambda: machine.set_up(threads))
+
+    def _compute(self, key: tuple[str, str, How], inputs: list[Any]) -> Computed:
+        """In the queue's thread."""
+        name, operation, how = key
+        done = OPERATIONS[operation](self.shelf[name].predictor, inputs, how)
+        self.metrics.batch(len(inputs), sum(answer.tokens for answer in done.answers))
+        return done
+
+    def model(self, request: Request, name: str | None, ability: str) -> Served:
+        """The model a request means: by its path, its body, or what it can do."""
+        return self.shelf.pick(request.state.model or name, ability)
+
+    def how(self, truncate: bool | None = None, direction: str = "Right", **more: Any) -> How:
+        """TEI's words for long texts in ours. Unless said otherwise long texts are read whole, in windows."""
+        on_long = self.on_long if truncate is None else TRUNCATE[truncate]
+        return How(on_long=on_long, from_start=direction.lower() == "left", **more)
+
+    async def ask(
+        self, request: Request, model: Served, ability: str, inputs: Sequence[Any], how: How = How(), beside: int = 0,  # noqa: B008
+        most: int = 0,
+    ) -> Asked:  # fmt: skip
+        """Queue inputs, and wait for their answers as long as the client does.
+
+        beside: inputs not counted as items. most: items the route allows; without it the limit of all.
+        """
+        operation = OPERATION[ability]
+        self.metrics.arrived(operation, len(inputs))
+        size = self._checked(inputs, beside, most or self.limits.items)
+        job = Job((model.name, operation, how), inputs, size)
+        self.queue.submit(job)
+        try:
+            done = await self._await(request, job)
+        except UserError as mistake:
+            raise Refused("invalid", str(mistake), param="input") from None
+        except (Refused, asyncio.CancelledError):
+            raise
+        except Exception as fault:
+            # Where it happened, without the message, which may hold the user's text.
+            where = "".join(traceback.format_tb(fault.__traceback__)[-4:])
+            note(f"{ability} with {model.name} failed: {type(fault).__name__}\n{where}")
+            raise Refused("fault", f"The model could not compute this ({type(fault).__name__}).") from None
+        seconds = {
+            "duration": time.perf_counter() - request.state.began, "queue_duration": done.waited,
+            "tokenization_duration": done.tokenizing, "inference_duration": done.inferring,
+        }  # fmt: skip
+        self.metrics.answered(operation, [one.tokens for one in done.answers], seconds)
+        return Asked(model, done.answers, done, size)
+
+    def _checked(self, inputs: Sequence[Any], beside: int, most: int) -> int:
+        """The characters of inputs that keep to the limits."""
+        items = len(inputs) - beside
+        if items < 1 or [] in inputs:
+            raise Refused("empty", "`inputs` cannot be empty.", param="input")
+        if items > most:
+            raise Refused("invalid", f"batch size {items} > maximum allowed batch size {most}.", param="input")
+        size = _characters(list(inputs))
+        if size > self.limits.characters:
+            raise Refused(
+                "large",
+                f"The texts have {size} characters; one request may have {self.limits.characters}. Send several.",
+                param="input",
+            )
+        return size
+
+    async def _await(self, request: Request, job: Job) -> Computed:
+        waiting = asyncio.wrap_future(job.future)
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            both: set[asyncio.Future[Any]] = {waiting, gone}
+            await asyncio.wait(both, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            if gone.done():
+                raise Refused("slow", "The client went away.")
+            words = f"There was no answer within {self.limits.seconds:g} s."
+            raise Refused("late", words, retry=self.queue.patience())
+        finally:
+            gone.cancel()
+            waiting.cancel()
+            self.queue.withdraw(job)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _characters(value: Any) -> int:
+    """Of all texts inside; an id counts as a short word."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_characters(one) for one in value.values())
+    return sum(_characters(one) for one in value) if isinstance(value, (list, tuple)) else 4
+
+
+def reply(request: Request, body: Any, asked: Asked) -> Response:
+    """The answer with its headers: what it took, what was seen, and what was cut."""
+    total = time.perf_counter() - request.state.began
+    tokens = [one.tokens for one in asked.answers]
+    cut = [one.cut for one in asked.answers]
+    times = {
+        "compute-time": total, "total-time": total, "tokenization-time": asked.done.tokenizing,
+        "queue-time": asked.done.waited, "inference-time": asked.done.inferring,
+    }  # fmt: skip
+    headers = {f"x-{name}": f"{1000 * spent:.0f}" for name, spent in times.items()} | {
+        "x-compute-type": asked.model.predictor.device,
+        "x-compute-characters": str(asked.characters),
+        "x-compute-tokens": str(sum(tokens)),
+        "x-input-tokens": str(sum(tokens) + sum(cut)),
+        "x-truncated-inputs": str(sum(one > 0 for one in cut)),
+    }
+    if request.query_params.get("details", "").lower() in ("true", "1"):
+        body = {"results": body, "truncated": [one > 0 for one in cut], "tokens": tokens, "cut": cut}
+    return Response(to_json(body), media_type="application/json", headers=headers)

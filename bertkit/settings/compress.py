@@ -1,0 +1,101 @@
+"""The settings of the verbs that make models smaller. Without torch, so that the command line reads it quickly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from bertkit.config import Common, option
+from bertkit.errors import UserError
+from bertkit.settings.finetune import FinetuneSettings
+
+# What the teacher has decided, or what only fine-tuning does.
+NOT_HERE = ("labels", "multi_label", "class_weights", "word", "crf", "language", "merge", "seeds", "folds", "search")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillSettings(FinetuneSettings):
+    """What `distill` needs: a fine-tuned teacher, rows, and what the student starts from."""
+
+    task: str = option("", "The teacher's task; it need not be said.", hidden=True)
+    teacher: str = option(help="A fine-tuned model.", argument=True)
+    train: Path = option(help="Rows to learn from; a row without an answer gets the teacher's.")
+    dev: Path | None = option(None, "Rows to choose by; without it a tenth of --train is held out.")
+    model: str = option("", "What the student starts from: a model, or a preset's name; without it, the teacher.")
+    layers: int = option(0, "Keep this many layers of it, evenly spread; 0: all, or half of the teacher's.", at_least=0)
+    out: Path = option(Path("runs/distill"), "The run's folder.")
+    heat: float = option(2.0, "Temperature: above 1 the teacher's less likely labels count for more.", at_least=0.01)
+    hard: float = option(
+        0.5,
+        "Share of the loss for the right answers, where they are known; the rest is the teacher.",
+        at_least=0,
+        at_most=1,
+    )
+    labels: str = option("", "", hidden=True)
+    multi_label: bool = option(False, "", hidden=True)
+    class_weights: bool = option(False, "", hidden=True)
+    word: str = option("first", "", hidden=True)
+    crf: bool = option(False, "", hidden=True)
+    language: float = option(0.0, "", hidden=True, at_least=0)
+    merge: str = option("", "", hidden=True)
+    seeds: int = option(1, "", hidden=True, at_least=1)
+    folds: int = option(0, "", hidden=True, at_least=0)
+    search: bool = option(False, "", hidden=True)
+
+    def check(self) -> None:
+        """Refuse what has no meaning here."""
+        usual = {f.name: f.default for f in fields(self)}
+        for name in NOT_HERE:
+            if getattr(self, name) != usual[name]:
+                raise UserError(
+                    f"--{name.replace('_', '-')} has no meaning when a teacher is followed: it is as the teacher has "
+                    "it, or belongs to `bertkit finetune`. Leave it out."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings(Common):
+    """What every verb needs that puts a model before and after side by side."""
+
+    model: str = option(help="A model's folder, embedded or hub name.", argument=True)
+    out: Path = option(help="The folder to write.")
+    eval: Path | None = option(None, "Labelled rows: the score before and after; without it sample rows are compared.")
+    text: str = option("text", "Name (or number) of the text column.")
+    text_b: str = option("text_b", "Name (or number) of the second text's column.")
+    label: str = option("label", "Name (or number) of the label column.")
+    encoding: str = option("utf-8", "Encoding of the files.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings(CompareSettings):
+    """What `export` needs."""
+
+    format: str = option("onnx", "An ONNX file, or a plain transformers folder.", choices=("onnx", "hf"))
+    weights: str = option("fp32", "Precision of the weights: int8 is for onnx, bf16 and fp16 for hf.",
+                          choices=("fp32", "int8", "bf16", "fp16"))  # fmt: skip
+
+    def check(self) -> None:
+        """Refuse a precision the format does not have."""
+        known = {"onnx": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
+        if self.weights not in known:
+            raise UserError(f"--weights {self.weights}: the format {self.format} has {', '.join(known)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeSettings(CompareSettings):
+    """What `quantize` needs."""
+
+    to: str = option("int8", "int8 opens in bertkit alone, bf16 and fp16 in transformers too.",
+                     choices=("int8", "bf16", "fp16"))  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings(CompareSettings):
+    """What `prune` needs."""
+
+    layers: int = option(0, "Keep this many layers; 0: all.", at_least=0)
+    drop: str = option("spread", "Which layers go: evenly spread ones, or the top.", choices=("spread", "top"))
+    inner: float = option(
+        1.0, "Share of the feed-forward neurons that stay, the most active of each layer.", at_least=0.01, at_most=1
+    )
+    train: Path | None = option(None, "Rows by whose texts neurons are judged; labels are not needed.")

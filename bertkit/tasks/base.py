@@ -1,0 +1,190 @@
+"""What a task is: how one kind of example is read, encoded, answered and scored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.data.batch import ROUND, Batch, pack
+from bertkit.data.windows import Row, Rows, Windows
+from bertkit.errors import UserError, suggest
+from bertkit.metrics import Scores
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
+from bertkit.notify import note
+from bertkit.text.tokenizer import Tokenizer
+
+Prediction = dict[str, Any]
+Labelled = bool | Literal["maybe"]  # every row has its answer, none is read, or some have one
+
+
+NOT_A_LABEL = ("nan", "null", "n/a")  # what tables write where nothing is known
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which columns to read, and how."""
+
+    text: str = "text"
+    text_b: str = "text_b"
+    label: str = "label"
+    encoding: str = "utf-8"
+
+
+@dataclass(slots=True)
+class Item:
+    """An example ready for the encoder."""
+
+    example: Any
+    rows: list[Row]
+    tokens: int
+    cut: int
+
+    @classmethod
+    def of(cls, example: Any, found: Rows) -> Item:
+        """From an example and its rows."""
+        return cls(example, found.rows, found.tokens, found.cut)
+
+
+@dataclass
+class Task:
+    """The base of all tasks. labels: the user's own names, in a fixed order."""
+
+    labels: tuple[str, ...] = ()
+    merge: str = "max"  # how the windows of a long text agree: max | mean
+    options: dict[str, Any] = field(default_factory=dict)
+
+    name: ClassVar[str] = ""
+    head: ClassVar[str] = "text"
+    labelled_by_name: ClassVar[bool] = False  # whether labels are names that must be learnt from the data
+
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Any]:
+        """Every example of a file."""
+        raise NotImplementedError
+
+    def stream(self, path: str | Path, reading: Reading) -> Iterator[Any]:
+        """Examples without answers, one at a time: for prediction over files of any size."""
+        yield from self.read(path, reading, labelled=False)
+
+    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
+        """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
+
+        first: the number, or line, of the first of them.
+        """
+        raise NotImplementedError
+
+    def learn(self, examples: Sequence[Any]) -> None:
+        """Take what must be known of all examples: label names, the scale of numbers."""
+
+    def settle(self, model: Model) -> None:
+        """After training: bring into the weights what other tools would not know of."""
+
+    def outputs(self) -> int:
+        """Numbers the head gives a text or token."""
+        return max(1, len(self.labels))
+
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
+        """Examples as rows of ids."""
+        raise NotImplementedError
+
+    def collate(self, items: Sequence[Item], training: bool) -> Batch:
+        """Items as one packed batch; in training with their answers in `extra`."""
+        rows = [row for item in items for row in item.rows]
+        segments = [row.segments or [0] * len(row.ids) for row in rows]
+        batch = pack([row.ids for row in rows], segments, multiple=ROUND)
+        batch.extra["owner"] = torch.tensor([n for n, item in enumerate(items) for _ in item.rows])
+        if training:
+            batch.extra |= self.targets(items)
+        return batch
+
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """The answers of items, for training."""
+        raise NotImplementedError
+
+    def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
+        """What the head says before it is an answer, float32 and with gradients: a row what `count` counts."""
+        raise NotImplementedError
+
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
+        """Summed over what `count` counts."""
+        raise NotImplementedError
+
+    def count(self, batch: Batch) -> int:
+        """What the loss is divided by."""
+        return len(batch.extra["target"])
+
+    def weights(self, device: torch.device | str = "cpu") -> Tensor | None:
+        """What a mistake about each label costs, from options class_weights {label: weight}: (labels,), or None."""
+        given = self.options.get("class_weights")
+        return torch.tensor([float(given.get(name, 1.0)) for name in self.labels], device=device) if given else None
+
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+        """The head's numbers for each item."""
+        raise NotImplementedError
+
+    def decode(self, item: Item, output: np.ndarray) -> Prediction:
+        """An item's numbers as a prediction with the user's own labels."""
+        raise NotImplementedError
+
+    def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Scores:
+        """How good predictions are; the first key is the headline."""
+        metric, gold, said, extra = self.judged(examples, predictions)
+        return metric(gold, said, **extra)
+
+    def check(self, examples: Sequence[Any], where: str) -> None:
+        """Refuse answers this task does not know before any work is done; `where` names their file."""
+
+    def judged(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+        """The metric, what is right, what was said, and the metric's settings."""
+        raise NotImplementedError
+
+    def merged(self, rows: Tensor, owner: Tensor, items: int, merge: str = "") -> Tensor:
+        """One row of numbers an item from one a window, by `merge` or the task's own way: (rows, n) → (items, n)."""
+        if len(rows) == items:
+            return rows
+        index = owner[:, None].expand(-1, rows.shape[1])
+        empty = rows.new_zeros(items, rows.shape[1])
+        how = {"max": "amax", "mean": "mean"}[merge or self.merge]
+        return empty.scatter_reduce(0, index, rows, how, include_self=False)
+
+    def check_label(self, label: Any, where: str) -> int:
+        """The number of a label name, or an error that says what to do."""
+        try:
+            return self.labels.index(label)
+        except ValueError:
+            known = ", ".join(self.labels[:20])
+            raise UserError(
+                f"{where}: label {label!r} is not one of {known}. {suggest(str(label), list(self.labels))} "
+                "Correct the row, or teach that label too: a model knows those it was trained with (finetune --labels)."
+            ) from None
+
+
+def learnt_labels(found: Sequence[str], given: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Label names in a stable order: as given, else sorted (numbers by value)."""
+    names = set(found)
+    if empty := [f"{name!r} ({found.count(name):,} times)" for name in sorted(names) if name.lower() in NOT_A_LABEL]:
+        note(f"{what}: {', '.join(empty)} counts as a label like any other. If it means that none is known, drop it.")
+    if given:
+        if missing := names - set(given):
+            raise UserError(f"{what}: the labels {', '.join(sorted(missing))} are in the data but not in --labels.")
+        return given
+    if len(names) < 2:
+        only = next(iter(names), "none")
+        raise UserError(
+            f"{what}: there is only one label ({only!r}), so there is nothing to learn. "
+            "Add rows with another label, or name the right column with --label."
+        )
+    try:
+        values = {name: float(name) for name in names}
+    except ValueError:
+        values = {}
+    # "nan" is no place in an order, and "1" and "1.0" are one: names decide where values cannot.
+    by_value = bool(values) and all(math.isfinite(value) for value in values.values())
+    return tuple(sorted(names, key=lambda name: (values[name] if by_value else 0.0, name)))

@@ -1,0 +1,51 @@
+"""Batches of labelled examples: a pure function of (seed, step, rank)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertkit.data.batch import Batch
+from bertkit.data.budget import budgeted
+from bertkit.tasks.base import Item, Task
+
+
+class SupervisedFeed:
+    """Each pass visits every example once, in its own random order."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        task: Task,
+        *,
+        batch: int,
+        seed: int,
+        micro_tokens: int,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self.items, self.task, self.seed, self.micro_tokens = items, task, seed, micro_tokens
+        self.batch = min(batch, len(items))
+        self.steps_a_pass = max(1, len(items) // self.batch)
+        self.rank, self.ranks = rank, ranks
+        self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))
+
+    def numbers(self, step: int) -> np.ndarray:
+        """The examples of this step. A pass ends with the last whole batch; what is left over waits for the next."""
+        epoch, place = divmod(step, self.steps_a_pass)
+        if self._order[0] != epoch:
+            chance = np.random.default_rng((self.seed, 4, epoch))
+            self._order = (epoch, chance.permutation(len(self.items)))
+        return self._order[1][place * self.batch : (place + 1) * self.batch]
+
+    def step(self, step: int) -> list[Batch]:
+        """This rank's share, cut into parts that fit."""
+        mine = [self.items[n] for n in self.numbers(step)[self.rank :: self.ranks]]
+        sizes = [sum(len(row.ids) for row in item.rows) for item in mine]
+        limit = self.micro_tokens if not self.task.options.get("whole_batch") else sum(sizes) + 1
+        return [self.collate([mine[n] for n in part]) for part in budgeted(sizes, limit)]
+
+    def collate(self, items: Sequence[Item]) -> Batch:
+        """Items as one batch with their answers."""
+        return self.task.collate(items, training=True)

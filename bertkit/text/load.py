@@ -1,0 +1,218 @@
+"""Tokenizer files of every layout turned into one `tokenizers.Tokenizer`. Nothing in a file is ever executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bertkit.errors import DamagedFile, UserError
+from bertkit.notify import note
+from bertkit.text import sentencepiece
+from bertkit.text.checks import told
+from bertkit.text.template import BERT_PAIR, USUAL_NAMES, add_specials, set_roberta_template, set_template
+
+Config = Mapping[str, Any]
+
+
+def load_backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """The tokenizer in a folder or file, and what tokenizer_config.json beside it says ({} when there is none)."""
+    if not path.exists():
+        raise UserError(f"{path}: no such tokenizer file or folder. Check the name.")
+    folder = path if path.is_dir() else path.parent
+    config = _config_of(folder)
+    for names, build in LAYOUTS.items():
+        present = [folder / name for name in names if (folder / name).is_file()]
+        if len(present) == len(names) and (path.is_dir() or path in present):
+            return build(present, config), config
+    if path.is_dir():
+        wanted = ", ".join(" + ".join(names) for names in LAYOUTS)
+        raise UserError(f"{path}: no tokenizer in this folder. One of these is needed: {wanted}.")
+    if path.suffix not in BY_ENDING:
+        raise UserError(f"{path}: not a tokenizer file. Known endings: {', '.join(BY_ENDING)}.")
+    return BY_ENDING[path.suffix]([path], config), config
+
+
+def _from_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    path = paths[0]
+    content = read_text(path)
+    with told(
+        f"{path}: not a tokenizer.json that can be read. Fetch it again, or delete it to use vocab.txt", DamagedFile
+    ):
+        backend = tokenizers.Tokenizer.from_str(content)
+    if backend.truncation is not None:
+        note(f"{path.name} would cut texts at {backend.truncation['max_length']} tokens; that is switched off here.")
+        backend.no_truncation()
+    if backend.padding is not None:
+        note(f"{path.name} would pad texts; that is switched off here.")
+        backend.no_padding()
+    lower = config.get("do_lower_case")
+    if isinstance(lower, bool) and lowers(backend) not in (None, lower):
+        note(f"{path.name} and tokenizer_config.json disagree about lower-casing; {path.name} is followed.")
+    return backend
+
+
+def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    path = paths[0]
+    pieces = [line.strip() for line in read_text(path).split("\n")]
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    names = {role: _name(config, role) for role in USUAL_NAMES}
+    missing = [names[role] for role in ("unk", "cls", "sep") if names[role] not in vocabulary]
+    if missing:
+        raise DamagedFile(
+            f"{path}: no line says {' or '.join(missing)}, so it is not a whole BERT vocabulary "
+            f"({len(pieces)} lines, one piece each). Fetch it again, or name the tokens in tokenizer_config.json."
+        )
+    if len(vocabulary) < len(pieces):
+        note(
+            f"{path.name}: {len(pieces) - len(vocabulary)} of {len(pieces)} lines repeat a piece; the last one counts."
+        )
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+        strip_accents=config.get("strip_accents"),
+        lowercase=_lower(path, pieces, config),
+    )
+    dress_as_bert(backend)
+    add_specials(backend, [name for name in names.values() if name in vocabulary])
+    set_template(backend, BERT_PAIR, names["cls"], names["sep"])
+    return _with_added(backend, path.parent)
+
+
+def _from_merges(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    vocabulary = read_json(paths[0])
+    if not all(isinstance(number, int) for number in vocabulary.values()):
+        raise DamagedFile(f"{paths[0]}: not a table of pieces and their numbers. Fetch it again.")
+    merges = []
+    for number, line in enumerate(read_text(paths[1]).split("\n"), start=1):
+        parts = line.split()
+        if parts and not (number == 1 and line.startswith("#version")):
+            if len(parts) != 2:
+                raise DamagedFile(f"{paths[1]}, line {number}: {line!r:.60} is not two pieces. Fetch the file again.")
+            merges.append((parts[0], parts[1]))
+    with told(f"{paths[1]}: does not belong to {paths[0].name}. Fetch both again from one place", DamagedFile):
+        backend = tokenizers.Tokenizer(
+            models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
+        )
+    dress_as_bytes(backend, add_prefix_space=bool(config.get("add_prefix_space", False)))
+    specials = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>")
+    # RoBERTa's mask takes the space before it, so that "the <mask>" guesses a whole word.
+    add_specials(backend, [name for name in specials if name in vocabulary], eats_space=["<mask>"])
+    if all(name in vocabulary for name in ("<s>", "</s>", "<mask>")):
+        set_roberta_template(backend, add_prefix_space=bool(config.get("add_prefix_space", False)))
+    return _with_added(backend, paths[0].parent)
+
+
+def _from_spiece(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    return sentencepiece.build(paths[0], config)
+
+
+def _from_lone_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    if "model" not in read_json(paths[0]):
+        raise UserError(
+            f"{paths[0]}: holds pieces without a tokenizer. A vocab.json needs merges.txt beside it; give the folder."
+        )
+    return _from_json(paths, config)
+
+
+Builder = Callable[[list[Path], Config], tokenizers.Tokenizer]
+
+# Tried in this order; all files of a layout must be there.
+LAYOUTS: dict[tuple[str, ...], Builder] = {
+    ("tokenizer.json",): _from_json,
+    ("spiece.model",): _from_spiece,
+    ("vocab.txt",): _from_vocab_txt,
+    ("vocab.json", "merges.txt"): _from_merges,
+    ("encoder.json", "vocab.bpe"): _from_merges,
+}
+BY_ENDING: dict[str, Builder] = {".json": _from_lone_json, ".txt": _from_vocab_txt, ".model": _from_spiece}
+
+
+def dress_as_bert(backend: tokenizers.Tokenizer) -> None:
+    """Words end at spaces and punctuation; pieces inside a word begin with '##'."""
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+
+
+def dress_as_bytes(backend: tokenizers.Tokenizer, add_prefix_space: bool = False) -> None:
+    """Every text is a string of bytes, so nothing is unknown; 'Ġ' stands for the space before a word."""
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+
+
+def lowers(backend: tokenizers.Tokenizer) -> bool | None:
+    """Whether the normalizer lower-cases, judged by what it does to a letter; None when it does something else."""
+    if backend.normalizer is None:
+        return False
+    return {"a": True, "A": False}.get(backend.normalizer.normalize_str("A").strip(" ▁"))
+
+
+def read_text(path: Path) -> str:
+    """The file as text; DamagedFile when it is not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DamagedFile(f"{path}: not UTF-8 at byte {error.start}. Fetch it again, or save it as UTF-8.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Check the file and its permissions.") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file as a JSON object; DamagedFile when it is none."""
+    try:
+        found = json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DamagedFile(f"{path}: not JSON ({error}). Fetch it again.") from None
+    if not isinstance(found, dict):
+        raise DamagedFile(f"{path}: a JSON object is expected, not {type(found).__name__}. Fetch it again.")
+    return found
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            config |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+    if "auto_map" in config:
+        note(f"{folder / 'tokenizer_config.json'} asks to run code of its own (auto_map); that is ignored.")
+    return config
+
+
+def _name(config: Config, role: str) -> str:
+    told_name = config.get(f"{role}_token", USUAL_NAMES[role][0])
+    return str(told_name.get("content") if isinstance(told_name, dict) else told_name)
+
+
+def _lower(path: Path, pieces: list[str], config: Config) -> bool:
+    if isinstance(config.get("do_lower_case"), bool):
+        return bool(config["do_lower_case"])
+    # Markers such as [CLS] and the <S> of Google's Chinese vocabulary say nothing about the words.
+    cased = any(piece != piece.lower() for piece in pieces if piece[:1] + piece[-1:] not in ("[]", "<>"))
+    note(
+        f"{path.name}: no tokenizer_config.json says whether to lower-case; the vocabulary has "
+        f"{'upper-case pieces, so case is kept' if cased else 'no upper-case piece, so text is lower-cased'}."
+    )
+    return not cased
+
+
+def _with_added(backend: tokenizers.Tokenizer, folder: Path) -> tokenizers.Tokenizer:
+    path = folder / "added_tokens.json"
+    if not path.is_file():
+        return backend
+    added = read_json(path)
+    backend.add_tokens(sorted(added, key=lambda token: added[token]))
+    for token, number in added.items():
+        if backend.token_to_id(token) != number:
+            raise DamagedFile(
+                f"{path}: '{token}' should be number {number} but comes out as {backend.token_to_id(token)}. "
+                "The file belongs to another vocabulary: fetch both again."
+            )
+    return backend

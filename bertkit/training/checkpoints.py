@@ -1,0 +1,207 @@
+"""Opening checkpoints: only what verifies is used, and what does not is named.
+
+A generation is a folder `step-00001234` with a manifest that holds the SHA-256 and size of every other file,
+and a seal over itself. `saving.py` makes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files import tensors as tensor_file
+from bertkit.notify import note
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+STATE = "state.json"
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# Without O_NONBLOCK a pipe under a file's name would wait for ever.
+_TO_READ = os.O_RDONLY | os.O_NONBLOCK
+_GENERATION = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A checkpoint whose every byte was verified. Its files stay open, so rotation cannot take them away."""
+
+    path: Path
+    step: int
+    values: dict[str, Any]
+    about: dict[str, Any]
+    versions: dict[str, str]
+    _handles: dict[str, int] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _close, self._handles)
+
+    def stems(self) -> list[str]:
+        """The names `tensors` knows."""
+        return sorted(Path(name).stem for name in self._handles if name.endswith(".safetensors"))
+
+    def tensors(self, stem: str) -> dict[str, Tensor]:
+        """The tensors that were saved under `stem`, on the CPU."""
+        name = f"{stem}.safetensors"
+        if name not in self._handles:
+            raise UserError(f"{self.path} holds no {name}. There is: {', '.join(self.stems()) or 'none'}.")
+        return tensor_file.read(self._handles[name], str(self.path / name))
+
+
+class _Unsound(Exception):
+    """A generation that must not be used; the text names the file and the reason."""
+
+
+class _Vanished(Exception):
+    """A generation that was rotated away while it was read."""
+
+
+def list_generations(folder: Path) -> list[Path]:
+    """The generations in `folder` by name, oldest first; nothing is verified."""
+    found = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=age)
+
+
+def newest_generation(folder: Path) -> Generation | None:
+    """The newest generation that verifies, or None where there is none. Damaged ones are told and passed over."""
+    while True:
+        damage: list[str] = []
+        try:
+            for path in reversed(list_generations(folder)):
+                try:
+                    generation = _open(path)
+                except _Unsound as error:
+                    damage.append(str(error))
+                    continue
+                for reason in damage:
+                    note(f"{reason} The checkpoint before it, {path.name}, is used instead.")
+                return generation
+        except _Vanished:
+            continue  # A trainer saved meanwhile: what it saved is newer still.
+        if not damage:
+            return None
+        raise DamagedFile(
+            f"{' '.join(damage)} No checkpoint in {folder} is sound. "
+            "Take the folder from a backup, or remove it and train from the beginning."
+        )
+
+
+def age(path: Path) -> tuple[int, int]:
+    """(step, revision) of a generation, from its name; both grow with time."""
+    match = _GENERATION.fullmatch(path.name)
+    assert match, path
+    return int(match[1]), int(match[2] or 0)
+
+
+def is_sound(path: Path) -> bool:
+    """Whether a generation verifies."""
+    try:
+        _open(path)
+    except (_Unsound, _Vanished):
+        return False
+    return True
+
+
+def _open(path: Path) -> Generation:
+    """Open every file of a generation and verify it against the manifest."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if not os.path.lexists(path):
+            raise _Vanished from None
+        raise _Unsound(f"{path} cannot be read ({error.strerror}).") from error
+    handles: dict[str, int] = {}
+    try:
+        with _reading(path / MANIFEST):
+            handles[MANIFEST] = os.open(MANIFEST, _TO_READ, dir_fd=folder)
+            manifest = _manifest(path, b"".join(_blocks(handles[MANIFEST])))
+        for name, facts in manifest["files"].items():
+            with _reading(path / name):
+                handles[name] = os.open(name, _TO_READ, dir_fd=folder)
+                _verify(path / name, handles[name], facts)
+        values = json.loads(b"".join(_blocks(handles[STATE])))
+        return Generation(path, manifest["step"], values, manifest["about"], manifest["versions"], handles)
+    except (_Unsound, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _close(handles)
+        if _was_moved(path, folder):
+            raise _Vanished from None
+        # Sealed, and yet not built as ours are: made by hand.
+        raise error if isinstance(error, _Unsound) else _Unsound(f"{path / MANIFEST} is not one of ours.") from error
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise _Unsound(f"{file} is missing.") from None
+    except OSError as error:
+        raise _Unsound(f"{file} cannot be read ({error.strerror}).") from error
+
+
+def _manifest(path: Path, raw: bytes) -> dict[str, Any]:
+    """What the manifest of the generation `path` says, if its seal fits."""
+    try:
+        manifest = json.loads(raw)
+        if manifest["format"] != FORMAT:
+            raise _Unsound(f"{path / MANIFEST} has format {manifest['format']}, and this version reads {FORMAT}.")
+        # Written again it must give the very same bytes: the seal then covers each of them.
+        del manifest["seal"]
+        is_sealed = sealed(manifest) == raw
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_sealed = False
+    if not is_sealed:
+        raise _Unsound(f"{path / MANIFEST} is damaged: its seal does not fit its content.")
+    if manifest["step"] != age(path)[0]:
+        raise _Unsound(f"{path / MANIFEST} is of step {manifest['step']}: the folder was renamed or swapped.")
+    if not all(PLAIN_NAME.fullmatch(name) for name in manifest["files"]):
+        raise _Unsound(f"{path / MANIFEST} names files outside its folder: {sorted(manifest['files'])}.")
+    return manifest
+
+
+def _verify(file: Path, handle: int, facts: dict[str, Any]) -> None:
+    size = os.fstat(handle).st_size
+    if size != facts["bytes"]:
+        raise _Unsound(f"{file} is damaged: {size:,} bytes instead of {facts['bytes']:,}.")
+    digest = hashlib.sha256()
+    for block in _blocks(handle):
+        digest.update(block)
+    if digest.hexdigest() != facts["sha256"]:
+        raise _Unsound(f"{file} is damaged: its SHA-256 is not the one in the manifest.")
+
+
+def _blocks(handle: int) -> Iterator[bytes]:
+    offset = 0
+    while block := os.pread(handle, 1 << 20, offset):
+        yield block
+        offset += len(block)
+
+
+def _was_moved(path: Path, folder: int) -> bool:
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(folder))
+    except FileNotFoundError:
+        return True
+
+
+def _close(handles: dict[str, int]) -> None:
+    while handles:
+        os.close(handles.popitem()[1])
+
+
+def sealed(manifest: Mapping[str, Any]) -> bytes:
+    """The bytes of a manifest file."""
+    seal = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**manifest, "seal": seal}, sort_keys=True, indent=1).encode()

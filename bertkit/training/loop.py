@@ -1,0 +1,164 @@
+"""The loop: iterate it; the caller reports, evaluates and saves. It knows objectives, not models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertkit.data.batch import Batch
+from bertkit.data.feed import Ahead, Feed
+from bertkit.errors import UserError
+from bertkit.settings.training import LoopSettings
+from bertkit.training.distributed import World, is_sharded, like, whole
+from bertkit.training.objective import Objective
+from bertkit.training.optimizer import load_optimizer_tensors, make_optimizers, named, optimizer_tensors, set_rate
+from bertkit.training.schedule import rate
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step was. losses: each term's mean; loss: their weighted sum."""
+
+    step: int
+    loss: float
+    losses: dict[str, float]
+    lr: float
+    gradient: float
+    tokens: int
+
+
+class NotFinite(UserError):
+    """A loss or gradient that is not a number."""
+
+
+@dataclass
+class Training:
+    """One run of an objective over a feed. `done` counts finished steps."""
+
+    objective: Objective
+    feed: Feed
+    steps: int
+    settings: LoopSettings
+    seed: int = 0
+    world: World = field(default_factory=World)
+    scale: Callable[[str], float] = lambda name: 1.0
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        self.optimizers = make_optimizers(
+            self.objective, kind=s.optimizer, decay=s.decay, betas=(s.beta1, s.beta2), eps=s.eps, scale=self.scale
+        )
+        self.parameters = list(named(self.objective).values())
+        self.sharded = any(is_sharded(parameter) for parameter in self.parameters)
+        self.average = (
+            {k: p.detach().clone() for k, p in named(self.objective).items()} if s.ema else {}
+        )  # fmt: skip
+        self._ahead: Ahead | None = None  # while steps are taken
+
+    def __iter__(self) -> Iterator[Step]:
+        """The remaining steps, one at a time."""
+        self._ahead = Ahead(self.feed.step, self.steps)
+        try:
+            while self.done < self.steps:
+                self.objective.train()
+                step = self._step(self._ahead.step(self.done))
+                self.done += 1
+                yield step
+        finally:
+            self._ahead.close()
+            self._ahead = None
+
+    def set_steps(self, steps: int) -> None:
+        """Move the end of the run; batches made ahead under the old plan are made again."""
+        self.steps = steps
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = Ahead(self.feed.step, steps)
+
+    def _step(self, batches: list[Batch]) -> Step:
+        """Count, divide, backward, add up, clip, change."""
+        s = self.settings
+        lr = rate(self.done, self.steps, s.lr, warmup=s.warmup, shape=s.schedule, floor=s.floor)
+        local: dict[str, float] = {"tokens": float(sum(batch.tokens for batch in batches))}
+        for batch in batches:
+            for name, count in self.objective.counts(batch).items():
+                local[name] = local.get(name, 0.0) + count
+        counts = self.world.sums(local)
+        sums = dict.fromkeys((name for name in counts if name != "tokens"), 0.0)
+        blamed = batches[:1]
+        # Ranks that share weights must compute in step: one with fewer parts repeats its last, weighing nothing.
+        parts = self.world.most(len(batches)) if self.sharded else len(batches)
+        for part in range(parts):
+            batch = batches[min(part, len(batches) - 1)]
+            for chance in self.objective.chances():
+                chance.seed(self.seed, self.done, self.world.rank, part)
+            losses = self.objective(batch.to(self.world.device))
+            if part >= len(batches):
+                torch.stack([loss * 0 for loss in losses.values()]).sum().backward()
+                continue
+            weighted = [loss * (self.objective.weights.get(k, 1.0) / max(1.0, counts[k])) for k, loss in losses.items()]
+            torch.stack(weighted).sum().backward()
+            values = {name: float(loss.detach()) for name, loss in losses.items()}
+            if not math.isfinite(sum(values.values())) and math.isfinite(sum(sums.values())):
+                blamed = [batch]
+            sums |= {name: sums[name] + value for name, value in values.items()}
+        self.world.add_gradients(self.parameters)
+        sums = self.world.sums(sums)
+        means = {name: value / max(1.0, counts[name]) for name, value in sums.items()}
+        total = sum(self.objective.weights.get(name, 1.0) * value for name, value in means.items())
+        length = self.world.clip(self.parameters, s.clip)
+        if not math.isfinite(total) or not math.isfinite(length):
+            self._refuse(total, length, lr, means, blamed)
+        set_rate(self.optimizers, lr)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self._follow()
+        return Step(self.done, total, means, lr, length, int(counts["tokens"]))
+
+    def _refuse(self, loss: float, length: float, lr: float, means: dict[str, float], batches: list[Batch]) -> None:
+        """Stop before the weights are touched, and say where."""
+        terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+        first = batches[0].ids[:12].tolist() if batches else []
+        raise NotFinite(
+            f"Step {self.done}: the loss is {loss:.4g} and the gradient's length {length:.4g} ({terms}; learning rate "
+            f"{lr:.3g}; the batch begins with the pieces {first}). The weights were not changed. "
+            "Lower the learning rate or use --precision fp32, and go on with --resume --other-settings."
+        )
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Let the averaged weights follow."""
+        for name, parameter in named(self.objective).items() if self.average else ():
+            self.average[name].lerp_(parameter, 1 - self.settings.ema)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that must be saved, by file. Every rank must ask for it."""
+        found = {
+            "weights": {name: whole(p.detach()) for name, p in named(self.objective).items()},
+            "optimizer": optimizer_tensors(self.optimizers, self.objective),
+        }
+        averaged = {name: whole(tensor) for name, tensor in self.average.items()}
+        return found | ({"average": averaged} if averaged else {})
+
+    def state(self) -> dict[str, Any]:
+        """What else must be saved."""
+        return {"done": self.done, "steps": self.steps, "seed": self.seed}
+
+    @torch.no_grad()
+    def load(self, tensors: Callable[[str], dict[str, Tensor]], state: dict[str, Any]) -> None:
+        """Continue where `state` and the tensors were saved."""
+        saved = tensors("weights")
+        for name, parameter in named(self.objective).items():
+            parameter.copy_(like(saved[name], parameter))
+        load_optimizer_tensors(self.optimizers, self.objective, tensors("optimizer"))
+        if self.average:
+            current = named(self.objective)
+            self.average = {name: like(t, current[name]).clone() for name, t in tensors("average").items()}
+        self.done, self.steps = int(state["done"]), int(state["steps"])

@@ -1,0 +1,128 @@
+"""`metrics.jsonl`: one JSON object a line, appended while training, cut back to the checkpoint on resume.
+
+JSON has no NaN and no infinities, so they are the strings "NaN", "Infinity" and "-Infinity": legal JSON,
+and both Python's `float` and JavaScript's `Number` turn them back. `read_metrics` does; a text value of
+just that spelling would come back as a number too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files import atomic
+from bertkit.notify import note
+
+NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class MetricsLog:
+    """The metrics file of a run, open for appending. A row that a crash cut short is dropped, and told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with atomic.explained(f"{path} could not be opened"):
+            atomic.make_folder(path.parent)
+            is_new = not path.exists()
+            self._handle = atomic.calls.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            if is_new:
+                atomic.sync_folder(path.parent)
+        self._drop_torn_row()
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append one row: at once visible to readers, and kept if the process is killed."""
+        line = json.dumps(_legal(row), allow_nan=False).encode() + b"\n"
+        with atomic.explained(f"{self.path}: a row could not be written"):
+            before = self._size()
+            try:
+                atomic.write_all(self._handle, line)
+            except OSError:
+                os.ftruncate(self._handle, before)  # no half row before the next one
+                raise
+
+    def position(self) -> int:
+        """The length in bytes, now safe from a power cut: what a checkpoint stores."""
+        with atomic.explained(f"{self.path} could not be synced"):
+            atomic.calls.fsync(self._handle)
+        return self._size()
+
+    def truncate(self, position: int) -> None:
+        """Forget the rows after `position`: those of steps after the checkpoint that training resumes from."""
+        size = self._size()
+        if size < position:
+            note(
+                f"{self.path} has {size:,} bytes, and had {position:,} when the checkpoint was saved: "
+                "rows were removed meanwhile. Training goes on, and the log from where it ends."
+            )
+            return
+        with atomic.explained(f"{self.path} could not be cut back"):
+            os.ftruncate(self._handle, position)
+        self._drop_torn_row()
+
+    def close(self) -> None:
+        """Close the file; closing again does nothing."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _size(self) -> int:
+        return os.fstat(self._handle).st_size
+
+    def _drop_torn_row(self) -> None:
+        size = end = self._size()
+        tail = b""
+        while end and b"\n" not in tail:
+            begin = max(0, end - (1 << 16))
+            tail, end = os.pread(self._handle, end - begin, begin), begin
+        whole = end + tail.rfind(b"\n") + 1
+        if whole < size:
+            os.ftruncate(self._handle, whole)
+            note(f"{self.path}: the last row was cut short, and its {size - whole} bytes are dropped.")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All rows, also while they are being written: a last line that is not whole yet is left out."""
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Name a run folder that has been trained in."
+        ) from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break  # After a power cut the last blocks may be there in length and not in content.
+            raise DamagedFile(
+                f"{path}, line {number} is not a JSON object: {error}. Remove or mend the line."
+            ) from error
+        rows.append(_numbers_again(row))
+    return rows
+
+
+def _legal(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _legal(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_legal(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if hasattr(value, "item"):  # a number of numpy or torch
+        return _legal(value.item())
+    return value
+
+
+def _numbers_again(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _numbers_again(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers_again(item) for item in value]
+    return NUMBERS.get(value, value) if isinstance(value, str) else value

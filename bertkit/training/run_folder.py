@@ -1,0 +1,182 @@
+"""A run's folder, clock and signals: what pretraining and fine-tuning share around the loop."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from bertkit.config import read_toml, to_plain, to_toml
+from bertkit.errors import Stopped, UserError
+from bertkit.files.atomic import explained, make_folder
+from bertkit.files.lock import RunLock
+from bertkit.notify import note
+from bertkit.training.distributed import World
+from bertkit.training.loop import Training
+from bertkit.training.metrics_log import MetricsLog
+from bertkit.training.saving import atomic_write, newest_generation, save_generation
+
+# What may differ when a run is resumed: it moves the end, or changes no number, or is checked by its content.
+FREE = {
+    "resume", "overwrite", "other_settings", "out", "lang", "steps", "tokens", "minutes", "epochs", "patience", "test",
+    "eval_every", "save_minutes", "save_every", "log_every", "threads", "device", "tensorboard", "shard",
+    "train", "data",
+}  # fmt: skip
+
+
+class Signals:
+    """SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step; a second one stops at once."""
+
+    NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __enter__(self) -> Self:
+        self.before = {}
+        for name in self.NAMES:
+            number = getattr(signal, name, None)
+            if number is not None:
+                try:
+                    self.before[number] = signal.signal(number, self._hear)
+                except ValueError:  # not the main thread: signals are the caller's business
+                    break
+        return self
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise Stopped(number)
+        self.asked = number
+        note(f"{signal.Signals(number).name}: saving after this step; once more stops at once.")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+class RunFolder:
+    """`metrics.jsonl`, `timing.jsonl`, `run.toml` and `checkpoints/` of one run; locked while it is open.
+
+    metrics.jsonl holds only what the same run gives again to the last bit; what depends on the
+    machine's mood (seconds, memory) is in timing.jsonl.
+    """
+
+    def __init__(self, path: Path, world: World, *, resume: bool, overwrite: bool = False) -> None:
+        self.path, self.world, self.resume, self.overwrite = path, world, resume, overwrite
+        self.checkpoints = path / "checkpoints"
+        self.seconds = 0.0  # spent in earlier sittings
+
+    def __enter__(self) -> Self:
+        self.started = self.last_save = time.monotonic()
+        if self.world.speaks:
+            with explained(f"{self.path} cannot be written to"):
+                make_folder(self.checkpoints)
+            self.lock = RunLock(self.path)
+            self.lock.__enter__()
+            self.metrics = MetricsLog(self.path / "metrics.jsonl")
+            self.timing = MetricsLog(self.path / "timing.jsonl")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.world.speaks:
+            self.metrics.close()
+            self.timing.close()
+            self.lock.__exit__(kind, error, at)
+
+    def elapsed(self) -> float:
+        """Seconds of training over all sittings."""
+        return self.seconds + time.monotonic() - self.started
+
+    def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Start anew or where the newest sound checkpoint stands. Returns the caller's own saved values.
+
+        `self.generation` is the checkpoint the run goes on from, if any.
+        """
+        if self.overwrite and not self.resume:
+            self.forget()
+        newest = self.generation = newest_generation(self.checkpoints)
+        if newest is not None and not self.resume:
+            raise UserError(
+                f"{self.path} holds a run saved at step {newest.step}. "
+                "Continue it with --resume, or choose another --out."
+            )
+        if newest is None and not self.overwrite and (self.path / "config.json").is_file():
+            other = ", or replace it with --overwrite" if hasattr(settings, "overwrite") else ""
+            raise UserError(f"{self.path} holds a finished model. Choose another --out{other}.")
+        if newest is None:
+            if self.resume and self.world.speaks:
+                note(f"{self.path} holds no checkpoint yet: starting from the first step.")
+            if self.world.speaks:
+                self.metrics.truncate(0)
+                self.timing.truncate(0)
+                atomic_write(self.path / "run.toml", to_toml(to_plain(settings)))
+            return {}
+        for key, value in about.items():
+            if key in newest.about and newest.about[key] != value:
+                raise UserError(
+                    f"{self.path}: the run was saved with another {key} than it is now. Continue with the same, "
+                    "or start a new run in another --out."
+                )
+        self._same(settings)
+        training.load(newest.tensors, newest.values["training"])
+        self.seconds = float(newest.values["seconds"])
+        if self.world.speaks:
+            self.metrics.truncate(int(newest.values["metrics"]))
+            note(f"Resuming {self.path} after step {training.done} of {training.steps}.")
+        return dict(newest.values["own"])
+
+    def _same(self, settings: Any) -> None:
+        """With other settings than it was begun with, a resumed run is another run: only if that is asked for."""
+        path, now = self.path / "run.toml", to_toml(to_plain(settings))
+        before, after = _flat(read_toml(path)) if path.is_file() else {}, _flat(tomllib.loads(now))
+        both = sorted((before.keys() & after.keys()) - FREE)  # a setting that came with a later version is no change
+        changed = [f"{key} = {after[key]!r} (was {before[key]!r})" for key in both if before[key] != after[key]]
+        if changed and not getattr(settings, "other_settings", True):
+            raise UserError(
+                f"{self.path}: the run was begun with other settings: {', '.join(changed)}. "
+                "Resume it with the same, or say --other-settings: then it goes on as another run."
+            )
+        if self.world.speaks:
+            if changed:
+                note(f"From here on with other settings than the run was begun with: {', '.join(changed)}.")
+            atomic_write(path, now)
+
+    def forget(self) -> None:
+        """Leave no checkpoint behind: the run is finished, or begins anew."""
+        if self.world.speaks:
+            shutil.rmtree(self.checkpoints)
+            self.checkpoints.mkdir()
+        self.world.wait()
+
+    def save(
+        self,
+        training: Training,
+        about: Mapping[str, Any],
+        own: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Save a generation with the caller's own values and tensors (rank 0; the others wait)."""
+        files = {**training.tensors(), **(tensors or {})}
+        if self.world.speaks:
+            values = {
+                "training": training.state(), "seconds": self.elapsed(), "metrics": self.metrics.position(),
+                "own": dict(own or {}),
+            }  # fmt: skip
+            save_generation(self.checkpoints, training.done, files, values, about=about)
+        self.world.wait()
+        self.last_save = time.monotonic()
+
+
+def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Sections as dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {at + key: value}
+    return found

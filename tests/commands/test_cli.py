@@ -1,0 +1,185 @@
+"""The command line: quick help, results on stdout, settings from files, options and --set."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bertkit
+from bertkit.commands import VERBS
+from tests.support.bad_files import written
+from tests.support.command_line import CommandLine
+
+HELP = """
+import contextlib, io, json, sys
+from bertkit import cli
+from bertkit.commands import VERBS
+shown = {}
+for words in ([], *([verb] for verb in VERBS)):
+    sys.argv = ["bertkit", *words, "--help"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            cli.main()
+        except SystemExit as leaving:
+            assert not leaving.code, (words, leaving.code)
+    heavy = [name for name in ("torch", "numpy", "tokenizers", "pydantic", "rich", "fastapi") if name in sys.modules]
+    shown[" ".join(words)] = [out.getvalue(), heavy]
+print(json.dumps(shown))
+"""
+
+
+def test_every_help_is_shown_without_importing_anything_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown.keys() == {"", *VERBS}
+    for verb, (text, heavy) in shown.items():
+        assert "torch" not in heavy and "tokenizers" not in heavy and "pydantic" not in heavy, (verb, heavy)
+        assert "fastapi" not in heavy, verb
+        assert f"bertkit {verb}".strip() in text and "--help" in text
+        if verb:
+            assert all(option in text for option in ("--seed", "--threads", "--device", "--precision", "--config",
+                                                     "--set", "--json")), verb  # fmt: skip
+    assert all(verb in shown[""][0] and about[:40] in shown[""][0] for verb, about in VERBS.items())
+
+
+def test_the_installed_command_and_the_module_are_the_same() -> None:
+    script = Path(sys.executable).with_name("bertkit")
+    ways = [[sys.executable, "-m", "bertkit"]] + ([[str(script)]] if script.exists() else [])
+    for way in ways:
+        done = subprocess.run([*way, "--version"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout.strip()) == (0, bertkit.__version__), done.stderr
+    done = subprocess.run([*ways[-1], "fil"], capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_our_own_fault_is_exit_code_1_with_a_traceback(run: CommandLine, monkeypatch, model: Path) -> None:
+    from bertkit.commands import fill
+
+    monkeypatch.setattr(fill, "run", lambda settings: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # Python itself prints the traceback and leaves with 1
+        run("fill", model, "a [MASK]")
+
+
+def test_an_interrupt_leaves_with_130(run: CommandLine, monkeypatch, model: Path) -> None:
+    from bertkit.commands import fill
+    from bertkit.errors import Stopped
+
+    def interrupted(reason: BaseException):
+        def stop(settings):
+            raise reason
+
+        return stop
+
+    for reason, code in ((KeyboardInterrupt(), 130), (Stopped(15, "saved and stopped"), 143)):
+        monkeypatch.setattr(fill, "run", interrupted(reason))
+        said = run("fill", model, "a [MASK]")
+        assert said.code == code and "Traceback" not in said.err and said.mistake
+
+
+def test_json_is_one_document_and_notes_stay_out_of_it(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    said = run("fill", model, "the [MASK] of [MASK]", "--top", 3, "--json")
+    assert said.code == 0 and [len(mask) for mask in said.json["masks"]] == [3, 3]
+    rows = written(tmp_path, "a.txt", "the cat\n北京\n")
+    said = run("embed", model, rows, "--out", tmp_path / "v.npy", "--json", "--precision", "fp32")
+    assert said.json["rows"] == 2 and said.json["precision"] == "fp32"
+    assert "fp32 on cpu" in said.err and "fp32 on cpu" not in said.out
+
+
+def rows_of(settings):
+    return ({"row": number} for number in range(settings.top))
+
+
+def test_rows_are_lines_or_with_json_one_array(run: CommandLine, model: Path, monkeypatch) -> None:
+    from bertkit.commands import fill
+
+    monkeypatch.setattr(fill, "run", rows_of)
+    for top in (1, 2, 3):
+        rows = [{"row": number} for number in range(top)]
+        assert run("fill", model, "x", "--top", top, "--json").json == rows
+        assert [json.loads(line) for line in run("fill", model, "x", "--top", top).out.splitlines()] == rows
+    monkeypatch.setattr(fill, "run", lambda settings: iter(()))
+    assert run("fill", model, "x", "--json").json == [] and run("fill", model, "x").out == ""
+
+
+def test_a_verb_without_a_result_prints_nothing_at_all(run: CommandLine, model: Path, monkeypatch) -> None:
+    from bertkit.commands import fill
+
+    monkeypatch.setattr(fill, "run", lambda settings: None)
+    assert run("fill", model, "x", "--json").out == run("fill", model, "x").out == ""
+
+
+def test_settings_come_from_file_then_options_then_set(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    config = written(tmp_path, "r.toml", "top = 2\nprecision = 'fp32'\n")
+    base = ["fill", model, "the [MASK]", "--config", config, "--json"]
+    assert len(run(*base).json["masks"][0]) == 2
+    assert len(run(*base, "--top", 3).json["masks"][0]) == 3
+    assert len(run(*base, "--top", 3, "--set", "top=4").json["masks"][0]) == 4
+    assert run(*base).json["precision"] == "fp32"
+
+
+def test_a_vocabulary_is_learnt_from_standard_input_in_one_pass(run: CommandLine, monkeypatch, tmp_path: Path) -> None:
+    text = "the cat sat on the mat\n" * 40
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    said = run("tokenizer", "-", "--size", 60, "--out", tmp_path / "piped", "--json")
+    assert said.code == 0, said.err
+    whole = run("tokenizer", written(tmp_path, "a.txt", text), "--size", 60, "--out", tmp_path / "read", "--json")
+    assert said.json["report"] == whole.json["report"]
+
+
+def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None:
+    from bertkit import machine
+
+    monkeypatch.setattr(machine, "matmul_speed", lambda kind: 1.0)  # half a second each that this test can do without
+    found = run("doctor", "--json").json["machine"]
+    assert found["threads"] >= 1 and found["memory_gb"] > 0 and found["versions"]["bertkit"] == bertkit.__version__
+    text = run("doctor").out
+    assert "threads" in text and "bf16" in text and "GFLOP/s" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("the cat sat on the mat", "en"), ("北京是一座古老的城市，有很多人住在那里。", "zh")]
+)
+def test_the_doctor_counts_tokens_without_being_told_a_model(text, name, run, monkeypatch, tmp_path: Path) -> None:
+    from bertkit import machine
+    from bertkit.text.tokenizer import Tokenizer
+
+    monkeypatch.setattr(machine, "matmul_speed", lambda kind: 1.0)
+    rows = written(tmp_path, "a.csv", f"text,label\n{text},a\n{text * 40},b\n")
+    (file,) = run("doctor", rows, "--json").json["files"]
+    longest = len(Tokenizer.load(Path(bertkit.__file__).parent / "models" / name).encode(text * 40).ids)
+    (tokens,) = [one for one in file["lengths"] if one["unit"] == "tokens"]
+    assert file["counted_by"] == name and tokens["percentiles"]["100"] == longest
+    assert file["cuts"][0] == {**file["cuts"][0], "limit": 128, "rows": 1, "tokens": longest - 128}
+    assert f"tokens ({name}'s tokenizer)" in run("doctor", rows).out
+
+
+def test_the_reference_is_what_the_settings_say() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, str(root / "docs/make_cli.py"), "--print"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    there = (root / "docs/cli.md").read_text("utf-8")
+    assert there == done.stdout, "docs/cli.md is out of date: run python docs/make_cli.py"
+
+
+def test_a_run_is_repeated_by_its_run_toml_alone(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    rows = written(tmp_path, "rows.csv", "text,label\n" + "".join(f"cat {n},x\nsea {n},y\n" for n in range(20)))
+    first = run("finetune", "classify", "--train", rows, "--model", model, "--out", tmp_path / "a", "--steps", 2)
+    again = run("finetune", "--config", tmp_path / "a/run.toml", "--out", tmp_path / "b")
+    assert first.code == again.code == 0
+    weights = [(tmp_path / out / "model.safetensors").read_bytes() for out in "ab"]
+    assert weights[0] == weights[1]
+    assert "TASK" in run("finetune", "--train", rows).err
+
+
+def test_every_verb_that_makes_a_folder_leaves_its_settings_there(run: CommandLine, tmp_path: Path) -> None:
+    text = written(tmp_path, "text.txt", "the cat sat on the mat\n" * 50)
+    assert run("tokenizer", text, "--size", 60, "--out", tmp_path / "one").code == 0
+    assert run("tokenizer", "--config", tmp_path / "one/run.toml", "--out", tmp_path / "two").code == 0
+    assert (tmp_path / "one/tokenizer.json").read_bytes() == (tmp_path / "two/tokenizer.json").read_bytes()

@@ -1,0 +1,105 @@
+"""What `inspect` shows: tokens in their places, real attention, and what is lost without each token."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+import bertkit
+from bertkit.commands import inspect
+from bertkit.errors import UserError
+from bertkit.inference.explain import look
+from bertkit.report.explain import _png, looking_report
+from tests.support.toy import SMALL, make_model
+
+TEXT = "The cat sat on the old mat."
+
+
+@pytest.fixture(scope="module")
+def found():
+    return look(bertkit.load("en", precision="fp32"), TEXT)
+
+
+def test_tokens_stand_where_their_characters_do(found):
+    for one in found["tokens"]:
+        if not one["special"]:
+            assert TEXT[one["start"] : one["end"]].lower() == one["token"].removeprefix("##")
+    assert found["tokens"][0]["token"] == "[CLS]"
+
+
+def test_attention_is_what_transformers_says(found):
+    from bertkit.checkpoint.locate import locate
+
+    folder = locate("en")
+    model = hf.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    tokens = hf.AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        theirs = torch.stack(model(**tokens, output_attentions=True).attentions)[:, 0].numpy()
+    assert np.abs(found["attention"] - theirs).max() < 1e-4
+
+
+def test_habits_are_shares_of_attention(found):
+    assert found["attention"].sum(-1) == pytest.approx(1, abs=1e-4)
+    layers, heads, size, _ = found["attention"].shape
+    assert len(found["heads"]) == layers * heads
+    one = found["heads"][heads]  # the second layer's first
+    ordinary = found["attention"][1, 0][1:-1]
+    assert one["special"] == pytest.approx(float(ordinary[:, [0, size - 1]].sum(-1).mean()))
+    assert one["before"] == pytest.approx(float(np.mean([ordinary[n, n] for n in range(size - 2)])))
+    assert 1 <= one["spread"] <= size
+    assert sum(token["looked_at"] for token in found["tokens"]) == pytest.approx(1, abs=1e-2)
+
+
+def test_importance_is_what_hiding_a_token_costs(found):
+    model = bertkit.load("en", precision="fp32")
+    hidden = TEXT.replace("cat", "[MASK]")
+    whole, without = (v / np.linalg.norm(v) for v in np.asarray(model.embed([TEXT, hidden])))
+    (cat,) = (one for one in found["tokens"] if one["token"] == "cat")
+    assert cat["importance"] == pytest.approx(1 - float(whole @ without), abs=1e-3)
+    assert found["said"] is None
+
+
+def test_a_classifier_tells_its_label_and_what_spoke_for_it(tmp_path):
+    train = tmp_path / "train.csv"
+    pairs = [(word, label) for word, label in (("good", "yes"), ("bad", "no")) for _ in range(20)]
+    rows = [f"{'bread ' * (n // 2 + 1)}is {word} here,{label}" for n, (word, label) in enumerate(pairs)]
+    train.write_text("text,label\n" + "\n".join(rows) + "\n")
+    model = make_model(tmp_path / "model")
+    run = bertkit.finetune("classify", train=str(train), model=str(model), out=str(tmp_path / "run"), **SMALL)
+    found = look(run, "bread is good here")
+    prediction = run.predict(["bread is good here"])[0]
+    assert found["said"]["label"] == prediction["label"]
+    page = looking_report(found, model="run", lang="zh")
+    assert found["said"]["label"] in page
+
+
+def test_the_command_writes_a_page_without_scripts(tmp_path, capsys):
+    result = inspect.run(inspect.Settings(model="en", text="A <b>bold</b> word", out=tmp_path / "p.html", threads=1))
+    page = (tmp_path / "p.html").read_text("utf-8")
+    assert "<b>bold" not in page and "<script" not in page
+    pictures = re.findall(r"base64,([^\"]+)", page)
+    assert len(pictures) == np.prod(np.asarray(result["attention"]).shape[:2])
+    assert inspect.lines(result)[-1].endswith("p.html")
+
+
+def test_a_picture_is_dark_where_all_attention_goes():
+    data = base64.b64decode(_png([[1.0, 0.0], [0.0, 1.0]]))
+    assert struct.unpack(">II", data[16:24]) == (2, 2)
+    size = struct.unpack(">I", data[33:37])[0]
+    rows = zlib.decompress(data[41 : 41 + size])
+    assert rows[1:4] != bytes([255] * 3) and rows[4:7] == bytes([255] * 3)
+
+
+def test_what_cannot_be_looked_at_is_told():
+    model = bertkit.load("en")
+    with pytest.raises(UserError, match="nothing to look at"):
+        look(model, "")
+    with pytest.raises(UserError, match="at most 256"):
+        look(model, "word " * 400)

@@ -1,0 +1,80 @@
+"""How likely a text is: the same numbers as a plain loop over transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertkit.errors import UserError
+from bertkit.inference.predictor import Predictor
+from tests.support import folders
+
+TEXTS = ["the cat sat on the mat .", "unknowns in the river", "paris", "the dog ran fast , the cat sat", ""]
+MASKED = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}
+
+
+@torch.no_grad()
+def one_at_a_time(theirs, ids: list[int], special: list[bool], words: list[int] | None, mask: int) -> float:
+    total = 0.0
+    for place, piece in enumerate(ids):
+        if special[place]:
+            continue
+        hidden = list(ids)
+        for later in range(place, len(ids)):
+            same = words is not None and words[later] == words[place] and not special[later]
+            if later == place or same:
+                hidden[later] = mask
+        total += theirs(torch.tensor([hidden])).logits[0, place].log_softmax(-1)[piece].item()
+    return total
+
+
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("family", MASKED)
+def test_a_score_is_the_sum_of_guessing_each_piece_from_all_others(family: str, words: bool, tmp_path: Path) -> None:
+    theirs = folders.write(tmp_path, family, MASKED[family])
+    ours = Predictor.load(tmp_path, "fp32")
+    expected = []
+    for text in TEXTS:
+        e = ours.tokenizer.encode(text)
+        expected.append(one_at_a_time(theirs, e.ids, e.special, e.words if words else None, ours.tokenizer.mask_id))
+    assert ours.score(TEXTS, words=words) == pytest.approx(expected, abs=2e-4)
+    assert ours.score(TEXTS[0], words=words) == pytest.approx(expected[:1], abs=2e-4)
+
+
+def test_hiding_the_rest_of_a_word_matters_where_words_have_pieces(tmp_path: Path) -> None:
+    folders.write(tmp_path, "bert", "BertForMaskedLM")
+    ours = Predictor.load(tmp_path, "fp32")
+    assert len(ours.tokenizer.encode("unknowns")) == 5
+    assert ours.score("unknowns") != pytest.approx(ours.score("unknowns", words=True), abs=1e-4)
+    assert ours.score("the cat") == pytest.approx(ours.score("the cat", words=True), abs=1e-5)
+
+
+@torch.no_grad()
+def test_a_causal_score_is_transformers_loss_times_its_tokens(tmp_path: Path) -> None:
+    theirs = folders.write(tmp_path, "gpt2", "GPT2LMHeadModel")
+    ours = Predictor.load(tmp_path, "fp32")
+    texts = ["the cat in", "a", "the cat in the cat", "北京"]
+    expected = []
+    for text in texts:
+        ids = torch.tensor([ours.tokenizer.encode(text).ids])
+        loss = theirs(ids, labels=ids).loss if ids.shape[1] > 1 else torch.zeros(())
+        expected.append(-loss.item() * (ids.shape[1] - 1))
+    assert ours.score(texts) == pytest.approx(expected, abs=1e-4)
+
+
+def test_texts_without_a_piece_to_guess_score_zero(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a", "gpt2", "GPT2LMHeadModel")
+    folders.write(tmp_path / "b", "bert", "BertForMaskedLM")
+    for folder in ("a", "b"):
+        ours = Predictor.load(tmp_path / folder, "fp32")
+        assert ours.score([]) == []
+        assert ours.score([""]) == [0.0]
+        assert ours.score(["", "the cat"])[0] == 0.0
+
+
+def test_a_text_longer_than_the_model_sees_cannot_be_scored(tmp_path: Path) -> None:
+    folders.write(tmp_path, "bert", "BertForMaskedLM")
+    with pytest.raises(UserError, match="Text 2 has 52 tokens; this model scores at most 40"):
+        Predictor.load(tmp_path, "fp32").score(["the", "the " * 50])

@@ -1,0 +1,198 @@
+"""A fine-tuning run that was stopped by a signal and resumed is the run that was not, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bertkit.config import build
+from bertkit.errors import Stopped, UserError
+from bertkit.runs.finetune import run as module
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.training.run_folder import RunFolder
+from bertkit.training.loop import Training
+from tests.support import toy
+
+STEPS = 6
+SMALL = toy.SMALL | {"steps": STEPS, "batch": 8, "evals": 3, "dropout": 0.1, "micro_tokens": 80}
+
+
+def fingerprint(out: Path) -> dict[str, str]:
+    """What a resumed run must reproduce."""
+    files = ("model.safetensors", "metrics.jsonl", "config.json")
+    found = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in files}
+    result = json.loads((out / "result.json").read_text("utf-8"))
+    kept = {key: result["run"][key] for key in ("steps", "best_step", "stopped")}
+    return found | {"result": json.dumps([result["metrics"], result["intervals"], result.get("calibration"), kept])}
+
+
+def stopping_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a real signal while it is at this step."""
+
+    def told(message: str) -> None:
+        if message.startswith(f"step {step}/"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(module, "status", told)
+
+
+def go(case: str, runs, out: str, **changes) -> Path:
+    task, _, _, own = toy.CASES[case]
+    values = toy.files(runs.folder, case, train=40) | {"model": str(runs.model), "out": runs.folder / out}
+    settings = build(FinetuneSettings, {"task": task} | own | SMALL | values | changes)
+    module.finetune(settings)
+    return settings.out
+
+
+@pytest.mark.parametrize("case", ["classify", "tag", "answer", "choose", "embed", "regress"])
+def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(case, runs, monkeypatch):
+    whole = fingerprint(go(case, runs, f"whole-{case}"))
+    for step in range(1, STEPS + 1) if case == "classify" else (2, 3):
+        out = f"stopped-{case}-{step}"
+        with monkeypatch.context() as patch:
+            stopping_after(step, patch)
+            with pytest.raises(Stopped, match="--resume") as stopped:
+                go(case, runs, out)
+        assert stopped.value.signal == signal.SIGTERM
+        assert fingerprint(go(case, runs, out, resume=True)) == whole, f"stopped after step {step}"
+
+
+def test_a_run_stopped_just_as_it_would_end_early_still_ends_there(runs, monkeypatch):
+    changes = {"steps": 20, "evals": 20, "patience": 2, "lr": 1e-6}
+    whole = fingerprint(go("classify", runs, "whole-early", **changes))
+    steps = json.loads((runs.folder / "whole-early/result.json").read_text("utf-8"))["run"]["steps"]
+    assert steps < 20
+    with monkeypatch.context() as patch:
+        stopping_after(steps, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "stopped-early", **changes)
+    assert fingerprint(go("classify", runs, "stopped-early", resume=True, **changes)) == whole
+
+
+def test_a_frozen_run_resumes_too(runs, monkeypatch):
+    whole = fingerprint(go("classify", runs, "whole-frozen", freeze=True))
+    with monkeypatch.context() as patch:
+        stopping_after(4, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "stopped-frozen", freeze=True)
+    assert fingerprint(go("classify", runs, "stopped-frozen", freeze=True, resume=True)) == whole
+
+
+def test_a_tagger_with_a_crf_resumes_too(runs, monkeypatch):
+    whole = go("tag", runs, "whole-crf", crf=True)
+    with monkeypatch.context() as patch:
+        stopping_after(3, patch)
+        with pytest.raises(Stopped):
+            go("tag", runs, "stopped-crf", crf=True)
+    resumed = go("tag", runs, "stopped-crf", crf=True, resume=True)
+    assert fingerprint(resumed) == fingerprint(whole)
+    assert (resumed / "crf.safetensors").read_bytes() == (whole / "crf.safetensors").read_bytes()
+
+
+def test_a_run_on_a_time_budget_resumes_at_its_fourth_step(runs, monkeypatch):
+    """Its speed is measured at the fifth step, of which only one was made in this sitting."""
+    changes = {"steps": 0, "minutes": 0.03}
+    with monkeypatch.context() as patch:
+        stopping_after(4, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "budget", **changes)
+    go("classify", runs, "budget", resume=True, **changes)
+    assert json.loads((runs.folder / "budget/result.json").read_text("utf-8"))["run"]["steps"] > 4
+
+
+def test_a_run_resumed_with_another_time_budget_ends_by_that_one(runs, monkeypatch):
+    """A step takes a second here, by a clock of its own: 85 % of the minutes are for steps."""
+    now, step = {"now": 0.0}, Training._step
+
+    def timed(self, batches):
+        now["now"] += 1.0
+        return step(self, batches)
+
+    monkeypatch.setattr(Training, "_step", timed)
+    monkeypatch.setattr(RunFolder, "elapsed", lambda self: now["now"])
+    changes = {"steps": 0, "epochs": 0.0, "batch": 8}
+    with monkeypatch.context() as patch:
+        stopping_after(6, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "moved", minutes=0.5, **changes)
+    out = go("classify", runs, "moved", minutes=1.0, resume=True, **changes)
+    steps = json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"]
+    assert steps == 51
+
+
+def test_a_stopped_run_is_not_overwritten_and_not_continued_with_other_labels(runs, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "kept")
+    with pytest.raises(UserError, match="--resume"):
+        go("classify", runs, "kept")
+    with pytest.raises(UserError, match="another labels"):
+        go("classify", runs, "kept", resume=True, labels="spam,ham")
+
+
+def test_a_finished_run_is_kept_and_resuming_it_trains_nothing(runs, notes):
+    out = go("classify", runs, "finished")
+    before, told = fingerprint(out), json.loads((out / "bertkit.json").read_text("utf-8"))
+    assert (out / "checkpoints").is_dir() and not list((out / "checkpoints").iterdir())
+    with pytest.raises(UserError, match=r"holds a finished model.*--overwrite"):
+        go("regress", runs, "finished")
+    notes.clear()
+    go("classify", runs, "finished", resume=True)
+    assert fingerprint(out) == before and any("nothing is left to train" in note for note in notes)
+    assert json.loads((out / "bertkit.json").read_text("utf-8")) == told
+    go("classify", runs, "finished", overwrite=True, seed=3)
+    assert fingerprint(out) != before
+
+
+def test_a_begun_run_can_be_thrown_away(runs, monkeypatch):
+    whole = fingerprint(go("classify", runs, "whole-anew"))
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "anew", seed=5)
+    assert fingerprint(go("classify", runs, "anew", overwrite=True)) == whole
+
+
+def test_a_crash_after_the_last_step_loses_no_step(runs, monkeypatch):
+    whole = fingerprint(go("classify", runs, "whole-crash"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "finish", full)
+        with pytest.raises(OSError):
+            go("classify", runs, "crash")
+    monkeypatch.setattr(module, "status", lambda message: pytest.fail(f"trained again: {message}"))
+    assert fingerprint(go("classify", runs, "crash", resume=True)) == whole
+
+
+def test_seeds_that_are_finished_are_not_trained_again(runs, monkeypatch):
+    out = go("classify", runs, "seeds-kept", seeds=2)
+    before = fingerprint(out)
+    monkeypatch.setattr(module, "status", lambda message: pytest.fail(f"trained again: {message}"))
+    assert fingerprint(go("classify", runs, "seeds-kept", seeds=2, resume=True)) == before
+
+
+def test_other_rows_and_numbers_are_refused_unless_asked_for_and_the_end_can_be_moved(runs, monkeypatch, notes):
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "changed")
+    other = toy.write(runs.folder / "other-rows.csv", toy.messages(40, seed=9))
+    with pytest.raises(UserError, match="another set of training rows"):
+        go("classify", runs, "changed", resume=True, train=other)
+    changes = {"resume": True, "batch": 4, "lr": 1e-3, "steps": 8}
+    with pytest.raises(UserError, match=r"batch = 4 \(was 8\), lr = 0.001 \(was 0.003\)\. .*--other-settings"):
+        go("classify", runs, "changed", **changes)
+    notes.clear()
+    out = go("classify", runs, "changed", other_settings=True, **changes)
+    assert any("batch = 4 (was 8)" in note for note in notes)
+    assert json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"] == 8
+    assert "batch = 4" in (out / "run.toml").read_text("utf-8")

@@ -1,0 +1,85 @@
+"""GPT fine-tuned: a causal model reads start, text, delimiter, text, extract; its last piece answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bertkit.checkpoint.folder import Folder, read_folder, write_folder
+from bertkit.errors import UserError
+from bertkit.runs.finetune.run import Finetuning
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.model import Config
+from bertkit.model.heads import Model
+from bertkit.objectives.supervised import Supervised
+from bertkit.inference.predictor import Predictor
+from tests.support.toy import SMALL, make_model, messages, numbers, pairs, write
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    place = tmp_path_factory.mktemp("gpt")
+    tokenizer = read_folder(make_model(place / "bert")).tokenizer
+    torch.manual_seed(0)
+    shape = Config(
+        vocabulary=tokenizer.size, width=32, depth=2, heads=2, inner=64, init_std=0.1, causal=True, summary="last",
+        segments=0, norm="pre", embedding_norm=False, word_head="plain", activation="gelu_tanh",
+        summary_activation="none",
+    )  # fmt: skip
+    write_folder(place / "gpt", Folder(Model(shape, {"words": 0}, summary=False), tokenizer, "gpt2"))
+    return place / "gpt"
+
+
+@pytest.mark.parametrize(("task", "rows"), [("classify", messages), ("pair", pairs)])
+def test_a_causal_model_learns_texts_and_pairs(task, rows, gpt, tmp_path):
+    train, dev = write(tmp_path / "train.csv", rows(200)), write(tmp_path / "dev.csv", rows(60, seed=1))
+    settings = FinetuneSettings(
+        task=task, train=train, dev=dev, model=str(gpt), out=tmp_path / "out", language=0.5,
+        **SMALL | {"steps": 150 if task == "classify" else 20},
+    )  # fmt: skip
+    run = Finetuning(settings)
+    result = run.go()
+    if task == "classify":
+        assert result["metrics"]["accuracy"] > 0.85
+    example = run.items["train"][0].rows[0]
+    names = [run.folder.tokenizer.id_to_token(i) for i in example.ids]
+    assert (names[0], names[-1], names.count("[SEP]")) == ("[CLS]", "[SEP]", 2 if task == "pair" else 1)
+    assert len(Predictor.load(tmp_path / "out").predict([run.items["dev"][0].example])) == 1
+
+
+def test_a_causal_model_learns_numbers_and_adds_their_mean_itself(gpt, tmp_path, notes):
+    train, dev = write(tmp_path / "train.csv", numbers(200)), write(tmp_path / "dev.csv", numbers(40, seed=1))
+    settings = FinetuneSettings(
+        task="regress", train=train, dev=dev, model=str(gpt), out=tmp_path / "out", **SMALL | {"steps": 120}
+    )
+    result = Finetuning(settings).go()
+    assert result["metrics"]["pearson"] > 0.9 and result["metrics"]["mae"] < 20  # they are 10 and 100
+    model = Predictor.load(tmp_path / "out", "fp32")
+    low, high = (one["value"] for one in model.predict(["the prize of the house", "the meeting of the house"]))
+    assert low < 40 < 70 < high
+    assert model.task.options["mean"] == pytest.approx(55) and sum("adds the mean 55" in line for line in notes) == 1
+
+
+def test_the_language_loss_is_added_with_its_weight(gpt, tmp_path):
+    train = write(tmp_path / "train.csv", messages(40))
+    settings = FinetuneSettings(
+        task="classify", train=train, model=str(gpt), out=tmp_path / "out", language=0.5, **SMALL
+    )  # fmt: skip
+    run = Finetuning(settings)
+    batch = run.task.collate(run.items["train"][:4], training=True)
+    both, alone = Supervised(run.model, run.task, 0.5), Supervised(run.model, run.task)
+    run.model.eval()
+    losses, plain = both(batch), alone(batch)
+    assert set(losses) == {"loss", "next"} and set(plain) == {"loss"}
+    assert torch.equal(losses["loss"], plain["loss"]) and both.weights["next"] == 0.5
+    assert both.counts(batch)["next"] == sum(len(row.ids) - 1 for item in run.items["train"][:4] for row in item.rows)
+
+
+def test_a_model_that_looks_both_ways_has_no_next_piece(tmp_path):
+    train = write(tmp_path / "train.csv", messages(40))
+    with pytest.raises(UserError, match="GPT"):
+        Finetuning(
+            FinetuneSettings(
+                task="classify", train=train, model=str(make_model(tmp_path / "bert")), out=tmp_path / "o", language=0.5
+            )
+        )

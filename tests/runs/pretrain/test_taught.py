@@ -1,0 +1,74 @@
+"""Masked words and a teacher's sentence vectors, learnt in one run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bertkit
+from bertkit.inference import teacher as teachers
+from bertkit.errors import Stopped, UserError
+from bertkit.runs.pretrain.run import pretrain
+from bertkit.training.metrics_log import read_metrics
+from tests.support.interrupted import fingerprint, stop_after
+from tests.support.synthetic import SUBJECTS
+from tests.support.toy import likeness, make_model
+
+TEXTS = [f"{one} {two}" for one in SUBJECTS for two in SUBJECTS]
+
+
+@pytest.fixture
+def taught(make, tmp_path):
+    """Settings of a run with a teacher: taught(out, **changes)."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS) + "\n")
+    model = make_model(tmp_path / "teacher", seed=5, width=64)
+
+    def settings(out: str, **changes):
+        given = {"teacher": str(model), "teacher_texts": texts, "teacher_batch": 8, **changes}
+        return make("modern-tiny", tmp_path / out, **given)
+
+    return settings
+
+
+def test_both_losses_are_told_and_both_fall(taught, tmp_path):
+    settings = taught("run", steps=150, loop={"lr": 3e-3}, eval_every=150)
+    result = pretrain(settings)
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "vectors_loss" in row]
+    first, last = rows[:15], rows[-15:]
+    for name in ("words_loss", "vectors_loss"):
+        before, after = (np.mean([row[name] for row in part]) for part in (first, last))
+        assert after < 0.8 * before, name
+    assert rows[-1]["loss"] == pytest.approx(rows[-1]["words_loss"] + rows[-1]["vectors_loss"])
+    assert result["mlm_loss"] > 0
+    wanted = likeness(bertkit.load(settings.teacher), TEXTS)
+    found = likeness(bertkit.load(tmp_path / "run"), TEXTS)
+    alone = pretrain(taught("alone", steps=150, loop={"lr": 3e-3}, teacher="", teacher_texts=None))
+    assert np.corrcoef(wanted, found)[0, 1] > np.corrcoef(wanted, likeness(bertkit.load(alone["folder"]), TEXTS))[0, 1]
+
+
+def test_it_resumes_to_the_last_bit_and_asks_the_teacher_once(taught, tmp_path, monkeypatch):
+    pretrain(taught("whole"))
+    with monkeypatch.context() as patch:
+        stop_after(3, patch)
+        with pytest.raises(Stopped):
+            pretrain(taught("stopped"))
+    monkeypatch.setattr(teachers.Predictor, "load", lambda *_: pytest.fail("the teacher was asked again"))
+    pretrain(taught("stopped", resume=True))
+    assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
+
+
+def test_a_half_written_answer_is_asked_for_again(tmp_path):
+    ask = teachers.teacher(str(make_model(tmp_path / "teacher", width=64)), tmp_path / "kept")
+    first = ask(TEXTS)
+    assert np.linalg.norm(first, axis=1) == pytest.approx(1, abs=1e-3)
+    (path,) = (tmp_path / "kept").iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    assert np.array_equal(ask(TEXTS), first)
+
+
+def test_what_cannot_be_taught_is_refused(taught, make, tmp_path):
+    with pytest.raises(UserError, match="go together"):
+        pretrain(taught("run", teacher_texts=None))
+    with pytest.raises(UserError, match="masked-word pretraining"):
+        pretrain(make("gpt-mini", tmp_path / "gpt", teacher="x", teacher_texts=tmp_path / "texts.txt"))

@@ -1,0 +1,108 @@
+"""Who may ask, and how much at once; and the page, in which nothing of others runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+
+from bertkit.commands.serve import Settings
+from bertkit.server.app import PAGE, make_app
+from bertkit.server.limits import Limits
+from bertkit.server.middleware import LOCAL, hosts_of
+from bertkit.server.service import Desk
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def locked(shelf):
+    desk = Desk(shelf, Limits(body=1000, items=3, characters=100, body_seconds=0.2), threads=1)
+    with TestClient(make_app(desk, hosts=LOCAL, key="sesame"), base_url="http://localhost:8080") as made:
+        made.headers["authorization"] = "Bearer sesame"
+        yield made
+    desk.queue.join(5)
+
+
+def test_defaults_are_the_safe_ones() -> None:
+    settings = Settings(models=("en",))
+    assert settings.host == "127.0.0.1" and settings.max_items == 32 and settings.max_body == 2_000_000
+    assert hosts_of(settings.host, ()) == (*LOCAL, "127.0.0.1")
+    assert hosts_of("0.0.0.0", ()) == () and hosts_of("0.0.0.0", ("Bert.example",)) == ("bert.example",)
+
+
+def test_another_sites_name_in_the_host_header_is_refused(client) -> None:
+    for host, status in (
+        ("127.0.0.1", 200), ("127.0.0.1:8080", 200), ("LOCALHOST:1", 200), ("[::1]:8080", 200), ("[::1]", 200),
+        ("evil.example", 400), ("evil.example:8080", 400), ("127.0.0.1.evil.example", 400), ("", 400),
+    ):  # fmt: skip
+        answer = client.get("/info", headers={"host": host})
+        assert answer.status_code == status, host
+        assert status == 200 or answer.json()["error_type"] == "Validation"
+
+
+def test_no_other_site_may_read_an_answer(client) -> None:
+    asked = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    answer = client.options("/embed", headers=asked)
+    assert answer.status_code == 405 and not any(name.startswith("access-control") for name in answer.headers)
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic sesame", "sesame"])
+def test_a_wrong_key_is_refused_and_looking_needs_none(locked, given: str) -> None:
+    header = {"authorization": given}
+    for path in ("/embed", "/v1/embeddings", "/", "/models/words/embed"):
+        assert locked.post(path, json={"inputs": "a"}, headers=header).status_code == 401, path
+    for path in ("/info", "/v1/models", "/openapi.json"):
+        assert locked.get(path, headers=header).status_code == 401, path
+    for path in ("/", "/health", "/ping", "/metrics"):
+        assert locked.get(path, headers=header).status_code == 200, path
+
+
+def test_the_right_key_opens(locked) -> None:
+    assert locked.post("/embed", json={"inputs": "a"}).status_code == 200
+
+
+def test_a_large_body_is_refused_whether_or_not_it_says_so(locked) -> None:
+    large = b'{"inputs": "' + b"a" * 1000 + b'"}'
+
+    def pieces():
+        yield from (large[start : start + 100] for start in range(0, len(large), 100))
+
+    for content in (large, pieces()):
+        answer = locked.post("/embed", content=content, headers=JSON)
+        assert answer.status_code == 413 and answer.json()["error_type"] == "Validation"
+    assert "error" in locked.post("/v1/embeddings", content=large * 20, headers=JSON).json()
+
+
+def test_too_many_texts_or_characters_are_refused(locked) -> None:
+    many = locked.post("/embed", json={"inputs": ["a"] * 4})
+    assert many.status_code == 422 and many.json()["error"].startswith("batch size 4 > maximum allowed batch size 3")
+    assert locked.post("/rerank", json={"query": "q", "texts": ["a"] * 4}).status_code == 422
+    assert locked.post("/rerank", json={"query": "q", "texts": ["a"] * 3}).status_code == 200
+    assert locked.post("/embed", json={"inputs": "a" * 101}).status_code == 413
+    pair = {"query": "q" * 40, "texts": ["a"] * 3, "model": "numbers"}  # the query is read with every text
+    assert locked.post("/rerank", json=pair).status_code == 413
+
+
+def test_a_body_must_say_that_it_is_json(client) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        answer = client.post("/embed", content=b'{"inputs": "a"}', headers={"content-type": kind})
+        assert answer.status_code == 415 and answer.json()["error_type"] == "Validation", kind
+    good = {"content-type": "application/json; charset=utf-8"}
+    assert client.post("/embed", content=b'{"inputs": "a"}', headers=good).status_code == 200
+
+
+def test_the_page_brings_all_it_needs_and_lets_nothing_else_run(client) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    scripts = re.findall(r"<script>(.*?)</script>", answer.text, flags=re.DOTALL)
+    assert len(scripts) == answer.text.count("<script") == 1
+    assert f"'sha256-{base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()}'" in policy
+    assert not re.search(r"https?://|src=|innerHTML|\bon\w+=\"|style=|eval\(", PAGE.read_text("utf-8"))
+    for name in ("fill", "predict", "tag", "answer", "choose", "rerank", "similarity", "embed", "tokenize"):
+        assert re.search(rf"^  {name}: {{title", scripts[0], flags=re.MULTILINE), name
