@@ -87,8 +87,7 @@ def open_bertkit(case: Case, folder: Path, threads: int, precision: str) -> Step
     from bertkit.model.inference import choose
     from bertkit.objectives.masked import Masked
     from bertkit.settings.model import Config
-    from bertkit.settings.settings import MaskSettings
-    from bertkit.settings.training import LoopSettings
+    from bertkit.settings.training import LoopSettings, MaskSettings
     from bertkit.training.loop import Training
 
     machine.set_up(threads)

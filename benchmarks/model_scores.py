@@ -52,7 +52,7 @@ def untrained(model: str, folder: Path, seed: int) -> str:
 
     from bertkit.checkpoint.folder import read_folder, write_folder
     from bertkit.checkpoint.locate import locate
-    from bertkit.model.init import initialise
+    from bertkit.model.layers import initialise
 
     torch.manual_seed(seed)
     found = read_folder(locate(model))

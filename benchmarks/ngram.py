@@ -26,8 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from bertkit.ancestors.ngram.counting import Spool, count_windows
-from bertkit.ancestors.ngram.model import START, NgramModel, NgramSettings
-from bertkit.ancestors.ngram.ngram_words import cut, sentences
+from bertkit.ancestors.ngram.model import START, NgramModel, NgramSettings, cut, sentences
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared/data/corpus/en_wikipedia.txt.xz"
 RESULTS = Path(__file__).resolve().parent / "results"

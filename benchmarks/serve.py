@@ -72,7 +72,7 @@ def start(app: Any) -> int:
     """Serve an app on a free port from a thread of this process."""
     import uvicorn
 
-    from bertkit.server.running import bind
+    from bertkit.server.app import bind
 
     bound = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
@@ -85,7 +85,7 @@ def start(app: Any) -> int:
 def bertkit(folder: Path, threads: int, precision: str = "auto", **limits: Any) -> int:
     from bertkit import machine as own
     from bertkit.server.app import make_app
-    from bertkit.server.limits import Limits
+    from bertkit.server.errors import Limits
     from bertkit.server.models import load
     from bertkit.server.service import Desk
 

@@ -48,7 +48,7 @@ COUNTING = """
 import json, sys, tempfile
 from pathlib import Path
 from bertkit.ancestors.vectors.glove import GloveSettings, shuffled_pairs
-from bertkit.ancestors.vectors.vector_corpus import number
+from bertkit.ancestors.vectors.corpus import number
 def count(corpus, megabytes):
     with tempfile.TemporaryDirectory() as folder:
         paths = shuffled_pairs(corpus, GloveSettings(memory_mb=megabytes), Path(folder))
@@ -68,7 +68,7 @@ print(json.dumps({"peak": memory("VmHWM") - before, "pairs": pairs}))
 
 def read(megabytes: float) -> tuple[list[list[str]], str]:
     """Sentences, and what to call the text."""
-    from bertkit.ancestors.vectors.vector_corpus import words_of
+    from bertkit.ancestors.vectors.corpus import words_of
     from bertkit.files.open import open_text
 
     size, sentences = int(megabytes * 1e6), []
@@ -104,7 +104,7 @@ def settings(architecture: str, loss: str, threads: int, epochs: int, seed: int 
 
 
 def speed(sentences: list[list[str]], text: Path, rounds: int, threads: int, case: str) -> list[Row]:
-    from bertkit.ancestors.vectors.vector_corpus import number
+    from bertkit.ancestors.vectors.corpus import number
     from bertkit.ancestors.vectors.word2vec import train_corpus
 
     corpus, few = number(sentences, 5), number(sentences[:200], 1)

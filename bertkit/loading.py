@@ -10,37 +10,37 @@ from typing import Any
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.runs.compare.contender import INSIDE, Numbers, Tags, Texts
+from bertkit.runs.compare.contenders import INSIDE, Numbers, Tags, Texts
 from bertkit.tasks.base import Reading, Task
 
 # contender's key → (form, module, class); how a saved one is opened again
 SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
-    "majority": (Texts, "ancestors.baselines.bag_of_words", "Majority"),
-    "bayes": (Texts, "ancestors.baselines.bag_of_words", "NaiveBayes"),
-    "tfidf": (Texts, "ancestors.baselines.bag_of_words", "TfIdf"),
+    "majority": (Texts, "ancestors.baselines.linear", "Majority"),
+    "bayes": (Texts, "ancestors.baselines.linear", "NaiveBayes"),
+    "tfidf": (Texts, "ancestors.baselines.linear", "TfIdf"),
     "ngram": (Texts, "ancestors.baselines.rows", "NgramClassifier"),
     "averaged": (Texts, "ancestors.baselines.fasttext", "Averaged"),
     "word2vec": (Texts, "ancestors.baselines.rows", "MeanOfVectors"),
     "glove": (Texts, "ancestors.baselines.rows", "MeanOfVectors"),
     "features": (Texts, "runs.compare.bert", "FrozenVectors"),
-    "mean": (Numbers, "ancestors.baselines.number_rivals", "MeanNumber"),
-    "overlap": (Numbers, "ancestors.baselines.number_rivals", "SharedWords"),
-    "tfidf-numbers": (Numbers, "ancestors.baselines.number_rivals", "TfIdfNumber"),
-    "word2vec-numbers": (Numbers, "ancestors.baselines.number_rivals", "VectorsNumber"),
-    "glove-numbers": (Numbers, "ancestors.baselines.number_rivals", "VectorsNumber"),
+    "mean": (Numbers, "ancestors.baselines.rows", "MeanNumber"),
+    "overlap": (Numbers, "ancestors.baselines.rows", "SharedWords"),
+    "tfidf-numbers": (Numbers, "ancestors.baselines.rows", "TfIdfNumber"),
+    "word2vec-numbers": (Numbers, "ancestors.baselines.rows", "VectorsNumber"),
+    "glove-numbers": (Numbers, "ancestors.baselines.rows", "VectorsNumber"),
     "cosine": (Numbers, "runs.compare.bert", "FrozenCosine"),
     "vectors": (Numbers, "runs.compare.bert", "TunedCosine"),
     "features-numbers": (Numbers, "runs.compare.bert", "FrozenNumber"),
     "bilstm": (Texts, "ancestors.lstm.bilstm", "BiLstmClassifier"),
     "bilstm-tags": (Tags, "ancestors.lstm.bilstm", "BiLstmTagger"),
-    "features-tags": (Tags, "runs.compare.on_features", "BertFeaturesTagger"),
-    "elmo": (Texts, "runs.compare.on_features", "ElmoClassifier"),
-    "elmo-tags": (Tags, "runs.compare.on_features", "ElmoTagger"),
+    "features-tags": (Tags, "runs.compare.bert", "BertFeaturesTagger"),
+    "elmo": (Texts, "runs.compare.bert", "ElmoClassifier"),
+    "elmo-tags": (Tags, "runs.compare.bert", "ElmoTagger"),
     "lstm-lm": (Texts, "ancestors.lstm.dai_le", "SequenceLearning"),
     "lstm-autoencoder": (Texts, "ancestors.lstm.dai_le", "SequenceLearning"),
     "ulmfit": (Texts, "ancestors.lstm.ulmfit", "Ulmfit"),
-    "frequent-tag": (Tags, "ancestors.tag_rivals", "FrequentTag"),
-    "hmm": (Tags, "ancestors.tag_rivals", "Hmm"),
+    "frequent-tag": (Tags, "ancestors.hmm", "FrequentTag"),
+    "hmm": (Tags, "ancestors.hmm", "Hmm"),
 }
 # those with an encoder inside, which has a precision
 ENCODED = {"features", "features-tags", "cosine", "vectors", "features-numbers"}
@@ -50,7 +50,7 @@ ANCESTORS: dict[str, tuple[str, str]] = {
     "piece-ngram": ("ancestors.ngram.pieces", "PieceNgram"),
     "nnlm": ("ancestors.language_model.model", "LeftToRight"),
     "rnnlm": ("ancestors.language_model.model", "LeftToRight"),
-    "elmo": ("ancestors.elmo.elmo", "Elmo"),
+    "elmo": ("ancestors.elmo.model", "Elmo"),
     "seq2seq": ("ancestors.transformer.train", "Seq2Seq"),
     "word2vec": ("ancestors.vectors.vectors", "VectorsFolder"),
     "glove": ("ancestors.vectors.vectors", "VectorsFolder"),

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_imports_point_down_only() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)
-        me = ".".join(["bertkit", *inside.with_suffix("").parts]).removesuffix(".__init__")
+        me = module_name(path)
         if me == "bertkit.runs":
             continue  # a drawer for four storeys
         floor, name = floor_of(me)
@@ -105,10 +106,46 @@ def test_the_layering_test_sees_an_import_that_points_up(tmp_path: Path) -> None
         floor_of("bertkit.utils")
 
 
-def test_a_file_over_350_lines_has_its_reason_in_decisions() -> None:
+def test_a_file_over_500_lines_has_its_reason_in_decisions() -> None:
     reasons = (ROOT / "docs/decisions.md").read_text("utf-8")
-    long = [p.relative_to(ROOT).as_posix() for p in PACKAGE.rglob("*.py") if p.read_text("utf-8").count("\n") > 350]
+    long = [p.relative_to(ROOT).as_posix() for p in PACKAGE.rglob("*.py") if p.read_text("utf-8").count("\n") > 500]
     assert [name for name in long if name not in reasons] == []
+
+
+def test_the_house_stays_small_enough_to_find_things_in() -> None:
+    files = list(PACKAGE.rglob("*.py"))
+    sizes = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in files)
+    assert len(files) <= 250 and sizes["."] <= 9 and len(FLOORS) <= 15
+    assert {name: size for name, size in sizes.items() if size > 14 and name != "commands"} == {}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(["bertkit", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def importers() -> dict[str, set[str]]:
+    """Module → the modules that import it, at any depth, for types alone, or by its name in a table."""
+    files = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    found: dict[str, set[str]] = {name: set() for name in files}
+    for me, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+                names = [f"bertkit.{node.value}"]
+            for name in names:
+                if name in found and name != me:
+                    found[name].add(me)
+    return found
+
+
+def test_few_files_are_there_for_one_other_file() -> None:
+    """What one file alone needs is mostly a part of it. Commands are what the command line imports by name."""
+    single = [name for name, users in importers().items() if len(users) == 1 and ".commands" not in name]
+    assert len(single) <= 50, sorted(single)
 
 
 def test_there_is_no_drawer_for_odds_and_ends() -> None:

@@ -23,7 +23,7 @@ from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.layer_choice import CHOICES, choose
 from bertkit.notify import note, track
-from bertkit.settings.bilstm_settings import BiLstmSettings
+from bertkit.settings.ancestors import BiLstmSettings
 from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.model.int8 import from_int8
+from bertkit.model.inference import from_int8
 from bertkit.notify import note
 
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")  # left by DDP, torch.compile and DeepSpeed

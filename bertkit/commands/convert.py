@@ -33,7 +33,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError
     from bertkit.files.atomic import check_new_folder
-    from bertkit.training.saving import write_folder as write_safely
+    from bertkit.files.atomic import write_folder as write_safely
 
     if settings.target.suffix in (".bin", ".safetensors"):
         raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
@@ -57,7 +57,7 @@ def _mix(folder: Any, settings: Settings) -> int:
     """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
     import torch
 
-    from bertkit.checkpoint.changed import changed
+    from bertkit.checkpoint.card import changed
     from bertkit.checkpoint.folder import read_folder
     from bertkit.checkpoint.locate import locate
     from bertkit.errors import UserError

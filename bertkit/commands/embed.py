@@ -47,7 +47,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit import machine
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
-    from bertkit.files.write_whole import not_the_input
+    from bertkit.files.atomic import not_the_input
     from bertkit.inference.predictor import AT_ONCE, Predictor
     from bertkit.notify import note, track
     from bertkit.text.checks import by_line

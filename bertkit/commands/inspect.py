@@ -23,11 +23,10 @@ class Settings(Common):
 def run(settings: Settings) -> dict[str, Any]:
     """Show tokens, where every head looks, and which tokens matter."""
     from bertkit import machine
-    from bertkit.files.atomic import check_folder, explained, make_folder
+    from bertkit.files.atomic import atomic_write, check_folder, explained, make_folder
     from bertkit.inference.explain import look
     from bertkit.inference.predictor import Predictor
     from bertkit.report.explain import looking_report
-    from bertkit.training.saving import atomic_write
 
     check_folder(settings.out.parent)
     machine.set_up(settings.threads)

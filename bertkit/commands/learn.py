@@ -78,7 +78,7 @@ def _ngram(s: Settings) -> dict[str, Any]:
 
 def _vectors(s: Settings) -> dict[str, Any]:
     from bertkit.ancestors.vectors import glove, word2vec
-    from bertkit.ancestors.vectors.vector_corpus import read_sentences
+    from bertkit.ancestors.vectors.corpus import read_sentences
 
     shared: dict[str, Any] = {"seed": s.seed, "threads": s.threads}
     chosen = {"dim": s.width, "epochs": s.epochs, "min_count": s.min_count, "window": s.window}
@@ -103,7 +103,7 @@ def _pieces(s: Settings) -> dict[str, Any]:
 
 def _network(s: Settings) -> dict[str, Any]:
     from bertkit.ancestors.language_model.train import learn
-    from bertkit.settings.learn_settings import LearnSettings
+    from bertkit.settings.ancestors import LearnSettings
 
     sizes: dict[str, Any] = {"width": s.width} if s.width else {}
     return learn(
@@ -118,7 +118,7 @@ def _elmo(s: Settings) -> dict[str, Any]:
     from dataclasses import replace
 
     from bertkit.ancestors.elmo.train import train
-    from bertkit.settings.elmo_settings import ElmoNumbers, ElmoSettings
+    from bertkit.settings.ancestors import ElmoNumbers, ElmoSettings
 
     model = ElmoNumbers()
     model = replace(model, width=s.width, cells=max(model.cells, s.width)) if s.width else model
@@ -134,7 +134,7 @@ def _write(s: Settings, save: Callable[[Path], None]) -> None:
     """A folder that says what it is."""
     import json
 
-    from bertkit.training.saving import atomic_write, write_folder
+    from bertkit.files.atomic import atomic_write, write_folder
 
     def write(folder: Path) -> None:
         save(folder)

@@ -44,7 +44,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     from bertkit import machine
     from bertkit.data.write_rows import write_all
     from bertkit.errors import UserError
-    from bertkit.files.write_whole import not_the_input
+    from bertkit.files.atomic import not_the_input
     from bertkit.loading import open_model
 
     not_the_input(settings.out, settings.file)

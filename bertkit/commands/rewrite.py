@@ -46,7 +46,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     from bertkit import machine
     from bertkit.ancestors.transformer.model import Seq2Seq
     from bertkit.data.write_rows import write_all
-    from bertkit.files.write_whole import not_the_input
+    from bertkit.files.atomic import not_the_input
 
     not_the_input(settings.out, settings.file)
     machine.set_up(settings.threads)

@@ -42,12 +42,11 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.notify import note
 
     try:
-        from bertkit.server.app import make_app
-        from bertkit.server.limits import Limits
+        from bertkit.server.app import address_of, bind, make_app
+        from bertkit.server.app import run as serve
+        from bertkit.server.errors import Limits
         from bertkit.server.middleware import LOCAL, hosts_of
         from bertkit.server.models import load
-        from bertkit.server.running import address_of, bind
-        from bertkit.server.running import run as serve
         from bertkit.server.service import Desk
     except ModuleNotFoundError as missing:
         raise UserError(

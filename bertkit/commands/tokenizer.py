@@ -31,7 +31,8 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.data.readers import read_documents
     from bertkit.files.atomic import check_new_folder, write_folder
     from bertkit.notify import track
-    from bertkit.text.vocabulary import VocabularySettings, learn, report
+    from bertkit.text.coverage import report
+    from bertkit.text.vocabulary import VocabularySettings, learn
 
     check_new_folder(settings.out)
 

@@ -7,12 +7,14 @@ a plain view of the run, a group of unequal lengths is padded for the attention 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from bertkit.machine import one_core_each
 
 # A padded group may hold this share of padding before it is split. Padding costs attention
 # products only, and each further group costs some 30 microseconds a layer.
@@ -158,3 +160,52 @@ def _group(lengths: np.ndarray, start: int) -> Group:
         gather=torch.from_numpy(gather.reshape(-1)),
         scatter=torch.from_numpy(np.flatnonzero(real)),
     )
+
+
+# ---- Batches by length and tokens: the order in which many texts are computed fastest.
+
+TOKENS = 2048  # a batch: large enough for full matrix speed, small enough to share out evenly over the cores
+
+
+def budgeted(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:
+    """Indices of texts, longest first, cut into batches of about `tokens` tokens (never less than one text).
+
+    Longest first, so that the largest batch comes first and a lack of memory shows at once.
+    """
+    sizes = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-sizes, kind="stable")
+    if not len(order):
+        return []
+    total = max(1, int(sizes.sum()))
+    # Equal shares: a last batch of a few tokens would cost as much overhead as a full one.
+    share = total / max(1, round(total / tokens))
+    bounds = np.floor((np.cumsum(sizes[order]) - sizes[order]) / share).astype(np.int64)
+    cuts = np.flatnonzero(np.diff(bounds)) + 1
+    return [part.tolist() for part in np.split(order, cuts)]
+
+
+# ---- Many texts through one model: batches by length and tokens, shared out over the cores.
+#
+# On a CPU every core computes batches of its own: threads that share one small matrix product spend much of their
+# time waiting for each other.
+
+WORTH_SHARING = 1024  # tokens from which on it pays
+
+
+def share_out(sizes: Sequence[int], compute: Callable[[list[int]], None], device: str = "cpu") -> None:
+    """Call `compute` with lists of indices until every index was in one. sizes: tokens of each."""
+    total = sum(sizes)
+    alone = not device.startswith("cpu") or total < WORTH_SHARING
+    threads = 1 if alone else torch.get_num_threads()
+    parts = budgeted(sizes, max(WORTH_SHARING // 2, min(TOKENS, total // threads)))
+
+    def without_gradients(numbers: list[int]) -> None:
+        with torch.inference_mode():  # each thread has to say so for itself
+            compute(numbers)
+
+    if threads == 1 or len(parts) == 1:
+        for numbers in parts:
+            without_gradients(numbers)
+        return
+    with one_core_each(threads) as pool:
+        list(pool.map(without_gradients, parts))

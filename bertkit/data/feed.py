@@ -15,13 +15,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from bertkit.data.batch import ROUND, Batch, pack
-from bertkit.data.budget import budgeted
+from bertkit.data.batch import ROUND, Batch, budgeted, pack
 from bertkit.data.masking import Pieces, hide
 from bertkit.data.packing import PACKINGS, Example, Packing
 from bertkit.data.store import Store
 from bertkit.errors import UserError
-from bertkit.settings.settings import MaskSettings
+from bertkit.settings.training import MaskSettings
 
 
 class Feed(Protocol):

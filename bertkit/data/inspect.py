@@ -4,16 +4,230 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.data.doctor_report import Cut, FileReport, Lengths
-from bertkit.data.forms import Seen, first_bytes, form_of, seen_in
-from bertkit.data.readers.read_columns import has_pair
+from bertkit.data.examples import Label
+from bertkit.data.readers import (
+    columns_of,
+    read_choices,
+    read_documents,
+    read_minimal_pairs,
+    read_questions,
+    read_rows,
+    read_tagged,
+)
+from bertkit.data.readers.json import parse
+from bertkit.data.readers.rows import has_pair
+from bertkit.errors import UserError
+from bertkit.files.open import DAMAGE, kind_of, open_bytes, open_text
 from bertkit.notify import track
+
+# ---- Which form of data a file holds, and its rows seen alike whatever the form (for `doctor`).
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """name: what the rows are called; kind: the file's format."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One row of any form. answer: all that is right or wrong about it, as one string."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+    answer: str
+    line: int
+
+
+# A JSON object's keys tell its form; the first match counts.
+_BY_KEYS: tuple[tuple[set[str], str], ...] = (
+    ({"data"}, "questions"),
+    ({"question", "context"}, "questions"),
+    ({"tokens"}, "tagged sentences"),
+    ({"choices"}, "multiple choices"),
+    ({"sentence_good", "sentence_bad"}, "minimal pairs"),
+)
+
+
+def form_of(path: str | Path, encoding: str = "utf-8", **columns: Any) -> tuple[Form, list[str]]:
+    """The form of a file, by its ending and its first lines, and its columns where it has some."""
+    kind = kind_of(path)
+    wanted = [str(name) for role in ("text", "text_b", "label") if (name := columns.get(role))]
+    if kind in ("csv", "tsv", "parquet"):
+        return Form("rows", kind), columns_of(path, wanted or ["text"], encoding)
+    head = [line for line in islice(open_text(path, encoding), 50) if line.strip(" \t\r")]
+    if kind in ("jsonl", "json"):
+        return _json_form(kind, head)
+    if kind == "conllu" or _is_tagged(head):
+        return Form("tagged sentences", kind if kind == "conllu" else "conll"), []
+    if kind == "txt" and wanted and wanted[0].isdigit():
+        return Form("rows", "txt"), columns_of(path, wanted, encoding)
+    return Form("documents", kind), []
+
+
+def _json_form(kind: str, head: list[str]) -> tuple[Form, list[str]]:
+    try:
+        first = parse("", head[0].strip().removeprefix("[").rstrip(",]")) if head else {}
+        keys = set(first) if isinstance(first, dict) else set()
+    except UserError:
+        # A JSON document over several lines: SQuAD's is the only such form, besides lists of rows.
+        keys = set() if head[0].lstrip().startswith("[") else {"data"}
+    name = next((name for needed, name in _BY_KEYS if needed <= keys), "rows")
+    return Form(name, kind), [] if "data" in keys else sorted(keys)
+
+
+def _is_tagged(head: list[str]) -> bool:
+    """Short words with something behind them, as many columns on every line, and the last looks like a tag."""
+    rows = [line.split("\t" if "\t" in line else " ") for line in head if not line.startswith("-DOCSTART-")]
+    widths = {len(row) for row in rows}
+    return len(rows) > 1 and len(widths) == 1 and widths.pop() > 1 and all(_tag_like(row[-1]) for row in rows)
+
+
+def _tag_like(cell: str) -> bool:
+    return cell == "O" or (cell[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") and len(cell) > 2)
+
+
+def first_bytes(path: str | Path, count: int = 4) -> bytes:
+    """The first bytes of a file, unpacked."""
+    if kind_of(path) == "parquet" or str(path) == "-":
+        return b""
+    try:
+        with open_bytes(path) as stream:
+            return stream.read(count)
+    except (OSError, *DAMAGE):
+        return b""
+
+
+def seen_in(path: str | Path, form: Form, encoding: str = "utf-8", **columns: Any) -> Iterator[Seen]:
+    """The rows of a file in one shape; columns as for `read_rows`."""
+    if form.name == "tagged sentences":
+        for s in read_tagged(path, labelled="maybe", encoding=encoding):
+            yield Seen((" ".join(s.tokens),), s.tags or (), " ".join(s.tags or ()), s.line)
+    elif form.name == "questions":
+        for q in read_questions(path, encoding=encoding):
+            label = ("impossible",) if q.impossible else ("answerable",) if q.answers else ()
+            yield Seen((q.question, q.context), label, str([text for text, _ in q.answers]), q.line)
+    elif form.name == "multiple choices":
+        for c in read_choices(path, labelled="maybe", encoding=encoding):
+            label = () if c.label is None else (str(c.label),)
+            yield Seen((c.text, *c.choices), label, str(c.label), c.line)
+    elif form.name == "minimal pairs":
+        for m in read_minimal_pairs(path, encoding=encoding):
+            yield Seen((m.good, m.bad), (m.group,), m.group, m.line)
+    elif form.name == "documents":
+        for number, document in enumerate(read_documents(path, encoding=encoding), start=1):
+            yield Seen((document,), (), "", number)
+    else:
+        for r in read_rows(path, labelled="maybe", encoding=encoding, **columns):
+            texts = (r.text,) if r.text_b is None else (r.text, r.text_b)
+            yield Seen(texts, _labels(r.label), str(r.label), r.line)
+
+
+def _labels(label: Label) -> tuple[str, ...]:
+    if label is None:
+        return ()
+    return label if isinstance(label, tuple) else (str(label),)
+
+
+# ---- What `doctor` found in a file, for people and for programs.
+
+
+@dataclass
+class Lengths:
+    """How long the texts are, in one unit: {50: …, 90: …, 99: …, 100: …}."""
+
+    unit: str
+    percentiles: dict[int, int] = field(default_factory=dict)
+    mean: float = 0.0
+
+
+@dataclass
+class Cut:
+    """What a model of `limit` tokens would not see: special tokens count."""
+
+    limit: int
+    rows: int
+    tokens: int
+    rows_share: float
+    tokens_share: float
+
+
+@dataclass
+class FileReport:
+    """Everything found in one file. `lines()` for people, `asdict` for programs."""
+
+    path: str
+    form: str
+    kind: str
+    encoding: str
+    columns: list[str]
+    rows: int = 0
+    labels: dict[str, int] = field(default_factory=dict)
+    label_kinds: int = 0
+    unlabelled: int = 0
+    empty: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    compared: int = 0
+    overlaps: dict[str, int] = field(default_factory=dict)
+    lengths: list[Lengths] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    counted_by: str = ""  # the model whose tokenizer counted the tokens
+    cjk_share: float = 0.0
+    suspicious: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def asdict(self) -> dict[str, Any]:
+        """The report as plain values, for JSON."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """The report as sentences, one a line."""
+        yield f"{self.path}: {self.rows:,} {self.form} ({self.kind or 'text'}, {self.encoding})"
+        if self.columns:
+            yield f"  columns: {', '.join(self.columns)}"
+        if self.label_kinds:
+            yield f"  labels: {self.label_kinds:,} different: {_balance(self.labels)}"
+        if self.unlabelled and self.label_kinds:
+            yield f"  without a label: {self.unlabelled:,}"
+        for what, count in (("empty texts", self.empty), ("duplicates", self.duplicates)):
+            if count:
+                yield f"  {what}: {count:,} ({count / self.rows:.1%})"
+        if self.conflicts:
+            yield f"  conflicting: {self.conflicts:,} rows repeat an earlier text with another label"
+        if self.compared < self.rows:
+            yield f"  duplicates were looked for among the first {self.compared:,} different texts"
+        for other, count in self.overlaps.items():
+            yield f"  also in {other}: {count:,} rows ({count / max(1, self.rows):.1%})"
+        for lengths in self.lengths:
+            shown = ", ".join(f"{share} % up to {value:,}" for share, value in lengths.percentiles.items())
+            by = f" ({self.counted_by}'s tokenizer)" if self.counted_by and lengths.unit == "tokens" else ""
+            yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {shown}"
+        if self.cuts and not self.cuts[0].rows:
+            yield f"  at {self.cuts[0].limit} tokens: nothing is cut"
+        for cut in (each for each in self.cuts if each.rows):
+            share = f"{cut.rows_share:.1%}), {cut.tokens_share:.1%} of tokens"
+            yield f"  at {cut.limit} tokens: {cut.rows:,} rows cut ({share}"
+        if self.cjk_share >= 0.001:
+            yield f"  Chinese, Japanese, Korean: {self.cjk_share:.1%} of letters"
+        for what, found in self.suspicious.items():
+            places = ", ".join(map(str, found["lines"]))
+            yield f"  {what}: {found['rows']:,} rows, first at {places}"
+
+
+def _balance(labels: dict[str, int]) -> str:
+    total = sum(labels.values())
+    shown = [f"{label} {count:,} ({count / total:.1%})" for label, count in islice(labels.items(), 12)]
+    return ", ".join(shown) + (", …" if len(labels) > 12 else "")
+
 
 LIMITS = (128, 256, 512)
 MOST_HASHES = 4_000_000  # texts compared for duplicates; about half a gigabyte

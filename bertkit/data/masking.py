@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from bertkit.data.packing import Example
-from bertkit.settings.settings import MaskSettings
+from bertkit.settings.training import MaskSettings
 
 
 @dataclass(frozen=True)

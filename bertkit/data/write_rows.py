@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from bertkit.errors import UserError, suggest
+from bertkit.files.atomic import closed_at_end, open_new, told
 from bertkit.files.open import kind_of
-from bertkit.files.write_whole import closed_at_end, open_new, told
 from bertkit.notify import note
 
 BATCH = 1024

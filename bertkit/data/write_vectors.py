@@ -11,8 +11,8 @@ import numpy as np
 
 from bertkit.data.write_rows import arrow_for, as_json
 from bertkit.errors import UserError, suggest
+from bertkit.files.atomic import closed_at_end, open_new, told
 from bertkit.files.open import kind_of
-from bertkit.files.write_whole import closed_at_end, open_new, told
 
 _NPY_HEADER = 128  # bytes: room for any shape, so that the header can be written again at the end
 

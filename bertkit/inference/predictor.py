@@ -15,8 +15,7 @@ from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.pooling import Pooling
-from bertkit.data.batch import Batch, pack
-from bertkit.data.sharing import share_out
+from bertkit.data.batch import Batch, pack, share_out
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model import layer_choice
@@ -25,9 +24,8 @@ from bertkit.model.heads import is_trained
 from bertkit.model.inference import INT8, prepare
 from bertkit.notify import note
 from bertkit.tasks import TASKS, make
-from bertkit.tasks.about import check_labels, checked, outputs_of_heads
-from bertkit.tasks.base import Reading, Task
-from bertkit.tasks.outputs import outputs_of
+from bertkit.tasks.base import Reading, Task, check_labels, checked, outputs_of_heads
+from bertkit.tasks.batches import outputs_of
 from bertkit.text.checks import BadRow, by_line
 from bertkit.text.encoding import Encoding
 from bertkit.text.words import closed_up

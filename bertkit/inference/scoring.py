@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bertkit.data.batch import pack
-from bertkit.data.sharing import share_out
+from bertkit.data.batch import pack, share_out
 from bertkit.errors import UserError
 from bertkit.notify import note, track
 

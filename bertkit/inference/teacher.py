@@ -11,10 +11,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from bertkit.files.atomic import atomic_write
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.notify import note, track
-from bertkit.tasks.embed_taught import Teacher
-from bertkit.training.saving import atomic_write
+from bertkit.tasks.embed import Teacher
 
 
 def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto") -> Teacher:

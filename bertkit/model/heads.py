@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from bertkit.errors import UserError, suggest
 from bertkit.model.crf import Crf
 from bertkit.model.encoder import Encoded, Encoder
-from bertkit.model.init import initialise
-from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm
+from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm, initialise
 from bertkit.settings.model import Config
 
 

@@ -11,6 +11,7 @@ from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.objectives.causal import next_term
 from bertkit.objectives.vocab_loss import rounded, words_loss
+from bertkit.tasks.embed import Taught
 from bertkit.training.objective import Objective
 
 PAIR_HEADS = ("next_sentence", "order")
@@ -68,3 +69,24 @@ def words_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
     places, targets = rounded(batch.extra["places"], batch.extra["targets"])
     vectors = model.head("words").vectors(encoded.tokens[places])
     return words_loss(vectors, *model.word_weights(), targets)
+
+
+# ---- Masked words, and beside them the sentence vectors of a teacher: one model that fills gaps and embeds.
+
+
+class MaskedTaught(Masked):
+    """A batch is either masked text or texts with a teacher's vectors ("target")."""
+
+    def __init__(self, model: Model, task: Taught) -> None:
+        super().__init__(model)
+        self.task = task
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """vectors: over texts; words (and the pairs' term): as without a teacher."""
+        if "target" not in batch.extra:
+            return super().forward(batch)
+        return {"vectors": self.task.loss(self.model, self.model.encoder(batch))}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Texts, or what masked words count."""
+        return super().counts(batch) if "target" not in batch.extra else {"vectors": self.task.count(batch)}

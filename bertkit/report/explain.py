@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.report.format import escape
-from bertkit.report.html import Block, Facts, Figure, Section, Table, Text
-from bertkit.report.page import page
+from bertkit.report.html import Block, Facts, Figure, Section, Table, Text, page
 from bertkit.report.svg import bar_plot
 from bertkit.report.words import name_of, words
 

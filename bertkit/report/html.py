@@ -1,4 +1,4 @@
-"""What a report is made of: each block is a value, and `render` makes it HTML.
+"""What a report is made of: each block is a value, `render` makes it HTML, `page` puts them on one page.
 
 Data reaches the page as text between tags only: no attribute is ever made from it.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.report.format import NOTHING, as_number, escape, plain, shorten
+from bertkit.report.format import NOTHING, as_number, clip, duration, escape, percent, plain, shorten
 from bertkit.report.svg.axes import text_width
-from bertkit.report.words import words
+from bertkit.report.words import name_of, words
 
 HALF = 58  # letters that fit into half the page
 
@@ -233,3 +234,135 @@ RENDER: dict[type, Callable[[Any, str], str]] = {
     Good: _callout("good", "result", "✓"),
     Code: lambda block, lang: f"<pre>{escape(shorten(block.text, 8000, lang))}</pre>",
 }
+
+
+# ---- Settings, environments and lists of dicts as blocks.
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Nested settings the way a TOML file has them."""
+    plain_ones = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+    lines = [f"{key} = {_toml(value)}" for key, value in plain_ones.items() if value is not None]
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            inner = settings_text(value).replace("\n[", f"\n[{key}.")
+            inner = f"[{key}.{inner[1:]}" if inner.startswith("[") else f"[{key}]\n{inner}"
+            lines.append(("\n" if lines else "") + inner)
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def facts_of(facts: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    """Nested facts as one list of names and values that read well: seconds as time, shares as per cent."""
+    found: dict[str, Any] = {}
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name_of(key, lang)} · {inner}": told for inner, told in facts_of(value, lang).items()}
+        elif value is not None and value != "" and value != []:
+            found[name_of(key, lang)] = readable(key, value, lang)
+    return found
+
+
+def readable(key: str, value: Any, lang: str) -> Any:
+    """A value in the unit its key names."""
+    if isinstance(value, bool) or as_number(value) is None:
+        return clip(value, 19) if key.endswith("sha256") else value
+    if key == "seconds" or key.endswith("_seconds"):
+        return duration(value, lang)
+    if key == "share" or key.endswith("_share"):
+        return percent(value)
+    return value
+
+
+def table_of(
+    caption: str,
+    rows: Sequence[Mapping[str, Any]],
+    lang: str,
+    *,
+    only: Sequence[str] = (),
+    heat: Sequence[str] = (),
+    **look: Any,
+) -> list[Block]:
+    """Rows of dicts as a table: the keys of `only` that occur, or all keys in order of appearance. No rows: nothing.
+
+    heat: the keys whose shares are shaded. look: other fields of the Table.
+    """
+    keys = [
+        key for key in (only or dict.fromkeys(key for row in rows for key in row)) if any(key in row for row in rows)
+    ]
+    if not keys:
+        return []
+    cells = [[_cell(key, row.get(key), lang) for key in keys] for row in rows]
+    shaded = {n: (0.0, 1.0) for n, key in enumerate(keys) if key in heat}
+    return [Table(caption, [name_of(key, lang) for key in keys], cells, heat=shaded, **look)]
+
+
+def _cell(key: str, value: Any, lang: str) -> Any:
+    if isinstance(value, Mapping):
+        return between(value)
+    return readable(key, value, lang) if key.endswith(("seconds", "sha256", "share")) else value
+
+
+def between(value: Any, interval: Any = None) -> Between:
+    """A score with its interval: from a number and (low, high), or from {"value", "low", "high"}."""
+    if isinstance(value, Mapping):
+        return Between(*(as_number(value.get(key)) for key in ("value", "low", "high")))
+    ends = [as_number(end) for end in interval][:2] if interval else [None, None]
+    return Between(as_number(value), *ends)
+
+
+def told(notes: Sequence[Any], lang: str) -> list[Block]:
+    """What was told during the run, each once; many are counted."""
+    once = list(dict.fromkeys(map(str, notes)))
+    blocks: list[Block] = [Warning_(note) for note in once[:20]]
+    if len(once) > 20:
+        blocks.append(Text(words(lang)["more"].format(count=len(once) - 20)))
+    return blocks
+
+
+# ---- One self-contained page: a title, the key figures, and sections.
+
+STYLE = Path(__file__).with_name("report.css").read_text("utf-8").strip()  # light, dark, phone and paper
+# base-uri and form-action are not covered by default-src, so they are named.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    lang: str = "en",
+    subtitle: str = "",
+    facts: Mapping[str, object] | None = None,
+) -> str:
+    """The whole HTML document. facts: the few figures to see first. Sections without a body are left out."""
+    said = words(lang)
+    shown = [section for section in sections if section.body]
+    head = f"<h1>{escape(shorten(title, 160, lang))}</h1>"
+    if subtitle:
+        head += f'<p class="subtitle">{escape(shorten(subtitle, 400, lang))}</p>'
+    links = "".join(
+        f'<li><a href="#s{n}">{escape(shorten(section.title, 60, lang))}</a></li>' for n, section in enumerate(shown, 1)
+    )
+    nav = f'<nav aria-label="{escape(said["contents"])}"><ul>{links}</ul></nav>' if len(shown) > 2 else ""
+    body = "".join(
+        f'<section id="s{n}"><h2>{escape(shorten(section.title, 160, lang))}</h2>'
+        f"{render(section.body, lang)}</section>\n"
+        for n, section in enumerate(shown, 1)
+    )
+    return (
+        f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(shorten(title, 160, lang))}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<header>{head}{facts_list(facts or {}, 'tiles', lang)}{nav}</header>\n"
+        f"<main>\n{body}</main>\n<footer>{escape(said['footer'])}</footer>\n</body>\n</html>\n"
+    )

@@ -4,7 +4,7 @@ Files of its folder:
 - `index.json`      the model and its fingerprint, how it was made, counts
 - `passages.jsonl`  {"text", "file", "document"}, one a line; `lines.npy` says where each begins
 - `vectors.f16`     (passages, width) of length one
-- `starts.npy` …    which passages have which pieces (by_words.py)
+- `starts.npy` …    which passages have which pieces (bm25.py)
 - `run.toml`        the settings it was made with
 """
 
@@ -25,11 +25,11 @@ import numpy as np
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.atomic import write_folder
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.retrieval.bm25 import WordTable
 from bertkit.retrieval.passages import Passage
 from bertkit.text.load import LAYOUTS
-from bertkit.training.saving import write_folder
 
 # Beside the weights: how many layers there are, how texts are cut into pieces, and how a text's vector is made.
 TOKENIZERS = tuple(name for names in LAYOUTS for name in names)

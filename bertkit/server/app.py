@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator, Collection
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
 from bertkit import __version__
+from bertkit.errors import UserError
 from bertkit.server import errors, routes_native, routes_openai, routes_tei
 from bertkit.server.middleware import Guard
 from bertkit.server.service import Desk
@@ -57,3 +63,97 @@ def _policy(page: str) -> str:
         f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+
+
+# ---- The server as a process: its socket, its start, and its end.
+
+KEEP_ALIVE = 30  # seconds an idle connection stays open
+FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet; 0 is any free port."""
+    if not 0 <= port <= 65535:
+        raise UserError(f"--port is {port}; it must be 0 (any free one) to 65535.")
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as reason:
+        raise UserError(f"--host is {host!r}, which is no address of this machine ({reason}).") from None
+    made = socket.socket(family, kind, proto)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+    except OSError as reason:
+        made.close()
+        raise UserError(f"{host}:{port} cannot be used ({reason.strerror}). Take another with --port.") from None
+    return made
+
+
+def address_of(bound: socket.socket) -> str:
+    """http://… of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """On the first signal to stop: no new work, /health says so, what was accepted is answered. On a second: leave.
+
+    ready: called once, when connections are accepted.
+    """
+
+    def __init__(self, config: uvicorn.Config, desk: Desk, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.desk, self.ready = desk, ready
+        self.until = 0.0
+        self.silent: dict[tuple[Any, Any], float] = {}  # (connection, its last request) → since when it is waited for
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and tell."""
+        await super().startup(sockets)
+        if self.started:
+            self.ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What a signal does."""
+        self.force_exit = self.should_exit = bool(self.until)
+        self.until = time.monotonic() + self.desk.limits.stop_seconds
+        self.desk.queue.closing = True  # no lock here: the thread that a signal interrupts may hold it
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether it is time to leave."""
+        self._close_silent(time.monotonic())
+        done = await super().on_tick(counter)
+        return done or bool(self.until and (self.desk.queue.idle or time.monotonic() > self.until))
+
+    def _close_silent(self, now: float) -> None:
+        """Close connections whose next request has not come, header and all, within the keep-alive time.
+
+        uvicorn's own clock runs only from an answer to the next byte: who never sends, or stops in a header, stays.
+        """
+        connections: Iterable[Any] = self.server_state.connections  # all of HTTP/1.1: there are no websockets
+        waiting = [(one, one.cycle) for one in connections if _is_waited_for(one)]
+        self.silent = {key: self.silent.get(key, now) for key in waiting}
+        for (connection, _), since in self.silent.items():
+            if now - since > self.config.timeout_keep_alive:
+                connection.transport.close()
+
+
+def _is_waited_for(connection: Any) -> bool:
+    """Whether there is no request to read or answer, nor a clock of uvicorn's that will end the waiting."""
+    idle = connection.cycle is None or connection.cycle.response_complete
+    return idle and connection.timeout_keep_alive_task is None
+
+
+def server_of(app: FastAPI, desk: Desk, ready: Callable[[], None] = lambda: None) -> Server:
+    """A server that has not begun."""
+    config = uvicorn.Config(
+        app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
+        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
+    )  # fmt: skip
+    return Server(config, desk, ready)
+
+
+def run(app: FastAPI, desk: Desk, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until a signal comes."""
+    server_of(app, desk, ready).run([bound])
+    desk.queue.join(1)  # it is idle, or its time is up

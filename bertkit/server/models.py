@@ -10,12 +10,11 @@ from typing import Any
 
 from bertkit import __version__
 from bertkit.checkpoint.locate import embedded
-from bertkit.data.budget import TOKENS
+from bertkit.data.batch import TOKENS
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.loading import open_model
-from bertkit.server.errors import Refused
-from bertkit.server.limits import Limits
+from bertkit.server.errors import Limits, Refused
 
 ALWAYS = ("embed", "similarity", "tokenize")
 BY_TASK = {  # task → what a model with its head can be asked for

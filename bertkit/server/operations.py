@@ -18,8 +18,8 @@ from bertkit.inference.predictor import Predictor
 from bertkit.server.queue import Computed
 from bertkit.tasks import make
 from bertkit.tasks.base import Item, Task
+from bertkit.tasks.batches import outputs_of
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.outputs import outputs_of
 
 
 @dataclass(frozen=True)

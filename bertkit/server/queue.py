@@ -14,8 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertkit.server.errors import Refused
-from bertkit.server.limits import Limits
+from bertkit.server.errors import Limits, Refused
 
 
 @dataclass(frozen=True)

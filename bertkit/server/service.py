@@ -15,8 +15,7 @@ from pydantic_core import to_json
 from bertkit import machine
 from bertkit.errors import UserError
 from bertkit.notify import note
-from bertkit.server.errors import Refused
-from bertkit.server.limits import Limits
+from bertkit.server.errors import Limits, Refused
 from bertkit.server.metrics import Metrics
 from bertkit.server.models import Served, Shelf
 from bertkit.server.operations import OPERATIONS, Answer, How

@@ -1,4 +1,4 @@
-"""Every number of the Transformer and of its training."""
+"""Every number of the ancestors and of their training."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertkit.config import Common, option
-from bertkit.errors import UserError
+from bertkit.errors import UserError, suggest
 from bertkit.settings.model import Config
+from bertkit.settings.training import LoopSettings, RunSettings
+
+# ---- Every number of the Transformer and of its training.
 
 ON_LONG = ("drop", "truncate", "error")
 
@@ -86,3 +89,112 @@ class Seq2SeqSettings(Common):
     save_minutes: float = option(5.0, "Save at least this often.", at_least=0)
     micro_tokens: int = option(8192, "Tokens of both sides computed at once.", hidden=True, at_least=1)
     model: Shape = option(factory=Shape)
+
+
+# ---- Every number of a BiLSTM.
+
+UNITS = ("words", "jieba", "characters")  # how a text is cut into words; ancestors/ngram does it
+POOLS = ("max", "mean")
+
+
+@dataclass(frozen=True)
+class BiLstmSettings:
+    """The model and its training."""
+
+    cells: int = option(200, "Memory cells of each direction.", at_least=1)
+    depth: int = option(2, "Layers.", at_least=1)
+    word_width: int = option(100, "Width of the word vectors, where they are learnt from nothing.", at_least=1)
+    dropout: float = option(0.3, "Share of the numbers dropped before every layer.", at_least=0, at_most=0.99)
+    pool: str = option("max", "How a text's word vectors become one.", choices=POOLS)
+    units: str = option("words", "How a text is cut into words.", choices=UNITS)
+    cased: bool = option(True, "Keep capitals.")
+    batch: int = option(32, "Sentences a step.", at_least=1)
+    lr: float = option(1e-3, "Learning rate of Adam.", at_least=0, at_most=1)
+    epochs: int = option(30, "Passes over the sentences, at most.", at_least=1)
+    patience: int = option(5, "Stop after so many passes without a better one.", at_least=1)
+
+    def __post_init__(self) -> None:
+        for name in ("cells", "depth", "word_width", "batch", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
+        for name, known in (("pool", POOLS), ("units", UNITS)):
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} is {getattr(self, name)!r}. {suggest(getattr(self, name), list(known))}")
+
+
+# ---- Every number of an ELMo and of its training.
+
+
+@dataclass(frozen=True)
+class ElmoNumbers:
+    """The model. width: of a word's vector, both directions together."""
+
+    width: int = option(256, "Width of a word's vector; half of it belongs to each direction.", at_least=2)
+    cells: int = option(512, "Memory cells of each LSTM; more than half the width.", at_least=1)
+    depth: int = option(2, "LSTM layers of each direction.", at_least=1)
+    character_width: int = option(16, "Width of a character's vector.", at_least=1)
+    filters: tuple[tuple[int, ...], ...] = option(
+        ((1, 16), (2, 32), (3, 64), (4, 96), (5, 128)), "Filters over characters: width and number of each kind."
+    )
+    highways: int = option(1, "Highway layers over the filters.", at_least=0)
+    dropout: float = option(0.1, "Share of the numbers dropped between layers.", at_least=0, at_most=0.99)
+
+    def __post_init__(self) -> None:
+        if self.width < 2 or self.width % 2:
+            raise UserError(f"width is {self.width}; it must be even, since each direction has half of it.")
+        if self.cells <= self.width // 2:
+            raise UserError(
+                f"cells is {self.cells}; it must be more than half the width ({self.width // 2}), to which each LSTM "
+                "projects. Raise cells, or lower width."
+            )
+        if not self.filters or any(len(kind) != 2 or min(kind) < 1 for kind in self.filters):
+            raise UserError(
+                f"filters is {self.filters!r}; it must be pairs of width and number, e.g. [[1, 16], [3, 64]]."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElmoSettings(RunSettings):
+    """What training an ELMo needs."""
+
+    texts: tuple[Path, ...] = option(help="Files or folders of running text; each line is a sentence.")
+    out: Path = option(Path("runs/elmo"), "The run's folder.")
+    units: str = option("words", "How text is cut: words, jieba (Chinese words) or characters.", choices=UNITS)
+    cased: bool = option(True, "Keep capitals.")
+    vocabulary: int = option(20_000, "Words that can be guessed; any word can be read.", at_least=1)
+    length: int = option(64, "Words in a row; longer sentences are learnt in stretches.", at_least=2)
+    batch_words: int = option(2048, "Words a step.", at_least=2)
+    eval_words: int = option(20_000, "Words of held-out text an evaluation reads.", at_least=1)
+    model: ElmoNumbers = option(factory=ElmoNumbers)
+    loop: LoopSettings = option(factory=lambda: LoopSettings(lr=2e-3, beta2=0.99))
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.length <= self.batch_words:
+            raise UserError(
+                f"length is {self.length}; it must be from 2 up to the words a step (batch_words, {self.batch_words})."
+            )
+        if self.precision == "bf16":
+            raise UserError("precision is 'bf16'; ELMo's LSTMs are computed in fp32 only. Leave --precision out.")
+
+
+# ---- Every number of a run that teaches a left-to-right model.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnSettings(RunSettings):
+    """What `learn` needs. With the seed, length and held_out of a GPT run it sees the same text in the same order."""
+
+    kind: str = option("lstm", "What is learnt.", choices=("nnlm", "rnn", "lstm", "gru"))
+    data: Path = option(help="The store that `bertkit prepare` made.")
+    out: Path = option(Path("runs/left-to-right"), "The run's folder.")
+    width: int = option(256, "Width of the word vectors.", at_least=1)
+    hidden: int = option(0, "Width of the hidden layers; 0: like the word vectors.", at_least=0)
+    layers: int = option(2, "Recurrent layers.", at_least=1)
+    context: int = option(5, "nnlm: how many pieces it looks back on.", at_least=1)
+    direct: int = option(0, "nnlm: 1 joins the word vectors to the output directly, too.", at_least=0, at_most=1)
+    dropout: float = option(0.1, "Dropout, one mask a text.", at_least=0, at_most=0.99)
+    batch_tokens: int = option(4096, "Tokens a step.", at_least=1)
+    micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.", at_least=1)
+    length: int = option(128, "The longest example, in tokens.", at_least=1)
+    eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.", at_least=1)
+    loop: LoopSettings = option(factory=lambda: LoopSettings(lr=4e-3, warmup=0.05, beta2=0.98, eps=1e-6))

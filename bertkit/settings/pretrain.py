@@ -8,8 +8,7 @@ from pathlib import Path
 from bertkit.config import option
 from bertkit.errors import UserError
 from bertkit.settings.model import Config
-from bertkit.settings.settings import MaskSettings
-from bertkit.settings.training import LoopSettings, RunSettings
+from bertkit.settings.training import LoopSettings, MaskSettings, RunSettings
 
 OBJECTIVES = ("masked", "replaced", "next-token")
 PACKING = ("next-sentence", "sentence-order", "full-sentences", "sentences", "mixed-sentences")

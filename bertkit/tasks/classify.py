@@ -169,3 +169,14 @@ def _row(one: Any, number: int, paired: bool) -> TextRow:
         return TextRow(one, line=number)
     wanted = "a pair of texts, or a dict with 'text' and 'text_b'" if paired else "a text, or a dict with 'text'"
     raise UserError(f"Input {number} is {one!r}; it must be {wanted}.")
+
+
+# ---- One label for two texts: entailment, paraphrase, any relation.
+
+
+@dataclass
+class Pair(Classify):
+    """Like classify, with a second text. In long pairs the second text is read in windows."""
+
+    name: ClassVar[str] = "pair"
+    paired: ClassVar[bool] = True

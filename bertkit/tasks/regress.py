@@ -14,8 +14,7 @@ from torch import Tensor
 from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
-from bertkit.data.readers.read_columns import asks_for_pairs
-from bertkit.data.readers.rows import columns_of
+from bertkit.data.readers.rows import asks_for_pairs, columns_of
 from bertkit.data.windows import Windows, encode_rows
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model

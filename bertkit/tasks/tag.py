@@ -16,8 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit import metrics
 from bertkit.data.batch import ROUND, Batch
 from bertkit.data.examples import TaggedSentence
-from bertkit.data.readers.read_untagged import holds_texts
-from bertkit.data.readers.tagged import read_tagged
+from bertkit.data.readers.tagged import holds_texts, read_tagged
 from bertkit.data.windows import Row, Windows, rows_of
 from bertkit.errors import UserError
 from bertkit.files.open import open_text

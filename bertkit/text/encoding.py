@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
+
+from bertkit.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +52,79 @@ class Window:
 
     encoding: Encoding
     core: tuple[int, int]
+
+
+# ---- Long encodings cut into overlapping windows, or cut short: pure functions of an Encoding.
+
+
+def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -> list[Window]:
+    """Windows of at most `limit` tokens over the long side, neighbours sharing `overlap` tokens.
+
+    The long side is text `side` of a pair, else the only text; the rest (the other text and special tokens) is
+    repeated whole in every window. A token belongs to the window in which it has most context: neighbours
+    meet in the middle of what they share, and the last window reaches back so that it is as full as the others.
+    """
+    if limit < 1 or overlap < 0:
+        raise UserError(f"Windows of {limit} tokens that share {overlap} are impossible. Use limit >= 1, overlap >= 0.")
+    is_pair = 1 in encoding.sides
+    side = side if is_pair else 0
+    body = [i for i, of in enumerate(encoding.sides) if of == side]
+    start, end = (body[0], body[-1] + 1) if body else (len(encoding), len(encoding))
+    if len(encoding) <= limit:
+        return [Window(encoding, (start, end))]
+    room = limit - (len(encoding) - len(body))
+    _check_room(room, limit, overlap, is_pair, whole=encoding.sides.count(1 - side))
+    last = len(body) - room
+    starts = [*range(0, last, room - overlap), last]
+    meets = [(a + room + b + 1) // 2 for a, b in pairwise(starts)]
+    windows = []
+    for begin, own_from, own_to in zip(starts, [0, *meets], [*meets, len(body)]):
+        kept = [*range(start), *range(start + begin, start + begin + room), *range(end, len(encoding))]
+        windows.append(Window(encoding.picked(kept), (start + own_from - begin, start + own_to - begin)))
+    return windows
+
+
+def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple[Encoding, int]:
+    """The encoding cut to `limit` tokens, and how many were cut. Special tokens stay.
+
+    A pair loses from the longer text first until both are equal, then from both; from the end unless `from_start`.
+    """
+    cut = len(encoding) - limit
+    if cut <= 0:
+        return encoding, 0
+    first, second = encoding.sides.count(0), encoding.sides.count(1)
+    room = first + second - cut
+    if room < 0:
+        raise UserError(f"A limit of {limit} tokens has no room for the special tokens. Use at least {limit - room}.")
+    keep = dict(zip((0, 1), _shares(first, second, room)))
+    kept = []
+    for position, side in reversed([*enumerate(encoding.sides)]) if from_start else enumerate(encoding.sides):
+        if side in keep:
+            keep[side] -= 1
+        if side not in keep or keep[side] >= 0:
+            kept.append(position)
+    return encoding.picked(sorted(kept)), cut
+
+
+def _shares(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of each text fit `room`: the shorter whole if it fits half, else half each."""
+    half = room // 2
+    if min(first, second) <= half:
+        return (first, room - first) if first <= second else (room - second, second)
+    # The odd token goes to the longer text, to the second of two equals: as `tokenizers` deals it.
+    return (half, room - half) if first <= second else (room - half, half)
+
+
+def _check_room(room: int, limit: int, overlap: int, is_pair: bool, whole: int) -> None:
+    if is_pair and 4 * room < limit:
+        raise UserError(
+            f"One text of a pair takes {whole} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "
+            "less than a quarter. Shorten it, cut both (--on-long truncate), or use a model that takes longer texts."
+        )
+    if room < 1:
+        raise UserError(f"A limit of {limit} tokens leaves no room beside the special tokens. Raise the limit.")
+    if overlap >= room:
+        raise UserError(
+            f"Windows with room for {room} tokens of text cannot share {overlap}. Use an overlap below {room}, "
+            f"for example {room // 4}."
+        )

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import tokenizers
 
 from bertkit.errors import UserError
-from bertkit.text import windows as cutting
+from bertkit.text import encoding as cutting
 from bertkit.text.checks import refuse_bad_rows, refuse_bad_text, told
 from bertkit.text.encoding import Encoding, Window
 from bertkit.text.load import load_backend, lowers
@@ -124,7 +124,7 @@ class Tokenizer:
 
     def extended(self, new_tokens: Sequence[str]) -> Tokenizer:
         """A tokenizer with these words as whole pieces, numbered after the old ones."""
-        from bertkit.text.extending import extended
+        from bertkit.text.vocabulary import extended
 
         return extended(self, new_tokens)
 

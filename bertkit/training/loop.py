@@ -16,8 +16,7 @@ from bertkit.errors import UserError
 from bertkit.settings.training import LoopSettings
 from bertkit.training.distributed import World, is_sharded, like, whole
 from bertkit.training.objective import Objective
-from bertkit.training.optimizer import load_optimizer_tensors, make_optimizers, named, optimizer_tensors, set_rate
-from bertkit.training.schedule import rate
+from bertkit.training.optimizer import load_optimizer_tensors, make_optimizers, named, optimizer_tensors, rate, set_rate
 
 
 @dataclass(frozen=True)

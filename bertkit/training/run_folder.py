@@ -15,13 +15,13 @@ from torch import Tensor
 
 from bertkit.config import read_toml, to_plain, to_toml
 from bertkit.errors import Stopped, UserError
-from bertkit.files.atomic import explained, make_folder
+from bertkit.files.atomic import atomic_write, explained, make_folder
 from bertkit.files.lock import RunLock
 from bertkit.notify import note
+from bertkit.training.checkpoints import newest_generation, save_generation
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
 from bertkit.training.metrics_log import MetricsLog
-from bertkit.training.saving import atomic_write, newest_generation, save_generation
 
 # What may differ when a run is resumed: it moves the end, or changes no number, or is checked by its content.
 FREE = {

@@ -10,12 +10,10 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
-from bertkit.ancestors.baselines.bag_of_words import Majority, NaiveBayes, TfIdf
 from bertkit.ancestors.baselines.fasttext import Averaged
-from bertkit.ancestors.baselines.linear import LinearModel
-from bertkit.ancestors.baselines.number_rivals import SharedWords, TfIdfNumber, VectorsNumber
-from bertkit.ancestors.baselines.rows import MeanOfVectors, NgramClassifier
-from bertkit.ancestors.tag_rivals import FrequentTag, Hmm
+from bertkit.ancestors.baselines.linear import LinearModel, Majority, NaiveBayes, TfIdf
+from bertkit.ancestors.baselines.rows import MeanOfVectors, NgramClassifier, SharedWords, TfIdfNumber, VectorsNumber
+from bertkit.ancestors.hmm import FrequentTag, Hmm
 from bertkit.runs.compare.contenders import Given, ladder
 
 GOOD, BAD = ["fine", "lovely", "bright", "warm"], ["dull", "cold", "grey", "sour"]

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
-from bertkit.ancestors.lstm.lstm_order import ReadingOrder, read_in_order
+from bertkit.ancestors.lstm.network import ReadingOrder, read_in_order
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
-from bertkit.settings.bilstm_settings import BiLstmSettings
+from bertkit.settings.ancestors import BiLstmSettings
 
 SMALL = BiLstmSettings(cells=16, word_width=12, dropout=0.1, lr=1e-2, epochs=8)
 WORDS = ("left", "right", "a", "b", "c")

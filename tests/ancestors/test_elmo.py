@@ -15,13 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.ancestors.elmo.elmo import Elmo
-from bertkit.ancestors.elmo.elmo_feed import WordFeed, stretches
-from bertkit.ancestors.elmo.model import CharacterWords, cutoffs
+from bertkit.ancestors.elmo.model import CharacterWords, Elmo, cutoffs
+from bertkit.ancestors.elmo.train import WordFeed, stretches
 from bertkit.ancestors.elmo.words import BORDER, LONGEST_WORD, PADDING, UNKNOWN, Lexicon, Numbered, read_text
-from bertkit.ancestors.lstm.scalar_mix import ScalarMix
+from bertkit.ancestors.lstm.network import ScalarMix
 from bertkit.errors import DamagedFile, UserError
-from bertkit.settings.elmo_settings import ElmoNumbers
+from bertkit.settings.ancestors import ElmoNumbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 SMALL = ElmoNumbers(width=16, cells=12, character_width=5, filters=((1, 4), (2, 6), (4, 7)))

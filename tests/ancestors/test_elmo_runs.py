@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertkit.ancestors.elmo.elmo import Elmo
+from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.elmo.train import train
 from bertkit.errors import Stopped, UserError
-from bertkit.settings.elmo_settings import ElmoNumbers, ElmoSettings
+from bertkit.settings.ancestors import ElmoNumbers, ElmoSettings
 from bertkit.settings.training import LoopSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")

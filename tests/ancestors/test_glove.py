@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.ancestors.vectors.glove import PAIR, Glove, GloveSettings, shuffled_pairs, train
-from bertkit.ancestors.vectors.glove_counting import UNIT, count_pairs, merged, unpack
-from bertkit.ancestors.vectors.vector_corpus import number
+from bertkit.ancestors.vectors.corpus import number
+from bertkit.ancestors.vectors.glove import (
+    PAIR,
+    UNIT,
+    Glove,
+    GloveSettings,
+    count_pairs,
+    merged,
+    shuffled_pairs,
+    train,
+    unpack,
+)
 from bertkit.errors import UserError
 from tests.support.two_topics import topic_purity, two_topics
 

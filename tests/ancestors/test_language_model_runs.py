@@ -13,18 +13,17 @@ import pytest
 
 from bertkit.ancestors.language_model import train
 from bertkit.ancestors.language_model.model import LeftToRight
-from bertkit.ancestors.language_model.text_of_store import NOTHING_HIDDEN, held_out_batches, split, training_feed
-from bertkit.ancestors.language_model.train import learn
+from bertkit.ancestors.language_model.train import NOTHING_HIDDEN, held_out_batches, learn, split, training_feed
 from bertkit.ancestors.ngram.pieces import PieceNgram
 from bertkit.data.feed import PretrainingFeed, phases
 from bertkit.data.store import Store
 from bertkit.errors import Stopped, UserError
-from bertkit.settings.learn_settings import LearnSettings
+from bertkit.settings.ancestors import LearnSettings
 from bertkit.settings.training import LoopSettings
 from bertkit.tasks.minimal_pairs import judge
+from bertkit.training.checkpoints import newest_generation
 from bertkit.training.distributed import World
 from bertkit.training.metrics_log import read_metrics
-from bertkit.training.saving import newest_generation
 from tests.support import synthetic
 
 KINDS = ("nnlm", "rnn", "lstm", "gru")
@@ -148,7 +147,7 @@ def test_settings_of_a_run_are_read_without_torch() -> None:
     import subprocess
     import sys
 
-    script = "import sys, bertkit.settings.learn_settings; print('torch' in sys.modules)"
+    script = "import sys, bertkit.settings.ancestors; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

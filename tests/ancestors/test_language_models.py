@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.language_model import gpt
-from bertkit.ancestors.language_model.base import KINDS, NextPiece, Shape, unpacked
+from bertkit.ancestors.language_model.base import KINDS, NextPiece, Nnlm, Shape, unpacked
 from bertkit.ancestors.language_model.model import LeftToRight, network_of
-from bertkit.ancestors.language_model.nnlm import Nnlm
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.inference.scoring import score

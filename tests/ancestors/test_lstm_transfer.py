@@ -11,16 +11,26 @@ import torch
 
 from bertkit.ancestors.language_model.base import NextPiece, Shape
 from bertkit.ancestors.language_model.model import LeftToRight, network_of
-from bertkit.ancestors.lstm import recurrent_reader
+from bertkit.ancestors.lstm import transfer
 from bertkit.ancestors.lstm.dai_le import STARTS, Autoencode, SequenceLearning, SequenceSettings, doubled
-from bertkit.ancestors.lstm.recurrent_reader import POOLINGS, Classify, Reader, TextFeed, cut_rows, pooled
-from bertkit.ancestors.lstm.transfer import SLANTED, RecurrentClassifier, loop_of, timed
+from bertkit.ancestors.lstm.transfer import (
+    POOLINGS,
+    SLANTED,
+    Classify,
+    Reader,
+    RecurrentClassifier,
+    TextFeed,
+    cut_rows,
+    loop_of,
+    pooled,
+    timed,
+)
 from bertkit.ancestors.lstm.ulmfit import Ulmfit, UlmfitSettings
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.training.loop import Training
-from bertkit.training.schedule import rate
+from bertkit.training.optimizer import rate
 from tests.support import synthetic
 
 QUICK_ULMFIT = UlmfitSettings(lm_epochs=1, epochs=3, batch=8, dropout=0.1)
@@ -75,15 +85,15 @@ def test_a_long_text_is_read_whole_with_its_state_carried_over(
     rows = [list(range(60)), [4, 5, 6]]
     with torch.no_grad():
         whole = reader(pack(rows))
-        monkeypatch.setattr(recurrent_reader, "STRETCH", 8)
+        monkeypatch.setattr(transfer, "STRETCH", 8)
         torch.testing.assert_close(reader(pack(rows)), whole, rtol=1e-5, atol=1e-6)
         changed = reader(pack([[99, *rows[0][1:]], rows[1]]))
     assert not torch.equal(changed[0], whole[0])  # the first piece of the long text still counts
 
 
 def test_only_the_end_of_a_very_long_text_teaches(model: LeftToRight, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrent_reader, "STRETCH", 8)
-    monkeypatch.setattr(recurrent_reader, "TAUGHT", 16)
+    monkeypatch.setattr(transfer, "STRETCH", 8)
+    monkeypatch.setattr(transfer, "TAUGHT", 16)
     reader = reader_of(model)
     ids = torch.arange(40)[None]
     pooled(reader.network, ids, torch.tensor([40]), POOLINGS["concat"]).sum().backward()

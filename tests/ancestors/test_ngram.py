@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.ancestors.ngram import ngram_words
+from bertkit.ancestors.ngram import model as ngram_words
 from bertkit.ancestors.ngram.counting import Runs, Windows, count_windows
 from bertkit.ancestors.ngram.kneser_ney import FALLBACK, discounts
 from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
 from bertkit.errors import DamagedFile, UserError
-from bertkit.settings.bilstm_settings import UNITS
+from bertkit.settings.ancestors import UNITS
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"
 

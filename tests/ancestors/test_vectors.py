@@ -10,8 +10,8 @@ from gensim.models import KeyedVectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.ancestors.vectors.corpus import number, read_sentences, words_of
 from bertkit.ancestors.vectors.evaluate import Answers, analogies, similarities
-from bertkit.ancestors.vectors.vector_corpus import number, read_sentences, words_of
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.errors import DamagedFile, UserError
 

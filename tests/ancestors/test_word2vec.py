@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.vectors import kernels
-from bertkit.ancestors.vectors.vector_corpus import number
-from bertkit.ancestors.vectors.word2vec import Word2VecSettings, cut_jobs, rows, train
-from bertkit.ancestors.vectors.word2vec_tables import alias_tables, huffman_paths, kept_of_2_32
+from bertkit.ancestors.vectors.corpus import number
+from bertkit.ancestors.vectors.word2vec import (
+    Word2VecSettings,
+    alias_tables,
+    cut_jobs,
+    huffman_paths,
+    kept_of_2_32,
+    rows,
+    train,
+)
 from bertkit.errors import UserError
 from tests.support.two_topics import topic_purity, two_topics
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.forms import form_of
-from bertkit.data.inspect import inspect_file
+from bertkit.data.inspect import form_of, inspect_file
 from bertkit.errors import UserError
 
 

@@ -14,7 +14,7 @@ from bertkit.data.batch import Batch
 from bertkit.data.feed import Ahead, PretrainingFeed, phases
 from bertkit.data.store import Store
 from bertkit.errors import UserError
-from bertkit.settings.settings import MaskSettings
+from bertkit.settings.training import MaskSettings
 from tests.support import synthetic
 
 

@@ -13,7 +13,7 @@ from bertkit.config import build
 from bertkit.data.masking import UNITS, Pieces, hide
 from bertkit.data.packing import Example
 from bertkit.errors import UserError
-from bertkit.settings.settings import MaskSettings
+from bertkit.settings.training import MaskSettings
 
 MASK = 4
 PIECES = Pieces(MASK, np.arange(5, 1000))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from bertkit.commands import prepare as verb
 from bertkit.data.prepare.chunk import arrays_of, sentences_of, suspicious_lines
 from bertkit.data.prepare.pieces import Cutter, has_bert_rules
-from bertkit.data.prepare.prepare_digests import Digests, digest_of
-from bertkit.data.prepare.run import Reading, prepare
+from bertkit.data.prepare.run import Digests, Reading, digest_of, prepare
 from bertkit.data.prepare.workers import _Worker
 from bertkit.data.store import Store
 from bertkit.errors import UserError

@@ -19,7 +19,7 @@ from bertkit.data.readers import (
 )
 from bertkit.data.write_rows import open_writer
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.write_whole import PACKERS
+from bertkit.files.atomic import PACKERS
 
 quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 printable = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]))

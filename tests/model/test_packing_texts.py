@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.data import batch as batching
-from bertkit.data.batch import pack
-from bertkit.data.budget import budgeted
+from bertkit.data.batch import budgeted, pack
 from bertkit.errors import UserError
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 

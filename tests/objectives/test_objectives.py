@@ -17,7 +17,7 @@ from bertkit.objectives.causal import NextToken
 from bertkit.objectives.electra import Replaced, generator_config
 from bertkit.objectives.masked import Masked
 from bertkit.settings.model import Config
-from bertkit.settings.settings import MaskSettings
+from bertkit.settings.training import MaskSettings
 from bertkit.training.objective import Objective
 
 SMALL = {"vocabulary": 64, "width": 16, "depth": 2, "heads": 2, "inner": 24, "positions": 40, "max_tokens": 40}

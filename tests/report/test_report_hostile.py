@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertkit.report import svg as plots
 from bertkit.report.comparison import comparison_report
 from bertkit.report.finetuning import finetuning_report
-from bertkit.report.page import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
+from bertkit.report.html import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
 from tests.support.hostile_reports import HOSTILE, RUN, Reader, with_texts
 from tests.support.made_up_results import comparison_result, finetuning_result, pretraining_run

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from bertkit.errors import UserError
-from bertkit.report.comparison import comparison_report
-from bertkit.report.describing import settings_text
+from bertkit.report.comparison import comparison_report, verdict
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.format import duration, large, percent, plain, shorten
-from bertkit.report.page import Between, Code, Facts, Good, Section, Table, Text, Warning_, page
+from bertkit.report.html import Between, Code, Facts, Good, Section, Table, Text, Warning_, page, settings_text
 from bertkit.report.pretraining import pretraining_report
-from bertkit.report.verdict import verdict
 from bertkit.report.words import NAMES, WORDS, name_of, words
 from tests.support.hostile_reports import Reader
 from tests.support.made_up_results import LABELS, comparison_result, finetuning_result, pretraining_run

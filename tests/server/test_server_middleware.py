@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from bertkit.commands.serve import Settings
 from bertkit.server.app import PAGE, make_app
-from bertkit.server.limits import Limits
+from bertkit.server.errors import Limits
 from bertkit.server.middleware import LOCAL, hosts_of
 from bertkit.server.service import Desk
 

@@ -23,8 +23,8 @@ import pytest
 from bertkit import notify
 from bertkit.commands import serve
 from bertkit.errors import UserError
-from bertkit.server import running as server_process
-from bertkit.server.limits import Limits
+from bertkit.server import app as server_process
+from bertkit.server.errors import Limits
 from bertkit.server.models import names_of
 from bertkit.server.service import Desk
 from tests.support import toy

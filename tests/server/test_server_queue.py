@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from bertkit.errors import UserError
-from bertkit.server.errors import Refused
-from bertkit.server.limits import Limits
+from bertkit.server.errors import Limits, Refused
 from bertkit.server.queue import Computed, Job, Queue
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertkit.inference.predictor import Predictor
-from bertkit.server.limits import Limits
+from bertkit.server.errors import Limits
 from bertkit.server.models import Served
 from tests.support import small_models
 from tests.support.small_models import LIMIT, LONG

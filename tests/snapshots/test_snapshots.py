@@ -26,7 +26,7 @@ from bertkit.report.explain import looking_report
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.pretraining import pretraining_report
 from bertkit.runs.pretrain.run import pretrain
-from bertkit.settings.learn_settings import LearnSettings
+from bertkit.settings.ancestors import LearnSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.training import LoopSettings
 from bertkit.training.metrics_log import read_metrics

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.runs.pretrain.run import _Run
-from bertkit.training.saving import newest_generation
+from bertkit.training.checkpoints import newest_generation
 
 
 def fingerprint(out: Path) -> dict[str, str]:

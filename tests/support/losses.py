@@ -14,8 +14,7 @@ from bertkit.data.store import Store
 from bertkit.model.heads import Model
 from bertkit.objectives.masked import Masked
 from bertkit.settings.model import Config
-from bertkit.settings.settings import MaskSettings
-from bertkit.settings.training import LoopSettings
+from bertkit.settings.training import LoopSettings, MaskSettings
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
 from bertkit.training.objective import Objective

@@ -8,8 +8,7 @@ import time
 from http.client import HTTPConnection
 from typing import Any
 
-from bertkit.server.app import make_app
-from bertkit.server.running import Server, bind, server_of
+from bertkit.server.app import Server, bind, make_app, server_of
 from bertkit.server.service import Desk
 
 

@@ -8,14 +8,8 @@ from contextlib import contextmanager
 import torch
 
 from bertkit.files import atomic
-from bertkit.training.saving import (
-    atomic_write,
-    list_generations,
-    mend_folder,
-    newest_generation,
-    save_generation,
-    write_folder,
-)
+from bertkit.files.atomic import atomic_write, mend_folder, write_folder
+from bertkit.training.checkpoints import list_generations, newest_generation, save_generation
 
 CHANGING = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir")
 

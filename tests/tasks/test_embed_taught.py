@@ -15,8 +15,7 @@ from bertkit.checkpoint.folder import read_folder
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.tasks.base import Reading
-from bertkit.tasks.embed import SCALE
-from bertkit.tasks.embed_taught import Taught
+from bertkit.tasks.embed import SCALE, Taught
 from tests.support.toy import SMALL, likeness, make_model
 
 NAMES = ("house", "train", "bread", "garden", "school", "table")

@@ -14,7 +14,7 @@ import torch
 from bertkit import samples
 from bertkit.checkpoint.folder import Folder, write_folder
 from bertkit.commands import predict
-from bertkit.data.readers.read_untagged import holds_texts
+from bertkit.data.readers.tagged import holds_texts
 from bertkit.errors import DamagedFile, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from bertkit.errors import UserError
-from bertkit.text.characters import survey
-from bertkit.text.vocabulary import VocabularySettings, learn, report
+from bertkit.text.coverage import report, survey
+from bertkit.text.vocabulary import VocabularySettings, learn
 from tests.support.written_lines import CHINESE, ENGLISH, written_lines
 
 LINES = written_lines(400)

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import UserError
-from bertkit.text.encoding import Encoding
-from bertkit.text.windows import truncated, windows_of
+from bertkit.text.encoding import Encoding, truncated, windows_of
 from tests.support.written_lines import ENGLISH, written_lines
 
 

@@ -14,14 +14,8 @@ import torch
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import atomic
-from bertkit.training.saving import (
-    atomic_write,
-    list_generations,
-    mend_folder,
-    newest_generation,
-    save_generation,
-    write_folder,
-)
+from bertkit.files.atomic import atomic_write, mend_folder, write_folder
+from bertkit.training.checkpoints import list_generations, newest_generation, save_generation
 
 
 @pytest.fixture

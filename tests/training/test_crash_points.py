@@ -17,7 +17,8 @@ import torch
 
 from bertkit.errors import UserError
 from bertkit.files import atomic
-from bertkit.training.saving import newest_generation, save_generation, write_folder
+from bertkit.files.atomic import write_folder
+from bertkit.training.checkpoints import newest_generation, save_generation
 from tests.support.save_routines import ROUTINES, fault_at, in_child, save, write_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,7 @@ from bertkit.settings.model import Config
 from bertkit.settings.training import LoopSettings
 from bertkit.training.distributed import World
 from bertkit.training.loop import NotFinite, Training
-from bertkit.training.optimizer import make_optimizers, named, set_rate
-from bertkit.training.schedule import rate
+from bertkit.training.optimizer import make_optimizers, named, rate, set_rate
 from tests.support import synthetic
 from tests.support.losses import STEPS, Distance, Numbers, gradients, training
 

@@ -10,7 +10,8 @@ import pytest
 
 from bertkit.errors import DamagedFile
 from bertkit.files import atomic
-from bertkit.training.saving import newest_generation, write_folder
+from bertkit.files.atomic import write_folder
+from bertkit.training.checkpoints import newest_generation
 from tests.support.save_routines import CHANGING, ROUTINES, opened_model, save, start_model, write_again
 
 

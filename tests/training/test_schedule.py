@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
 from bertkit.settings.training import SCHEDULES
-from bertkit.training.schedule import SHAPES, rate
+from bertkit.training.optimizer import SHAPES, rate
 
 FALLING = sorted(set(SHAPES) - {"constant"})
 shapes = st.sampled_from(sorted(SHAPES))

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertkit.ancestors.ngram.ngram_words import UNITS
+from bertkit.ancestors.ngram.model import UNITS
 
 Floats = NDArray[np.float64]
 

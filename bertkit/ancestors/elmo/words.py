@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertkit.ancestors.ngram.ngram_words import check_units, cut, sentences
+from bertkit.ancestors.ngram.model import check_units, cut, sentences
 from bertkit.data.batch import Batch, pack
 from bertkit.errors import UserError
 from bertkit.notify import note

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,8 +14,9 @@ from torch import Tensor, nn
 
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
-from bertkit.model.layers import Chance
+from bertkit.model.layers import Chance, Linear
 from bertkit.objectives.vocab_loss import CHUNK, rounded, words_loss
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.objective import Objective
 
 KINDS = ("nnlm", "rnn", "lstm", "gru")
@@ -156,3 +159,121 @@ class NextPiece(Objective):
             loss += float(F.cross_entropy(logits, wanted, reduction="sum"))
             right += float((logits.argmax(-1) == wanted).sum())
         return {"next": loss, "next:right": right}
+
+
+# ---- How surprised a model is by texts: one arithmetic for every language model, so that they can be compared.
+#
+# A text is scored from its first piece on: the mark of the beginning ([CLS], <s>) is given, every piece of the text
+# and the mark of its end are guessed. Pieces differ from tokenizer to tokenizer, bytes do not: only bits per byte
+# compare models of different tokenizers, and only where neither has met unknown pieces, which cost next to nothing.
+
+
+def framed(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The pieces of each text between the marks of its beginning and its end."""
+    first, last = tokenizer.cls_id, tokenizer.sep_id
+    if first is None or last is None:
+        raise UserError("This tokenizer has no [CLS] and [SEP] (or <s> and </s>); learn one with bertkit tokenizer.")
+    return [[first, *pieces, last] for pieces in tokenizer.pieces_batch(texts)]
+
+
+def surprise(
+    texts: Sequence[str], likelihoods: Sequence[float], rows: Sequence[Sequence[int]], unknown: int | None
+) -> dict[str, float]:
+    """Perplexity and bits per byte over all texts together.
+
+    likelihoods: natural-log likelihood of each text. rows: the ids that were read for it, of which all but the first
+    were guessed. unknown: the id of the unknown piece. Returns perplexity (per guessed piece), bits_per_byte (of the
+    raw text in UTF-8), pieces (guessed), unknown (pieces of the text that are), bytes.
+    """
+    pieces = sum(max(0, len(row) - 1) for row in rows)
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    if not size or not pieces:
+        raise UserError("There is no text to measure: every text is empty.")
+    nats = -sum(likelihoods)
+    return {
+        "perplexity": math.exp(min(700.0, nats / pieces)),
+        "bits_per_byte": nats / math.log(2) / size,
+        "pieces": pieces,
+        "unknown": sum(row.count(unknown) for row in rows) if unknown is not None else 0,
+        "bytes": size,
+    }
+
+
+# ---- The neural probabilistic language model (Bengio and others 2003): the first with word vectors of its own.
+#
+#     x = the vectors of the last `context` pieces, side by side
+#     logits = b + U tanh(d + H x)          and, with direct connections, + W x
+#
+# A piece further back than `context` is not seen at all; before the text begins stands a vector that means just that.
+
+
+class Nnlm(Network):
+    """Bengio's network. The state is the last `context` pieces."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        side_by_side = shape.context * shape.width
+        self.words = nn.Embedding(shape.vocabulary + 1, shape.width)  # the last row: before the text begins
+        self.hidden = Linear(side_by_side, shape.inner)  # H and d
+        # U, W and b as one map: the logits are linear in the hidden layer and in the word vectors.
+        self.decoder = Linear(shape.inner + shape.direct * side_by_side, shape.vocabulary)
+        self.drop = LockedDropout(shape.dropout, Chance())
+        nn.init.normal_(self.words.weight, std=0.1)
+
+    def vectors(self, ids: Tensor, state: State = None) -> tuple[Tensor, State]:
+        """ids: (texts, time). Returns (texts, time, hidden (+ context × width)) and the last pieces."""
+        context = self.shape.context
+        if state is None:
+            state = ids.new_full((ids.shape[0], context), self.shape.vocabulary)
+        read = torch.cat([state, ids], dim=1)
+        x = self.words(read.unfold(1, context, 1)[:, 1:]).flatten(2).to(self.dtype)
+        x = self.drop(x)
+        hidden = torch.tanh(self.hidden(x))
+        return torch.cat([hidden, x], dim=-1) if self.shape.direct else hidden, read[:, -context:]
+
+    def output(self) -> tuple[Tensor, Tensor]:
+        """(U W) and b."""
+        return self.decoder.weight, self.decoder.bias
+
+
+# ---- Recurrent language models: Mikolov's simple one (2010), and those whose cells have gates.
+#
+#     x = vector of the piece;  h = cell(x, h before) layer over layer;  logits = W h + b
+#
+# Nothing is ever too far back to be seen, but all of it must pass through the state. Between the layers dropout is
+# locked to one mask a text, and W is the table of word vectors where the widths agree (Press and Wolf 2017).
+
+CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class Rnnlm(Network):
+    """Recurrent layers, one upon the other. The state is each layer's own."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.words = nn.Embedding(shape.vocabulary, shape.width)
+        widths = [shape.width, *[shape.inner] * shape.layers]
+        self.layers = nn.ModuleList(CELLS[shape.kind](a, b, batch_first=True) for a, b in pairwise(widths))
+        self.decoder = None if shape.inner == shape.width else Linear(shape.inner, shape.vocabulary, bias=False)
+        self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
+        self.drop = LockedDropout(shape.dropout, Chance())
+        # Long vectors: with short ones a gated network spends its first hundreds of steps on the words' frequencies.
+        nn.init.normal_(self.words.weight, std=4 / shape.width**0.5)
+        if shape.kind == "lstm":
+            # Remember, until taught to forget (Jozefowicz and others 2015): the second quarter is the forget gate.
+            for layer in self.layers:
+                nn.init.ones_(layer.bias_ih_l0.detach()[shape.inner : 2 * shape.inner])  # type: ignore[operator]
+
+    def vectors(self, ids: Tensor, state: State = None) -> tuple[Tensor, State]:
+        """ids: (texts, time). Returns (texts, time, hidden) of the last layer and every layer's state."""
+        x = self.drop(self.words(ids))
+        after = []
+        for layer, before in zip(self.layers, state or [None] * len(self.layers)):
+            x, now = layer(x, before)
+            x = self.drop(x)
+            after.append(now)
+        return x, after
+
+    def output(self) -> tuple[Tensor, Tensor]:
+        """W and b."""
+        return self.words.weight if self.decoder is None else self.decoder.weight, self.bias

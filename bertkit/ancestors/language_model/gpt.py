@@ -7,9 +7,8 @@ from typing import Protocol
 
 import torch
 
-from bertkit.ancestors.language_model.bits import surprise
-from bertkit.data.batch import pack
-from bertkit.data.sharing import share_out
+from bertkit.ancestors.language_model.base import surprise
+from bertkit.data.batch import pack, share_out
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
 from bertkit.settings.model import Config

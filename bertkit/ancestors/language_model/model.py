@@ -12,19 +12,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.ancestors.language_model.base import Network, Shape
-from bertkit.ancestors.language_model.bits import framed, surprise
-from bertkit.ancestors.language_model.nnlm import Nnlm
-from bertkit.ancestors.language_model.rnnlm import Rnnlm
-from bertkit.ancestors.language_model.suggesting import ordinary, suggestions
+from bertkit.ancestors.language_model.base import Network, Nnlm, Rnnlm, Shape, framed, surprise
 from bertkit.checkpoint.folder import read_json
 from bertkit.checkpoint.weights import read_weights
-from bertkit.data.sharing import share_out
+from bertkit.data.batch import share_out
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
+from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.objectives.vocab_loss import CHUNK
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.saving import mend_folder, write_folder
+
+# ---- From the chances of every piece to a few suggestions of what may come next.
+
+
+def ordinary(tokenizer: Tokenizer, chances: np.ndarray, kept: int = -1) -> np.ndarray:
+    """The chances with nothing for ids that stand for no text: special ones but `kept`, and rows that pad a table."""
+    allowed = np.arange(len(chances)) < tokenizer.size
+    allowed[sorted(tokenizer.special_ids - {kept})] = False
+    return np.where(allowed, chances, 0.0)
+
+
+def suggestions(tokenizer: Tokenizer, text: str, chances: np.ndarray, top: int) -> list[dict[str, Any]]:
+    """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
+    given = framed(tokenizer, [text])[0][:-1]
+    chances = ordinary(tokenizer, chances)
+    return [
+        {
+            "token": (tokenizer.id_to_token(int(piece)) or "").lstrip("Ġ▁"),
+            "score": float(chances[piece]),
+            "text": tokenizer.decode([*given, int(piece)]),
+        }
+        for piece in np.argsort(-chances, kind="stable")[: max(0, top)]
+        if chances[piece] > 0
+    ]
+
+
+# ---- A trained left-to-right model that answers: how likely texts are, what comes next, and texts of its own.
 
 NETWORKS: dict[str, type[Network]] = {"nnlm": Nnlm, "rnnlm": Rnnlm}
 ANCESTOR = {"nnlm": "nnlm", "rnn": "rnnlm", "lstm": "rnnlm", "gru": "rnnlm"}  # kind → row of NETWORKS

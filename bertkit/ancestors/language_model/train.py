@@ -6,20 +6,69 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 
 from bertkit import machine
 from bertkit.ancestors.language_model.base import NextPiece, Shape
 from bertkit.ancestors.language_model.model import LeftToRight, fill, network_of
-from bertkit.ancestors.language_model.text_of_store import held_out_batches, plan, split, training_feed
+from bertkit.data.batch import Batch, budgeted
+from bertkit.data.feed import Phase, PretrainingFeed, collate, phases
 from bertkit.data.store import Store
 from bertkit.model.inference import choose
-from bertkit.settings.learn_settings import LearnSettings
+from bertkit.settings.ancestors import LearnSettings
+from bertkit.settings.training import MaskSettings
 from bertkit.training import distributed as worlds
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
 from bertkit.training.run import FIRST_GUESS, LongRun, budget
 from bertkit.training.run_folder import RunFolder, Signals
+
+# ---- The text a left-to-right model learns from, and the text it is measured on: those of a GPT run on the same
+# store.
+
+PACKING = "full-sentences"
+NOTHING_HIDDEN = MaskSettings(rate=0.0)
+
+
+def split(store: Store, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Documents to learn from and to measure on, as pretraining splits them (two on either side where there are)."""
+    least = 2 / store.documents if held_out and store.documents >= 4 else 0.0
+    return store.split(max(held_out, least), seed)
+
+
+def training_feed(
+    store: Store, documents: np.ndarray, steps: int, settings: LearnSettings, world: World
+) -> PretrainingFeed:
+    """Examples for this many steps."""
+    return PretrainingFeed(
+        store, documents, packing=PACKING, masking=NOTHING_HIDDEN, plan=plan(steps, settings), seed=settings.seed,
+        micro_tokens=settings.micro_tokens, rank=world.rank, ranks=world.size,
+    )  # fmt: skip
+
+
+def plan(steps: int, settings: LearnSettings) -> list[Phase]:
+    """One stretch, from the first step to the last."""
+    return phases(steps, ((1.0, settings.length),), settings.batch_tokens)
+
+
+def held_out_batches(store: Store, documents: np.ndarray, settings: LearnSettings) -> list[Batch]:
+    """A fixed choice of held-out examples: the ones pretraining's evaluation takes."""
+    if not len(documents):
+        return []
+    s, length = settings, settings.length
+    feed = PretrainingFeed(
+        store, documents, packing=PACKING, masking=NOTHING_HIDDEN, plan=[Phase(0, 1, length, 1)], seed=s.seed + 1,
+        micro_tokens=s.micro_tokens,
+    )  # fmt: skip
+    size = len(feed.packing(length))
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(s.seed))
+    taken = order[: min(size, max(1, s.eval_tokens // length))]
+    rows = [feed.masked(length, int(number), 0, 0.0) for number in taken]
+    return [collate([rows[i] for i in part]) for part in budgeted([len(row[0].ids) for row in rows], 8192)]
+
+
+# ---- A run that teaches a left-to-right model, from start (or resume) to the finished folder.
 
 
 def learn(settings: LearnSettings) -> dict[str, Any]:

@@ -6,18 +6,226 @@ mix, or BERT's (six_features.py).
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from bertkit.ancestors.lstm.bilstm_base import BiLstm
-from bertkit.ancestors.lstm.network import Sentences
-from bertkit.ancestors.ngram.ngram_words import cut
-from bertkit.errors import UserError
+from bertkit.ancestors.lstm.network import (
+    Features,
+    GivenFeatures,
+    Labeller,
+    LearntWords,
+    SentenceFeed,
+    Sentences,
+    Source,
+)
+from bertkit.ancestors.ngram.model import cut
+from bertkit.ancestors.vectors.vectors import WordVectors
+from bertkit.checkpoint.weights import read_weights
+from bertkit.config import build
+from bertkit.data.batch import budgeted
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files import tensors
+from bertkit.files.atomic import mend_folder, write_folder
+from bertkit.model.layers import Chance
+from bertkit.notify import note, status
+from bertkit.settings.ancestors import BiLstmSettings
+from bertkit.settings.training import LoopSettings
+from bertkit.training.loop import Training
+
+# ---- How a BiLSTM is trained, asked, saved and opened: what tagger and classifier share.
+
+DESCRIBED = "bilstm.json"  # beside it, whoever owns the folder may put a bertkit.json
+AT_ONCE = 2048  # sentences whose features are held at a time when answering
+FEWEST_STEPS = 200  # before which patience does not end: passes over few sentences are short
+
+
+class BiLstm:
+    """Labels of words or texts. features: of words, from elsewhere; vectors: where learnt words begin."""
+
+    ancestor: ClassVar[str]
+
+    def __init__(
+        self,
+        settings: BiLstmSettings | None = None,
+        *,
+        features: Features | None = None,
+        vectors: WordVectors | None = None,
+    ) -> None:
+        if features and vectors:
+            raise UserError("Give features or vectors, not both: frozen features replace the word vectors.")
+        self.settings = settings or BiLstmSettings()
+        self.features, self.vectors = features, vectors
+        self.model: Labeller | None = None
+        self.result: dict[str, Any] = {}  # epochs: passes made; best: the pass kept; dev: its score
+
+    @property
+    def name(self) -> str:
+        """What it is."""
+        return "BiLSTM over features" if self.features else "BiLSTM"
+
+    @property
+    def parameters(self) -> int:
+        """How many weights were learnt; 0 before."""
+        return sum(p.numel() for p in self.model.parameters()) if self.model else 0
+
+    @property
+    def _pool(self) -> str:
+        return "none"
+
+    def _make(self, source: Source, labels: int, chance: Chance) -> Labeller:
+        return Labeller(source, labels, self.settings, self._pool, chance)
+
+    def _learn(
+        self,
+        sentences: Sentences,
+        targets: Sequence[Sequence[int]],
+        labels: int,
+        dev: Sentences,
+        measure: Callable[[list[np.ndarray]], float],
+        seed: int,
+        minutes: float,
+        epochs: int,
+    ) -> None:
+        """Train; `measure` judges the answers on `dev` after every pass, and the best pass is kept."""
+        s = self.settings
+        _check_targets(sentences, targets, labels)
+        chance = Chance()
+        end = time.monotonic() + minutes * 60 if minutes else math.inf
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            source: Source
+            if self.features:
+                rows = GivenFeatures.given(self.features, sentences)
+                source = GivenFeatures(self.features, rows[0].shape[0], rows[0].shape[2])
+            else:
+                source = LearntWords.of(sentences, s.word_width, self.vectors, chance)
+                rows = source.read(sentences)
+            self.model = self._make(source, labels, chance)
+        feed = SentenceFeed(source, rows, [np.array(one, np.int64) for one in targets], s.batch, seed)
+        loop = LoopSettings(lr=s.lr, warmup=0.0, schedule="constant", decay=0.0, clip=5.0)
+        training = Training(self.model, feed, feed.batches * (epochs or s.epochs), loop, seed)
+        dev_rows = source.read(dev)
+        best, kept, found = 0, {}, -math.inf
+        for step in training:
+            late = time.monotonic() > end
+            if training.done % feed.batches and not late:
+                continue
+            epoch = -(-training.done // feed.batches)
+            if dev_rows:
+                score = measure(self._logits(dev_rows))
+                if score > found:
+                    best, found = epoch, score
+                    kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+                status(f"epoch {epoch}  loss {step.loss:.3f}  dev {score:.4f}")
+                if epoch - best >= s.patience and training.done >= FEWEST_STEPS:
+                    break
+            if late:
+                note(f"{self.name}: the time was up in pass {epoch}.")
+                break
+        if kept:
+            self.model.load_state_dict(kept)
+        elif not dev_rows:
+            note(f"{self.name}: there is nothing to choose the best pass by; the last one is kept.")
+        self.model.eval()
+        self.result = {"epochs": training.done / feed.batches} | ({"best": best, "dev": found} if dev_rows else {})
+
+    def _answers(self, sentences: Sentences) -> list[np.ndarray]:
+        """Logits of each sentence: (words, labels), or (1, labels) of a text."""
+        if self.model is None:
+            raise UserError(f"This {self.name} has learnt nothing yet. Call fit, or load a saved one.")
+        found: list[np.ndarray] = []
+        for first in range(0, len(sentences), AT_ONCE):
+            found += self._logits(self.model.source.read(sentences[first : first + AT_ONCE]))
+        return found
+
+    @torch.no_grad()
+    def _logits(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        assert self.model is not None
+        self.model.eval()
+        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        for part in budgeted([row.shape[-2] if row.ndim > 1 else len(row) for row in rows]):
+            batch = self.model.source.batch([rows[n] for n in part])
+            logits = self.model.logits(batch)
+            each = batch.split(logits) if self._pool == "none" else batch.restore(logits)[:, None]
+            for number, one in zip(part, each):
+                found[number] = one.numpy()
+        return found
+
+    def save(self, folder: str | Path) -> None:
+        """Write model.safetensors and bilstm.json into a folder; features that others give are not in it."""
+        if self.model is None:
+            raise UserError(f"This {self.name} has learnt nothing yet, so there is nothing to save.")
+        source = self.model.source
+        described = {
+            "ancestor": self.ancestor, "settings": asdict(self.settings), "result": self.result,
+            "labels": self.model.out.out_features, "width": source.width,
+        }  # fmt: skip
+        if isinstance(source, GivenFeatures):
+            described["layers"] = source.layers
+        else:
+            described |= {"words": source.names, "further": source.further}
+        weights = self.model.state_dict()
+
+        def write(path: Path) -> None:
+            tensors.write(path / "model.safetensors", weights)
+            (path / DESCRIBED).write_text(json.dumps(described, ensure_ascii=False), "utf-8")
+
+        write_folder(Path(folder), write)
+
+    @classmethod
+    def load(cls, folder: str | Path, features: Features | None = None) -> Self:
+        """The model that was saved in a folder; features: the same function that it was trained on, if on any."""
+        folder = Path(folder)
+        mend_folder(folder)
+        file = folder / DESCRIBED
+        try:
+            described = json.loads(file.read_text("utf-8"))
+            if described.get("ancestor") != cls.ancestor:
+                raise UserError(
+                    f"{file}: this is not a {cls.ancestor} but {described.get('ancestor', 'another model')!r}."
+                )
+            if ("layers" in described) != (features is not None):
+                wanted = "give load the same features" if "layers" in described else "load it without features"
+                raise UserError(f"{folder}: trained with{'' if 'layers' in described else 'out'} features; {wanted}.")
+            made = cls(build(BiLstmSettings, described["settings"], str(file)), features=features)
+            chance, source = Chance(), None
+            if features:
+                source = GivenFeatures(features, described["layers"], described["width"])
+            made.model = made._make(
+                source or LearntWords(described["words"], described["further"], described["width"], chance),
+                described["labels"], chance,
+            )  # fmt: skip
+            made.model.load_state_dict(read_weights(folder)[0])
+        except FileNotFoundError as problem:
+            raise UserError(f"{folder} holds no {cls.ancestor}: {problem.filename} is missing.") from problem
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as problem:
+            raise DamagedFile(
+                f"{folder}: the {cls.ancestor} is damaged ({problem}). Train or copy it again."
+            ) from problem
+        made.result = described["result"]
+        made.model.eval()
+        return made
+
+
+def _check_targets(sentences: Sentences, targets: Sequence[Sequence[int]], labels: int) -> None:
+    if not sentences:
+        raise UserError("There is nothing to learn from. Give at least one text with a word in it.")
+    for number, answers in enumerate(targets, 1):
+        if any(not 0 <= label < labels for label in answers):
+            raise UserError(f"Text {number} has a label outside 0 to {labels - 1}: {list(answers)[:20]}.")
+
+
+# ---- What stood before BERT in most tasks: a two-layer BiLSTM over word vectors, that tags words or judges texts.
 
 Tags = Sequence[Sequence[int]]
 

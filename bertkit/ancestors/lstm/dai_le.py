@@ -18,11 +18,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from bertkit.ancestors.language_model.base import NextPiece
-from bertkit.ancestors.language_model.bits import framed
+from bertkit.ancestors.language_model.base import NextPiece, framed
 from bertkit.ancestors.language_model.model import LeftToRight
-from bertkit.ancestors.lstm.recurrent_reader import Reader, TextFeed, cut_rows
-from bertkit.ancestors.lstm.transfer import RecurrentClassifier
+from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, TextFeed, cut_rows
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
 

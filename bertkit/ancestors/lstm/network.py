@@ -1,19 +1,79 @@
-"""What a BiLSTM reads of a word: a vector learnt with the rest, or features that others give and nobody changes."""
+"""The BiLSTM's network: what it reads of a word, in which order, and what is trained."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.ancestors.lstm.scalar_mix import ScalarMix
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.data.batch import Batch, pack
 from bertkit.errors import UserError
-from bertkit.model.layers import Chance
+from bertkit.model.layers import Chance, Dropout
+from bertkit.settings.ancestors import BiLstmSettings
+from bertkit.training.objective import Objective
+
+# ---- Packed texts in the order in which an LSTM reads them: all first words, then all second words, and so on.
+
+
+@dataclass(frozen=True)
+class ReadingOrder:
+    """tokens: (longest, texts), which token of the run each text gives at each moment; place: (tokens,), where in that
+    square each token of the run stands. A text that has ended gives its last token again, and nobody looks at that.
+
+    torch's own packed sequences waste nothing on ended texts, but their backward pass fills zeros for the whole run at
+    every moment: nearly twice as slow as squares of texts of about the same length.
+    """
+
+    tokens: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, backwards: bool = False) -> ReadingOrder:
+        """The order ahead, or from each text's last token back to its first."""
+        device = batch.ids.device
+        lengths = torch.tensor(batch.lengths, device=device)
+        moment = torch.arange(max(batch.lengths, default=0), device=device)[:, None]
+        steps = torch.minimum(moment, lengths - 1)
+        tokens = batch.starts + (lengths - 1 - steps if backwards else steps)
+        goes_on = moment < lengths
+        place = torch.empty(int(lengths.sum()), dtype=torch.int64, device=device)
+        place[tokens[goes_on]] = goes_on.flatten().nonzero()[:, 0]
+        return cls(tokens, place)
+
+
+def read_in_order(lstm: nn.Module, x: Tensor, order: ReadingOrder) -> Tensor:
+    """Run a one-way torch LSTM over packed texts. x: (tokens, in). Returns (tokens, out), in the run's own order."""
+    found, _ = lstm(x[order.tokens])
+    return found.flatten(0, 1)[order.place]
+
+
+# ---- Several layers as one: the weighted sum that ELMo taught its users.
+
+
+class ScalarMix(nn.Module):
+    """scale × the sum of softmax(weights) × layer; begins as the mean of the layers."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def shares(self) -> Tensor:
+        """How much each layer counts, (layers,): positive, and together one."""
+        return self.weights.softmax(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (tokens, layers, width). Returns (tokens, width)."""
+        return self.scale * torch.einsum("tlw,l->tw", x, self.shares())
+
+
+# ---- What a BiLSTM reads of a word: a vector learnt with the rest, or features that others give and nobody changes.
 
 Sentences = Sequence[Sequence[str]]
 # Sentences to (layers, words, width) each; one layer may also be (words, width).
@@ -123,3 +183,76 @@ class GivenFeatures(nn.Module):
         """(tokens, width)"""
         given = batch.extra["features"]
         return given[:, 0] if self.mix is None else self.mix(given)
+
+
+# ---- The BiLSTM and what it is trained on.
+
+Source = LearntWords | GivenFeatures
+
+
+def _reduced(how: str) -> Callable[[Tensor, Batch], Tensor]:
+    return lambda x, batch: torch.segment_reduce(x, how, lengths=torch.tensor(batch.lengths, device=x.device))
+
+
+# (tokens, width) to what is labelled: every word, or one vector a text.
+POOL: dict[str, Callable[[Tensor, Batch], Tensor]] = {
+    "none": lambda x, batch: x,
+    "max": _reduced("max"),
+    "mean": _reduced("mean"),
+}
+
+
+class Labeller(Objective):
+    """Words through BiLSTM layers to labels, of words (pool "none") or of texts."""
+
+    def __init__(self, source: Source, labels: int, settings: BiLstmSettings, pool: str, chance: Chance) -> None:
+        super().__init__()
+        self.source, self.pool = source, POOL[pool]
+        widths = [source.width] + [2 * settings.cells] * (settings.depth - 1)
+        self.ahead, self.back = (nn.ModuleList(nn.LSTM(width, settings.cells) for width in widths) for _ in range(2))
+        self.dropout = Dropout(settings.dropout, chance)
+        self.out = nn.Linear(2 * settings.cells, labels)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(tokens or texts, labels), packed order."""
+        orders = ReadingOrder.of(batch), ReadingOrder.of(batch, backwards=True)
+        x = self.source(batch)
+        for pair in zip(self.ahead, self.back):
+            x = self.dropout(x)
+            x = torch.cat([read_in_order(lstm, x, order) for lstm, order in zip(pair, orders)], -1)
+        return self.out(self.dropout(self.pool(x, batch)))
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """label: cross-entropy."""
+        return {"label": F.cross_entropy(self.logits(batch), batch.extra["targets"], reduction="sum")}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Words, or texts."""
+        return {"label": len(batch.extra["targets"])}
+
+
+class SentenceFeed:
+    """Mini-batches of sentences of about the same length; the same sentences in another order every epoch."""
+
+    def __init__(
+        self, source: Source, rows: Sequence[np.ndarray], targets: Sequence[np.ndarray], size: int, seed: int
+    ) -> None:
+        """targets: (words,) or (1,) a sentence."""
+        self.source, self.rows, self.targets, self.size, self.seed = source, rows, targets, size, seed
+        self.lengths = np.array([row.shape[-2] if row.ndim > 1 else len(row) for row in rows])
+        self.batches = -(-len(rows) // size)
+        self._plan: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def step(self, step: int) -> list[Batch]:
+        """The one batch of this step."""
+        epoch, number = divmod(step, self.batches)
+        if self._plan[0] != epoch:
+            chance = np.random.default_rng((self.seed, epoch))
+            order = chance.permutation(len(self.rows))
+            order = order[np.argsort(self.lengths[order], kind="stable")]
+            parts = np.split(order, range(self.size, len(order), self.size))
+            self._plan = (epoch, [parts[n] for n in chance.permutation(len(parts))])
+        chosen = self._plan[1][number]
+        batch = self.source.batch([self.rows[n] for n in chosen])
+        batch.extra["targets"] = torch.from_numpy(np.concatenate([self.targets[chosen[i]] for i in batch.order]))
+        return [batch]

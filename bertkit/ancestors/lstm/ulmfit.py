@@ -15,8 +15,7 @@ from typing import Self
 
 from bertkit.ancestors.language_model.base import NextPiece
 from bertkit.ancestors.language_model.model import LeftToRight
-from bertkit.ancestors.lstm.recurrent_reader import Reader, TextFeed, cut_rows
-from bertkit.ancestors.lstm.transfer import RecurrentClassifier
+from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, TextFeed, cut_rows
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -22,9 +23,71 @@ from numpy.typing import NDArray
 
 from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, Spool, count_windows
 from bertkit.ancestors.ngram.kneser_ney import Level, estimate, gather
-from bertkit.ancestors.ngram.ngram_words import blocks, check_units, cut, sentences
-from bertkit.errors import DamagedFile, UserError
+from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.notify import note
+
+# ---- How an n-gram model cuts a text into sentences and words.
+
+# Ideographs: the unified blocks, their extensions A and B onwards, and the compatibility forms.
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = rf"[^\W{HAN}]+(?:['’][^\W{HAN}]+)*|[^\w\s]|\n"
+_WORDS = re.compile(rf"[{HAN}]|{_WORD}")
+_RUNS = re.compile(rf"[{HAN}]+|{_WORD}")
+_HAN_FIRST = re.compile(f"[{HAN}]")
+
+
+def _segmented(text: str) -> list[str]:
+    try:
+        import rjieba
+    except ImportError as problem:
+        raise UserError(
+            "units 'jieba' needs the package rjieba. Run: pip install rjieba, or choose units 'words'."
+        ) from problem
+    words: list[str] = []
+    for run in _RUNS.findall(text):
+        words.extend(rjieba.cut(run) if _HAN_FIRST.match(run) else (run,))
+    return words
+
+
+UNITS: dict[str, Callable[[str], list[str]]] = {
+    "words": _WORDS.findall,  # English words with their apostrophes, marks, and every ideograph by itself
+    "jieba": _segmented,  # the same, but runs of ideographs are cut into words by rjieba
+    "characters": list,  # every character, spaces too
+}
+
+
+def check_units(units: str) -> None:
+    """Refuse a way of cutting that does not exist."""
+    if units not in UNITS:
+        raise UserError(f"units '{units}' is not a way to cut text. {suggest(units, list(UNITS))}")
+
+
+def sentences(text: str) -> list[str]:
+    """The lines of a text that hold anything. Each line is a sentence to the model."""
+    return [line for line in text.splitlines() if line and not line.isspace()]
+
+
+def blocks(texts: Iterable[str], characters: int) -> Iterator[str]:
+    """The sentences of all texts in blocks of about so many characters, a line break after each sentence."""
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        for line in sentences(text):
+            held.append(line)
+            size += len(line) + 1
+            if size >= characters:
+                yield "\n".join(held) + "\n"
+                held, size = [], 0
+    if held:
+        yield "\n".join(held) + "\n"
+
+
+def cut(block: str, units: str, cased: bool) -> list[str]:
+    """The words of a block; a line break is a word of its own and ends a sentence."""
+    return UNITS[units](block if cased else block.lower())
+
+
+# ---- n-gram language models of any order with interpolated modified Kneser-Ney smoothing.
 
 Ids = NDArray[np.int64]
 SPECIAL = ("<unk>", "<s>", "</s>")

@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.language_model.bits import framed, surprise
-from bertkit.ancestors.language_model.suggesting import suggestions
-from bertkit.ancestors.language_model.text_of_store import split
+from bertkit.ancestors.language_model.base import framed, surprise
+from bertkit.ancestors.language_model.model import suggestions
+from bertkit.ancestors.language_model.train import split
 from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, count_windows
 from bertkit.ancestors.ngram.kneser_ney import estimate, gather
 from bertkit.ancestors.ngram.model import END, SPECIAL, START, UNKNOWN, NgramModel, NgramSettings, padded
@@ -22,9 +22,9 @@ from bertkit.checkpoint.folder import read_json
 from bertkit.data.packing import FullSentences
 from bertkit.data.store import Store
 from bertkit.errors import UserError
+from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.notify import note
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.saving import mend_folder, write_folder
 
 NO_LIMIT = 1_000_000
 Ids = NDArray[np.int64]

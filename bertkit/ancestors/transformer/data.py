@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.data.batch import ROUND, Batch, pack
-from bertkit.data.budget import budgeted
+from bertkit.data.batch import ROUND, Batch, budgeted, pack
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import columns_of, kind_of, read_rows
 from bertkit.errors import UserError

@@ -21,16 +21,15 @@ from bertkit.ancestors.transformer.layers import Decoder, Memory, Words
 from bertkit.ancestors.transformer.search import LENGTH_PENALTY, search
 from bertkit.checkpoint.folder import read_json
 from bertkit.checkpoint.weights import read_weights
-from bertkit.data.batch import pack
-from bertkit.data.budget import budgeted
+from bertkit.data.batch import budgeted, pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
+from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.model.encoder import Encoder
 from bertkit.model.inference import choose
 from bertkit.settings.ancestors import Shape
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.optimizer import named
-from bertkit.training.saving import mend_folder, write_folder
 
 ANCESTOR = "seq2seq"
 AT_ONCE = 2048  # source tokens times hypotheses that are written together

@@ -1,19 +1,71 @@
-"""The inner loops of word2vec, compiled: several threads run them on the same matrices without locks (Hogwild).
-
-A step has a hidden vector and some targets: rows of the output matrix, each to be told apart as right (label 1) or
-wrong (0) by the sigmoid of its product with the hidden vector. Negative sampling and hierarchical softmax differ in
-which targets they pick; skip-gram and CBOW in what the hidden vector is.
-"""
+"""The inner loops of word2vec and GloVe, compiled: threads run them on the same matrices without locks (Hogwild)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.vectors.compiled import LINE, STRIDE, fetch, kernel, scramble
+from bertkit.errors import UserError
+
+# ---- numba as the word-vector kernels use it: compiled once, kept on disk, free of the interpreter's lock.
+
+try:
+    from llvmlite import ir
+    from numba import njit, types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+except ImportError as problem:
+    raise UserError("Training word vectors needs the package numba. Run: pip install 'bertkit[vectors]'") from problem
+
+STRIDE = np.uint64(0x9E3779B97F4A7C15)
+LINE = 16  # float32 numbers in a cache line; rows of matrices are padded to whole lines
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile at the first call. Bounds are not checked: the caller vouches for every number."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": True, "error_model": "numpy"}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder on this machine can hold the cache
+        return njit(**options)(function)
+
+
+@kernel
+def scramble(state: Any) -> Any:
+    """64 random bits out of a counter that grows by STRIDE (splitmix64)."""
+    bits = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def _fetch(context: Any, matrix: Any, place: Any) -> Any:
+    """Ask for the cache line of the number at `place` in a matrix (counted row by row) before it is needed."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        number, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        what = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, what, "llvm.prefetch.p0")
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
+        for_writing, keep_close, data_cache = number(1), number(3), number(1)
+        builder.call(prefetch, [address, for_writing, keep_close, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(matrix, place), generate
+
+
+fetch: Any = intrinsic(_fetch)
+
+
+# ---- The inner loops of word2vec, compiled: several threads run them on the same matrices without locks (Hogwild).
+#
+# A step has a hidden vector and some targets: rows of the output matrix, each to be told apart as right (label 1) or
+# wrong (0) by the sigmoid of its product with the hidden vector. Negative sampling and hierarchical softmax differ in
+# which targets they pick; skip-gram and CBOW in what the hidden vector is.
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
@@ -203,3 +255,46 @@ def cbow(text: Any, sentences: Any, choice: Any, inputs: Any, outputs: Any, wind
 
 
 KERNELS = {"skip-gram": skip_gram, "cbow": cbow}
+
+
+# ---- The inner loop of GloVe, compiled: several threads run it on the same matrices without locks (Hogwild).
+
+AHEAD = 2  # pairs between calling a row in and using it
+
+
+@kernel
+def learn(
+    words: Any, others: Any, logs: Any, weights: Any,
+    left: Any, right: Any, left_squares: Any, right_squares: Any, dim: Any, rate: Any,
+) -> Any:  # fmt: skip
+    """Fit left · right + both biases to the logarithm of every pair's count, by AdaGrad. Returns the summed loss.
+
+    As in the authors' program, the squares that slow a number down are of its moves, so the rate is part of them.
+    """
+    loss, width = 0.0, left.shape[1]
+    for n in range(len(words)):
+        if n + AHEAD < len(words):
+            for k in range(0, width, LINE):
+                fetch(left, np.int64(words[n + AHEAD]) * width + k)
+                fetch(right, np.int64(others[n + AHEAD]) * width + k)
+                fetch(left_squares, np.int64(words[n + AHEAD]) * width + k)
+                fetch(right_squares, np.int64(others[n + AHEAD]) * width + k)
+        word, other = left[words[n]], right[others[n]]
+        word_squares, other_squares = left_squares[words[n]], right_squares[others[n]]
+        product = np.float32(0)
+        for k in range(dim):
+            product += word[k] * other[k]
+        difference = product + word[dim] + other[dim] - logs[n]
+        loss += 0.5 * weights[n] * difference * difference
+        pull = weights[n] * difference * rate
+        for k in range(dim):
+            word_move, other_move = pull * other[k], pull * word[k]
+            word[k] -= word_move / np.sqrt(word_squares[k])
+            other[k] -= other_move / np.sqrt(other_squares[k])
+            word_squares[k] += word_move * word_move
+            other_squares[k] += other_move * other_move
+        word[dim] -= pull / np.sqrt(word_squares[dim])
+        other[dim] -= pull / np.sqrt(other_squares[dim])
+        word_squares[dim] += pull * pull
+        other_squares[dim] += pull * pull
+    return loss

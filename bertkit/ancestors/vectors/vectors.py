@@ -2,20 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.vectors.vector_corpus import words_of
-from bertkit.ancestors.vectors.vector_files import can_be_written, read_vectors, write_vectors
-from bertkit.errors import UserError, suggest
+from bertkit.ancestors.vectors.corpus import words_of
+from bertkit.errors import DamagedFile, UserError, suggest
+from bertkit.files.atomic import open_new, told
+from bertkit.files.open import COMPRESSIONS, DAMAGE, open_bytes, open_text
 from bertkit.notify import note
 
+# ---- Files of word vectors: word2vec's binary and text formats, and GloVe's text, which has no first line of counts.
+
 Floats = NDArray[np.float32]
+Found = tuple[list[str], Floats]
+WIDEST = 1 << 16  # numbers in a vector, and bytes in a word: beyond it the file is something else
+
+
+def read_vectors(path: str | Path, kind: str | None = None) -> Found:
+    """The words of a file and their vectors (words, width). A word that comes again is passed over, and told."""
+    kind = _kind(path, kind)
+    words: dict[str, None] = {}
+    values = bytearray()
+    again = 0
+    for word, row in (_binary_rows if kind == "binary" else _text_rows)(str(path), kind):
+        if word in words:
+            again += 1
+            continue
+        words[word] = None
+        values += row.tobytes()
+    if not words:
+        raise UserError(f"{path}: there is no vector in it.")
+    if again:
+        note(f"{path}: {again} words come more than once; the first vector of each is used.")
+    return list(words), np.frombuffer(values, np.float32).reshape(len(words), -1)
+
+
+def can_be_written(word: str) -> bool:
+    """Whether a file of word vectors can hold it."""
+    return bool(word) and not any(mark in word for mark in " \n\r\0")
+
+
+def write_vectors(path: str | Path, words: list[str], matrix: Floats, kind: str | None = None) -> None:
+    """Write words and vectors; nine digits in the text formats bring back every float32 exactly."""
+    kind = _kind(path, kind)
+    for word in words:
+        if not can_be_written(word):
+            raise UserError(f"{path}: the word {word!r} cannot be written: word-vector files separate words by spaces.")
+    form = " ".join(["%.9g"] * matrix.shape[1])
+    with open_new(path) as file, told(path):
+        if kind != "glove":
+            file.write(f"{len(words)} {matrix.shape[1]}\n".encode())
+        for word, row in zip(words, matrix):
+            if kind == "binary":
+                file.write(word.encode() + b" " + row.astype("<f4").tobytes() + b"\n")
+            else:
+                file.write(f"{word} {form % tuple(row.tolist())}\n".encode())
+
+
+def _kind(path: str | Path, kind: str | None) -> str:
+    if kind is None:
+        name = Path(path)
+        name = name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name
+        return "binary" if name.suffix.lower() == ".bin" else "text"
+    known = ["binary", "text", "glove"]
+    if kind not in known:
+        raise UserError(f"'{kind}' is not a format of word vectors. {suggest(kind, known)}")
+    return kind
+
+
+def _header(line: str) -> tuple[int, int] | None:
+    """(words, width), if the line says them."""
+    fields = line.split()
+    if len(fields) == 2 and all(field.isascii() and field.isdigit() and len(field) < 16 for field in fields):
+        return int(fields[0]), int(fields[1])
+    return None
+
+
+def _check_width(where: str, width: int) -> int:
+    if not 0 < width <= WIDEST:
+        raise DamagedFile(f"{where}: vectors of {width} numbers. Is it a file of word vectors, and of this format?")
+    return width
+
+
+def _check_count(path: str, told_of: int, found: int) -> None:
+    if told_of != found:
+        raise DamagedFile(f"{path}: its first line tells of {told_of} words, but {found} are there. Fetch it again.")
+
+
+def _text_rows(path: str, kind: str) -> Iterator[tuple[str, Floats]]:
+    lines = enumerate(open_text(path), 1)
+    first = next(lines, (1, ""))
+    header = _header(first[1]) if kind == "text" else None
+    if header:
+        width = _check_width(f"{path}, line 1", header[1])
+    else:
+        width = _check_width(f"{path}, line 1", len(first[1].rstrip(" ").split(" ")) - 1)
+        lines = chain([first], lines)  # type: ignore[assignment]
+    count = 0
+    for number, line in lines:
+        fields = line.rstrip(" ").rsplit(" ", width)  # from the right: some files have words with spaces in them
+        if fields == [""]:
+            continue
+        if len(fields) <= width or not fields[0]:
+            has = len(line.split())
+            raise UserError(
+                f"{path}, line {number}: a word and {width} numbers are needed, but there are {has} fields."
+            )
+        try:
+            row = np.array([float(field) for field in fields[1:]], np.float32)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: {error}. Correct the line.") from error
+        if not np.isfinite(row).all():
+            raise UserError(f"{path}, line {number}: the vector of {fields[0]!r} holds {row[~np.isfinite(row)][0]}.")
+        count += 1
+        yield fields[0], row
+    if header:
+        _check_count(path, header[0], count)
+
+
+def _binary_rows(path: str, kind: str) -> Iterator[tuple[str, Floats]]:
+    with open_bytes(path) as stream:
+        try:
+            yield from _binary_words(path, stream)
+        except (OSError, *DAMAGE) as error:
+            raise DamagedFile(f"{path}: the file is truncated or damaged ({error}). Fetch it again.") from error
+
+
+def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
+    header = _header(stream.readline(64).decode("latin-1"))
+    if header is None:
+        raise DamagedFile(f"{path}: a binary file of word vectors begins with two numbers, and this one does not.")
+    count, width = header[0], _check_width(path, header[1])
+    waiting, at, unreadable = b"", 0, 0
+    for place in range(count):
+        where = f"{path}, word {place + 1} of {count}"
+        while (space := waiting.find(b" ", at)) < 0 or len(waiting) < space + 1 + 4 * width:
+            if space < 0 and len(waiting) - at > WIDEST:
+                raise DamagedFile(f"{where}: no space within {WIDEST} bytes. Is it a binary file of word vectors?")
+            if not (more := stream.read(1 << 20)):
+                raise DamagedFile(f"{where}: the file ends. Fetch it again.")
+            waiting, at = waiting[at:] + more, 0
+        raw = waiting[at:space].lstrip(b"\n")
+        row = np.frombuffer(waiting, "<f4", width, space + 1).astype(np.float32)
+        at = space + 1 + 4 * width
+        word = raw.decode(errors="replace")
+        unreadable += "\ufffd" in word
+        if not raw or not np.isfinite(row).all():
+            raise DamagedFile(f"{where}: {word!r} has a vector that is not all numbers. Is the file whole?")
+        yield word, row
+    if waiting[at:].strip(b"\n") or stream.read(64).strip(b"\n"):
+        raise DamagedFile(f"{path}: there is more in it than the {count} words its first line tells of.")
+    if unreadable:
+        note(f"{path}: {unreadable} words are not UTF-8; their unreadable bytes are shown as \ufffd.")
+
+
+# ---- Words and their vectors: what word2vec and GloVe give.
 
 
 class WordVectors:

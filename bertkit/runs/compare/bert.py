@@ -1,4 +1,4 @@
-"""BERT among the contenders: its frozen vectors under logistic regression, and the whole of it fine-tuned."""
+"""BERT and ELMo among the contenders: frozen features under a small model, and the whole of it fine-tuned."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
-
 import numpy as np
 from numpy.typing import NDArray
-
 from bertkit.ancestors.baselines.linear import LinearModel, side_by_side
-from bertkit.ancestors.baselines.number_rivals import Valued, both_sides
+from bertkit.ancestors.baselines.rows import Valued, both_sides
 from bertkit.checkpoint.folder import write_folder as write_model
 from bertkit.data.examples import TextRow
 from bertkit.runs.finetune.split import Split
@@ -22,7 +20,17 @@ from bertkit.settings.finetune import FinetuneSettings
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks import make
 from bertkit.tasks.base import Prediction, Task
-from bertkit.training.saving import write_folder
+from bertkit.files.atomic import write_folder
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, Self
+from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
+from bertkit.settings.ancestors import BiLstmSettings
+from bertkit.ancestors.elmo.model import Elmo
+from bertkit.ancestors.features import WordFeatures
+
+
+# ---- BERT among the contenders: its frozen vectors under logistic regression, and the whole of it fine-tuned.
 
 Text = str | tuple[str, str]
 
@@ -174,3 +182,118 @@ class TunedCosine(FrozenCosine):
         )
         self.encoder = self.tuned.fit(make("embed"), rows, dev_rows, seed=seed, minutes=how["minutes"]).predictor
         return super().fit(texts, labels, count, seed=seed)
+
+
+# ---- A BiLSTM over the frozen features of another model, kept together in one folder.
+
+class Source(Protocol):
+    """Gives features of words. units: how it cuts a text into words."""
+
+    units: str
+
+    @property
+    def parameters(self) -> int:
+        """Numbers inside."""
+
+    def features(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """(layers, words, width) a sentence."""
+
+    def save(self, folder: Path) -> None:
+        """Into a folder."""
+
+
+class ElmoSource:
+    """ELMo's three layers."""
+
+    def __init__(self, elmo: Elmo) -> None:
+        self.elmo, self.parameters, self.units = elmo, elmo.parameters, elmo.lexicon.units
+
+    def features(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Its layers, to be mixed."""
+        return list(self.elmo.layers(sentences))
+
+    def save(self, folder: Path) -> None:
+        """As ELMo does."""
+        self.elmo.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path, precision: str = "auto") -> Self:
+        """What was saved."""
+        return cls(Elmo.load(folder))
+
+
+class BertSource:
+    """The last four layers of an encoder side by side, the best of the paper's six choices."""
+
+    units = "words"
+
+    def __init__(self, encoder: Predictor) -> None:
+        self.encoder = encoder
+        self.features = WordFeatures(encoder, "concat-last-4")
+        self.parameters = encoder.encoder_parameters
+
+    def save(self, folder: Path) -> None:
+        """The encoder's folder; how it makes sentence vectors does not matter here."""
+        write_model(folder, replace(self.encoder.as_written(), pooling=None))
+
+    @classmethod
+    def load(cls, folder: Path, precision: str = "auto") -> Self:
+        """What was saved."""
+        return cls(Predictor.load(folder, precision))
+
+
+class OnFeatures:
+    """kind: the BiLSTM that learns. Once the source's features are computed for a set of rows they are kept."""
+
+    kind: type[BiLstmTagger] | type[BiLstmClassifier]
+    source_kind: type[ElmoSource] | type[BertSource]
+
+    def __init__(self, source: Any) -> None:
+        self.source: Source = source
+        self.inner = self.kind(BiLstmSettings(units=source.units), features=source.features)
+
+    def fit(self, *rows: Any, **how: Any) -> Self:
+        """As the BiLSTM learns."""
+        self.inner.fit(*rows, **how)
+        return self
+
+    @property
+    def parameters(self) -> int:
+        """Of both."""
+        return self.source.parameters + self.inner.parameters
+
+    def save(self, folder: Path) -> None:
+        """Both."""
+        self.source.save(folder / "source")
+        self.inner.save(folder / "bilstm")
+
+    @classmethod
+    def load(cls, folder: Path, precision: str = "auto") -> Self:
+        """What was saved."""
+        model = cls(cls.source_kind.load(folder / "source", precision))
+        model.inner = cls.kind.load(folder / "bilstm", features=model.source.features)
+        return model
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """`tag`, `judge` or `probabilities`: what the BiLSTM inside has."""
+        if name in ("tag", "judge", "probabilities"):
+            return getattr(self.inner, name)
+        raise AttributeError(name)
+
+
+class ElmoTagger(OnFeatures):
+    """Words by ELMo, tags by a BiLSTM."""
+
+    kind, source_kind = BiLstmTagger, ElmoSource
+
+
+class ElmoClassifier(OnFeatures):
+    """Words by ELMo, labels by a BiLSTM."""
+
+    kind, source_kind = BiLstmClassifier, ElmoSource
+
+
+class BertFeaturesTagger(OnFeatures):
+    """Words by a frozen BERT, tags by a BiLSTM."""
+
+    kind, source_kind = BiLstmTagger, BertSource

@@ -14,7 +14,7 @@ from bertkit import config as settings_of
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, write_folder
 from bertkit.checkpoint.locate import locate
-from bertkit.runs.compress.layers import chosen, with_layers
+from bertkit.runs.compress.prune import chosen, with_layers
 from bertkit.runs.compress.measure import compared
 from bertkit.settings.compress import DistillSettings
 from bertkit.data.batch import Batch
@@ -23,15 +23,15 @@ from bertkit.runs.finetune import split as rows_of_run
 from bertkit.runs.finetune.run import Finetuning
 from bertkit.settings.model import Config
 from bertkit.model.heads import Model
-from bertkit.objectives.distill import KINDS, Distill
+from bertkit.objectives.supervised import KINDS, Distill
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks import make
 from bertkit.tasks.choose import NEVER
 from bertkit.tasks.batches import SupervisedFeed
-from bertkit.tasks.outputs import outputs_of
+from bertkit.tasks.batches import outputs_of
 from bertkit.tasks.base import Item, Prediction, Task
 from bertkit.notify import note
-from bertkit.training import saving
+from bertkit.files import atomic
 from bertkit.training import distributed as worlds
 
 # What a teacher's calibration or chain decided: the student finds its own, or has none.
@@ -172,7 +172,7 @@ def _start(s: DistillSettings, teacher: Predictor) -> str:
         table = settings_of.preset(s.model)
         numbers = {"vocabulary": teacher.config.vocabulary, "padding": teacher.tokenizer.pad_id or 0}
         made = Folder(Model(Config(**table["model"] | numbers), {}), teacher.tokenizer, table["family"])
-        saving.write_folder(folder, lambda path: write_folder(path, made))
+        atomic.write_folder(folder, lambda path: write_folder(path, made))
     world.wait()
     note(f"The student is a new {s.model}: it knows nothing but what it is taught now.")
     return str(locate(folder))

@@ -12,9 +12,9 @@ import torch
 from bertkit.checkpoint.folder import Folder, write_folder
 from bertkit.runs.compress import measure
 from bertkit.runs.compress.onnx import OnnxModel, quantize_onnx, runtime, write_onnx
-from bertkit.runs.compress.padded import Padded
+from bertkit.runs.compress.onnx import Padded
 from bertkit.settings.compress import ExportSettings
-from bertkit.files.writing import write_new
+from bertkit.files.atomic import write_new
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded

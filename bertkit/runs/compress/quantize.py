@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertkit import machine
-from bertkit.checkpoint.changed import changed
+from bertkit.checkpoint.card import changed
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.files.json import write_json
@@ -18,8 +18,8 @@ from bertkit.checkpoint.translate import tensors_to
 from bertkit.checkpoint.weights import INT8, SCALE
 from bertkit.runs.compress import measure
 from bertkit.settings.compress import QuantizeSettings
-from bertkit.files.writing import write_new
-from bertkit.model.int8 import to_int8
+from bertkit.files.atomic import write_new
+from bertkit.model.inference import to_int8
 from bertkit.inference.predictor import Predictor
 from bertkit.notify import note
 from bertkit.files import tensors as tensor_file

@@ -19,7 +19,8 @@ from bertkit.runs.finetune import split as rows_of_run
 from bertkit.tasks.classify import Classify
 from bertkit.notify import note
 from bertkit.training.metrics_log import read_metrics
-from bertkit.training.saving import atomic_write, newest_generation, write_folder
+from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.training.checkpoints import newest_generation
 
 if TYPE_CHECKING:
     from bertkit.runs.finetune.run import Finetuning

@@ -14,7 +14,7 @@ from bertkit.errors import UserError
 from bertkit.runs.finetune import split as rows_of_run
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.notify import note
-from bertkit.training.saving import write_folder
+from bertkit.files.atomic import write_folder
 
 
 def seeded(settings: FinetuneSettings) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.errors import UserError
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks import make
-from bertkit.tasks.embed_taught import Taught, Teacher
+from bertkit.tasks.embed import Taught, Teacher
 from bertkit.tasks.base import Item, Labelled, Reading, Task
 from bertkit.notify import note
 

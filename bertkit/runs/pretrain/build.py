@@ -20,12 +20,12 @@ from bertkit.settings.model import Config
 from bertkit.model.heads import Model
 from bertkit.model.inference import choose
 from bertkit.objectives.masked import Masked
-from bertkit.objectives.masked_taught import MaskedTaught
+from bertkit.objectives.masked import MaskedTaught
 from bertkit.objectives.causal import NextToken
 from bertkit.training.objective import Objective
 from bertkit.objectives.electra import Replaced, generator_config
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.tasks.embed_taught import Taught
+from bertkit.tasks.embed import Taught
 from bertkit.tasks.batches import SupervisedFeed
 from bertkit.tasks.base import Item, Reading
 from bertkit.notify import note

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bertkit.data.budget import budgeted
+from bertkit.data.batch import budgeted
 from bertkit.data.feed import Phase, PretrainingFeed, collate
 from bertkit.settings.model import Config
 from bertkit.model.heads import Model

@@ -2,21 +2,177 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 import numpy as np
+from bertkit.data.prepare.chunk import Arrays
+from bertkit.data.prepare.journal import Making
+from bertkit.data.prepare.pieces import Cutter
+from bertkit.data.store import Store
+from bertkit.notify import track
+from bertkit.text.tokenizer import Tokenizer
+from dataclasses import replace
 import torch
 from torch import Tensor, nn
-
 from bertkit.checkpoint.folder import Folder
-from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
-from bertkit.runs.pretrain.extend_store import rewrite, spelled, words_of
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.notify import note
-from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
+
+
+# ---- The words of a store counted, and the store rewritten for a tokenizer that has more pieces.
+#
+# A word is known by a 64-bit hash of its pieces, so that millions of words are counted by sorting numbers. Chunk by
+# chunk, so that memory does not grow with the store.
+
+CHUNK = 1 << 20  # tokens looked at together
+MOST_WORDS = 4_000_000  # different words remembered at once, each some 30 bytes
+PLACES = 64  # pieces of a word that are told apart by their place; longer words are compared by their length too
+
+
+@dataclass(frozen=True)
+class Words:
+    """Different words. hashes: sorted. first: where one of them stands in the store's ids. sizes: in pieces."""
+
+    hashes: np.ndarray
+    counts: np.ndarray
+    first: np.ndarray
+    sizes: np.ndarray
+
+    def __getitem__(self, picked: np.ndarray) -> Words:
+        return Words(self.hashes[picked], self.counts[picked], self.first[picked], self.sizes[picked])
+
+
+class _Hash:
+    """Pieces of words to one number a word."""
+
+    def __init__(self, pieces: int) -> None:
+        chance = np.random.default_rng(0)
+        self.piece = chance.integers(0, 1 << 64, pieces, np.uint64)
+        self.place = chance.integers(0, 1 << 63, PLACES, np.uint64) * np.uint64(2) + np.uint64(1)
+
+    def __call__(self, ids: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """ids: (tokens,). begins: (words,) the first is 0. Returns (words,) uint64; overflow is meant."""
+        sizes = np.diff(begins, append=len(ids))
+        places = np.arange(len(ids)) - np.repeat(begins, sizes)
+        sums = np.add.reduceat(self.piece[ids] * self.place[places % PLACES], begins)
+        return sums ^ (sizes.astype(np.uint64) * self.place[-1])
+
+
+def chunks(store: Store, first: int = 0) -> Iterator[tuple[int, int]]:
+    """Sentences [first, last) of about CHUNK tokens each, from sentence `first` on."""
+    starts = store.sentence_starts
+    while first < store.sentences:
+        last = int(np.searchsorted(starts, int(starts[first]) + CHUNK, side="right")) - 1
+        last = min(max(last, first + 1), store.sentences)
+        yield first, last
+        first = last
+
+
+def words_of(store: Store) -> Words:
+    """Every word of two pieces or more. Of more than MOST_WORDS, the rarest are forgotten on the way."""
+    hashed = _Hash(store.facts["pieces"])
+    found = Words(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
+    for a, b in track(list(chunks(store)), "counting words"):
+        start, stop = int(store.sentence_starts[a]), int(store.sentence_starts[b])
+        ids, begins = np.asarray(store.ids[start:stop]), np.flatnonzero(store.word_starts[start:stop])
+        hashes, at, counts = np.unique(hashed(ids, begins), return_index=True, return_counts=True)
+        new = Words(hashes, counts, start + begins[at], np.diff(begins, append=len(ids))[at])
+        found = _joined(found, new[new.sizes > 1])
+        while len(found.hashes) > MOST_WORDS:
+            found = found[found.counts > np.quantile(found.counts, 0.5)]
+    return found
+
+
+def _joined(old: Words, new: Words) -> Words:
+    hashes, at, back = np.unique(np.concatenate([old.hashes, new.hashes]), return_index=True, return_inverse=True)
+    counts = np.bincount(back, np.concatenate([old.counts, new.counts]), len(hashes)).astype(np.int64)
+    first, sizes = np.concatenate([old.first, new.first]), np.concatenate([old.sizes, new.sizes])
+    return Words(hashes, counts, first[at], sizes[at])
+
+
+def spelled(tokenizer: Tokenizer, words: Sequence[Sequence[int]]) -> list[str | None]:
+    """The text of each word given as pieces; None where the text would not give these pieces again."""
+    texts = tokenizer.backend.decode_batch([list(pieces) for pieces in words], skip_special_tokens=False)
+    again = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+    return [text if raw.ids == list(pieces) else None for text, raw, pieces in zip(texts, again, words)]
+
+
+class _Changes:
+    """Old words to their new pieces, found out for each word when it first appears."""
+
+    def __init__(self, old: Tokenizer, new: Tokenizer) -> None:
+        self.old, self.new = old, new
+        self.known = np.zeros(0, np.uint64)
+        self.pieces: dict[int, list[int]] = {}
+
+    def learn(self, hashes: np.ndarray, words: list[list[int]]) -> None:
+        """hashes: sorted, of these words, none of them known."""
+        texts = spelled(self.old, words)
+        told = [(int(h), text, pieces) for h, text, pieces in zip(hashes, texts, words) if text is not None]
+        encoded = self.new.backend.encode_batch_fast([text for _, text, _ in told], add_special_tokens=False)
+        self.pieces |= {h: raw.ids for (h, _, pieces), raw in zip(told, encoded) if raw.ids != pieces}
+        self.known = np.union1d(self.known if len(self.known) < MOST_WORDS else self.known[:0], hashes)
+
+
+def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]) -> Store:
+    """The same text under a tokenizer that has grown, as a new store; interrupted, it goes on where it stopped."""
+    job = hashlib.sha256(f"{store.fingerprint} {store.facts['files']} {tokenizer.fingerprint()}".encode()).hexdigest()
+    dtype = Cutter.dtype_for(tokenizer)
+    changes, hashed = _Changes(store.tokenizer, tokenizer), _Hash(store.facts["pieces"])
+    with Making(out, job) as making:
+        with making.told("cannot take the tokenizer"):
+            tokenizer.save(making.folder / "tokenizer", store.max_tokens)
+        for a, b in track(list(chunks(store, making.progress.document)), "rewriting the store"):
+            making.add(_rewritten(store, a, b, changes, hashed, dtype), b"", 0, b, {})
+        making.write_journal()
+        tokens = making.progress.tokens
+        kept = {key: value for key, value in store.facts.items() if key != "files"}
+        grown = {
+            "dtype": dtype, "tokens": tokens, "fingerprint": tokenizer.fingerprint(), "pieces": tokenizer.size,
+            "extended": about,
+        }  # fmt: skip
+        making.finish(kept | grown, f"{store.folder} with {about['words']:,} new pieces: {tokens:,} tokens\n")
+    return Store.open(out)
+
+
+def _rewritten(store: Store, a: int, b: int, changes: _Changes, hashed: _Hash, dtype: str) -> Arrays:
+    """Sentences [a, b) with every changed word replaced."""
+    start, stop = int(store.sentence_starts[a]), int(store.sentence_starts[b])
+    ids, flags = np.asarray(store.ids[start:stop]).astype(np.int64), np.asarray(store.word_starts[start:stop])
+    begins = np.flatnonzero(flags)
+    sizes = np.diff(begins, append=len(ids))
+    hashes, at, back = np.unique(hashed(ids, begins), return_index=True, return_inverse=True)
+    fresh = np.flatnonzero((sizes[at] > 1) & ~np.isin(hashes, changes.known))
+    changes.learn(hashes[fresh], [ids[begins[i] : begins[i] + sizes[i]].tolist() for i in at[fresh]])
+    # Changed words are read from a pool behind the ids, all others from where they stand.
+    pool: list[int] = []
+    pooled, length = np.full(len(hashes), -1), sizes[at]
+    for which in np.flatnonzero(np.isin(hashes, np.fromiter(changes.pieces, np.uint64, len(changes.pieces)))):
+        pieces = changes.pieces[int(hashes[which])]
+        pooled[which], length[which] = len(ids) + len(pool), len(pieces)
+        pool += pieces
+    places = np.where(pooled[back] >= 0, pooled[back], begins)
+    lengths = length[back]
+    ends = np.cumsum(lengths)
+    source = np.repeat(places - (ends - lengths), lengths) + np.arange(ends[-1])
+    first = np.zeros(ends[-1], np.uint8)
+    first[ends - lengths] = 1
+    bounds = np.append(begins, len(ids))
+    sentences = np.append(0, ends)[np.searchsorted(bounds, np.asarray(store.sentence_starts[a : b + 1]) - start)]
+    low, high = np.searchsorted(store.document_starts, [a, b], side="right")
+    return Arrays(
+        np.concatenate([ids, np.asarray(pool, np.int64)])[source].astype(dtype), first, np.diff(sentences),
+        np.diff(store.document_starts[low:high], prepend=a),
+    )  # fmt: skip
+
+
+# ---- A model and a store with new words: frequent words of the text that the old vocabulary cuts to pieces.
 
 LEAST = 5  # times a word must occur
 MULTIPLE = 64  # rows of the word table: a multiple multiplies faster

@@ -19,7 +19,7 @@ from bertkit.training import distributed as worlds
 from bertkit.training.run import FIRST_GUESS, LongRun, budget
 from bertkit.training.metrics_log import read_metrics
 from bertkit.training.run_folder import RunFolder, Signals
-from bertkit.training.saving import atomic_write, write_folder
+from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.training.loop import Training
 from bertkit.training.distributed import whole
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import bertkit
-from bertkit.ancestors.baselines.bag_of_words import TfIdf
+from bertkit.ancestors.baselines.linear import TfIdf
 from bertkit.checkpoint.folder import write_folder
-from bertkit.runs.compare.contender import Numbers, Tags
+from bertkit.runs.compare.contenders import Numbers, Tags
 from bertkit.runs.compare.bert import FrozenVectors
 from bertkit.runs.compare.contenders import RUNGS, Given, ladder
-from bertkit.runs.compare.on_features import BertSource
+from bertkit.runs.compare.bert import BertSource
 from bertkit.loading import SAVED, open_model
-from bertkit.runs.compare.forecast import outlook
+from bertkit.runs.compare.run import outlook
 from bertkit.runs.compare.run import compare
 from bertkit.settings.compare import CompareSettings
 from bertkit.errors import Stopped, UserError

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from bertkit.runs.compress.distill import distill
-from bertkit.runs.compress.layers import chosen, with_layers
+from bertkit.runs.compress.prune import chosen, with_layers
 from bertkit.settings.compress import DistillSettings
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
 from bertkit.runs.finetune import run as module
 from bertkit.settings.model import Config
 from bertkit.model.heads import Model
-from bertkit.objectives.distill import soft_labels, soft_several
+from bertkit.objectives.supervised import soft_labels, soft_several
 from bertkit.inference.predictor import Predictor
 from tests.support import toy
 

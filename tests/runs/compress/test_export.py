@@ -13,7 +13,7 @@ import transformers as hf
 
 from bertkit.runs.compress import export as module
 from bertkit.runs.compress.export import export
-from bertkit.runs.compress.padded import POOLS
+from bertkit.runs.compress.onnx import POOLS
 from bertkit.settings.compress import ExportSettings
 from bertkit.config import build
 from bertkit.errors import UserError

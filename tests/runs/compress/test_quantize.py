@@ -19,7 +19,7 @@ from bertkit.checkpoint.weights import INT8
 from bertkit.settings.compress import QuantizeSettings
 from bertkit.config import build
 from bertkit.errors import DamagedFile
-from bertkit.model.int8 import Int8Linear, from_int8, to_int8
+from bertkit.model.inference import Int8Linear, from_int8, to_int8
 from bertkit.model.layers import Linear
 from bertkit.inference.predictor import Predictor
 from bertkit.commands import quantize as verb

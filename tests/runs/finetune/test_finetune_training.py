@@ -15,7 +15,7 @@ from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.runs.finetune.split import Split
 from bertkit.runs.finetune.outcome import one_answer
-from bertkit.runs.finetune.rates import Rates
+from bertkit.runs.finetune.run import Rates
 from bertkit.runs.finetune.run import Finetuning
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.objectives.supervised import Supervised

@@ -16,7 +16,7 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.files import atomic
-from bertkit.training.saving import newest_generation
+from bertkit.training.checkpoints import newest_generation
 from bertkit.training.loop import NotFinite
 from bertkit.commands import prepare
 from bertkit.commands.pretrain import resolve

@@ -109,7 +109,7 @@ def test_a_model_goes_on_with_its_own_vocabulary_and_weights(family, sources, tm
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
 def test_the_rewritten_store_is_the_one_the_new_tokenizer_makes_of_the_text(family, sources, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.runs.pretrain.extend_store.CHUNK", 300)  # many chunks, cut inside documents too
+    monkeypatch.setattr("bertkit.runs.pretrain.extend.CHUNK", 300)  # many chunks, cut inside documents too
     given = settings(family, sources, tmp_path / "run", add_tokens=4)
     store, source = extended(sources(family)[1], read_folder(Path(given.init)), given)
     store.verify()

@@ -60,7 +60,7 @@ def test_static_masks_and_a_length_curriculum_learn_too(make, tmp_path):
 def test_averaged_weights_are_the_ones_written_and_judged_apart(make, tmp_path):
     from safetensors.numpy import load_file
 
-    from bertkit.training.saving import newest_generation
+    from bertkit.training.checkpoints import newest_generation
 
     settings = make("roberta-mini", tmp_path / "run", steps=8, loop={"ema": 0.9})
     pretrain(settings)

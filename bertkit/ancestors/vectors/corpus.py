@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.ngram.ngram_words import check_units, cut
+from bertkit.ancestors.ngram.model import check_units, cut
 from bertkit.data.readers.documents import read_documents
 from bertkit.errors import UserError
 from bertkit.notify import note
