@@ -22,7 +22,7 @@ SIZES = {"smoke": (1, 2), "quick": (4, 8, 16), "full": (8, 32, 128)}  # megabyte
 BOUNDS = {"64 MB": 64.0, "unbounded": 1e5}
 LEARN = """
 import sys
-from bertkit.ancestors import glove
+from bertkit.ancestors.vectors import glove
 settings = glove.GloveSettings(dim=50, epochs=1, memory_mb=float(sys.argv[2]), threads=int(sys.argv[3]))
 with open(sys.argv[1]) as file:
     glove.train((line.split() for line in file), settings)

@@ -77,7 +77,7 @@ def test_work_interrupted_at_any_step_ends_in_the_same_bytes(
 CHILD = """
 import sys
 from pathlib import Path
-from bertkit.data import preparing
+from bertkit.data.prepare import run as preparing
 from bertkit.text.tokenizer import Tokenizer
 source, tokenizer, out, chunk, limit = sys.argv[1:]
 preparing.CHUNK = int(chunk)

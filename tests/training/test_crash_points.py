@@ -162,13 +162,13 @@ def refused(pattern, work):
     with pytest.raises(UserError, match=pattern): work()
     assert [path.name for path in disk.iterdir()] == ["step-00000001"] and t.newest_generation(disk).step == 1
 refused("needs 1,2.* bytes and .* are free", lambda: t.save_generation(disk, 2, big, {}))
-t.durable.calls.free_bytes, honest = lambda folder: 10**9, t.durable.calls.free_bytes
+t.atomic.calls.free_bytes, honest = lambda folder: 10**9, t.atomic.calls.free_bytes
 refused("could not be saved: No space left.*Free some space", lambda: t.save_generation(disk, 2, big, {}))
 import safetensors.torch
 fill = lambda folder: safetensors.torch.save_file(big["model"], folder / "model.safetensors")
 refused("could not be written: No space left.*Free some space", lambda: t.write_folder(disk, fill))
 refused("could not be written: No space left", lambda: t.atomic_write(disk / "x", b"0" * 2_000_000))
-t.durable.calls.free_bytes = honest
+t.atomic.calls.free_bytes = honest
 t.save(disk, 2)
 assert t.newest_generation(disk).step == 2
 print("done")
