@@ -5,30 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Self
-import numpy as np
-from numpy.typing import NDArray
-from bertkit.ancestors.baselines.linear import LinearModel, side_by_side
-from bertkit.ancestors.baselines.rows import Valued, both_sides
-from bertkit.checkpoint.folder import write_folder as write_model
-from bertkit.data.examples import TextRow
-from bertkit.runs.finetune.split import Split
-from bertkit.runs.finetune.run import LEAST_STEPS, MOST_PASSES, Finetuning
-from bertkit.settings.finetune import FinetuneSettings
-from bertkit.inference.predictor import Predictor
-from bertkit.tasks import make
-from bertkit.tasks.base import Prediction, Task
-from bertkit.files.atomic import write_folder
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, Self
-from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
-from bertkit.settings.ancestors import BiLstmSettings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.ancestors.baselines.linear import LinearModel, side_by_side
+from bertkit.ancestors.baselines.rows import Valued, both_sides
 from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.features import WordFeatures
-
+from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
+from bertkit.checkpoint.folder import write_folder as write_model
+from bertkit.data.examples import TextRow
+from bertkit.files.atomic import write_folder
+from bertkit.inference.predictor import Predictor
+from bertkit.runs.finetune.run import LEAST_STEPS, MOST_PASSES, Finetuning
+from bertkit.runs.finetune.split import Split
+from bertkit.settings.ancestors import BiLstmSettings
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.tasks import make
+from bertkit.tasks.base import Prediction, Task
 
 # ---- BERT among the contenders: its frozen vectors under logistic regression, and the whole of it fine-tuned.
 
@@ -185,6 +184,7 @@ class TunedCosine(FrozenCosine):
 
 
 # ---- A BiLSTM over the frozen features of another model, kept together in one folder.
+
 
 class Source(Protocol):
     """Gives features of words. units: how it cuts a text into words."""

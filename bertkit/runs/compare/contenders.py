@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
+
 import numpy as np
+
 from bertkit import __version__, metrics
 from bertkit.ancestors.ngram.model import UNITS
 from bertkit.data.examples import TaggedSentence
-from bertkit.errors import UserError
-from bertkit.tasks import make
-from bertkit.tasks.tag import Words
-from bertkit.tasks.base import Item, Prediction, Task
-from bertkit.files.atomic import atomic_write, write_folder
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-from bertkit.settings.compare import TASK_NAMES
 from bertkit.errors import UserError, suggest
-
+from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.settings.compare import TASK_NAMES
+from bertkit.tasks import make
+from bertkit.tasks.base import Item, Prediction, Task
+from bertkit.tasks.tag import Words
 
 # ---- What can be compared: anything that learns from rows and answers with the task's own predictions.
 

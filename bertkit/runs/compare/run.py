@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import json
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
 import numpy as np
+
 from bertkit import machine, metrics
-from bertkit.runs.compare.contenders import Contender
-from bertkit.runs.compare.contenders import Given, Rung, ladder
-from bertkit.settings.compare import CompareSettings
 from bertkit.config import to_plain, to_toml
 from bertkit.errors import Stopped, UserError
-from bertkit.runs.finetune.split import held_out, key_of, names_of
-from bertkit.report.comparison import comparison_report
-from bertkit.report.comparison import verdict
-from bertkit.tasks import make
-from bertkit.runs.finetune.start import starting_model
-from bertkit.tasks.base import Prediction, Reading, Task
-from bertkit.notify import note
 from bertkit.files.atomic import atomic_write
-
+from bertkit.notify import note
+from bertkit.report.comparison import comparison_report, verdict
+from bertkit.runs.compare.contenders import Contender, Given, Rung, ladder
+from bertkit.runs.finetune.split import held_out, key_of, names_of
+from bertkit.runs.finetune.start import starting_model
+from bertkit.settings.compare import CompareSettings
+from bertkit.tasks import make
+from bertkit.tasks.base import Prediction, Reading, Task
 
 # ---- What more labels would bring, read off a learning curve.
 

@@ -14,24 +14,23 @@ from bertkit import config as settings_of
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, write_folder
 from bertkit.checkpoint.locate import locate
-from bertkit.runs.compress.prune import chosen, with_layers
-from bertkit.runs.compress.measure import compared
-from bertkit.settings.compress import DistillSettings
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
+from bertkit.files import atomic
+from bertkit.inference.predictor import Predictor
+from bertkit.model.heads import Model
+from bertkit.notify import note
+from bertkit.objectives.supervised import KINDS, Distill
+from bertkit.runs.compress.measure import compared
+from bertkit.runs.compress.prune import chosen, with_layers
 from bertkit.runs.finetune import split as rows_of_run
 from bertkit.runs.finetune.run import Finetuning
+from bertkit.settings.compress import DistillSettings
 from bertkit.settings.model import Config
-from bertkit.model.heads import Model
-from bertkit.objectives.supervised import KINDS, Distill
-from bertkit.inference.predictor import Predictor
 from bertkit.tasks import make
-from bertkit.tasks.choose import NEVER
-from bertkit.tasks.batches import SupervisedFeed
-from bertkit.tasks.batches import outputs_of
 from bertkit.tasks.base import Item, Prediction, Task
-from bertkit.notify import note
-from bertkit.files import atomic
+from bertkit.tasks.batches import SupervisedFeed, outputs_of
+from bertkit.tasks.choose import NEVER
 from bertkit.training import distributed as worlds
 
 # What a teacher's calibration or chain decided: the student finds its own, or has none.

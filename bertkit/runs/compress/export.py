@@ -10,17 +10,16 @@ import numpy as np
 import torch
 
 from bertkit.checkpoint.folder import Folder, write_folder
-from bertkit.runs.compress import measure
-from bertkit.runs.compress.onnx import OnnxModel, quantize_onnx, runtime, write_onnx
-from bertkit.runs.compress.onnx import Padded
-from bertkit.settings.compress import ExportSettings
-from bertkit.files.atomic import write_new
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
+from bertkit.files.atomic import write_new
+from bertkit.inference.predictor import TASK_OF, Predictor
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import HEADS
-from bertkit.inference.predictor import TASK_OF, Predictor
 from bertkit.notify import note
+from bertkit.runs.compress import measure
+from bertkit.runs.compress.onnx import OnnxModel, Padded, quantize_onnx, runtime, write_onnx
+from bertkit.settings.compress import ExportSettings
 
 FILE = "model.onnx"
 MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from bertkit import samples
-from bertkit.files.json import read_json
 from bertkit.checkpoint.locate import locate
-from bertkit.settings.compress import CompareSettings
 from bertkit.data.readers import read_rows
 from bertkit.errors import UserError
-from bertkit.inference.predictor import Predictor
-from bertkit.tasks.base import Reading
 from bertkit.files.atomic import atomic_write
+from bertkit.files.json import read_json
+from bertkit.inference.predictor import Predictor
+from bertkit.settings.compress import CompareSettings
+from bertkit.tasks.base import Reading
 
 MOST = 512  # rows that are timed
 TURNS = 3  # each model's turns, one after the other: a shared machine changes its speed within minutes

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import torch
-from torch import Tensor, nn
-from bertkit.data.batch import Batch, Group
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import HEADS, Model
 import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from torch import Tensor
+
+import torch
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from bertkit.data.batch import Batch
+
+from bertkit.data.batch import Batch, Group
 from bertkit.errors import UserError
 from bertkit.model.attention import Attention
-
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import HEADS, Model
 
 # ---- A model as other runtimes want it: padded rows of ids in, the head's numbers out, any batch, any length.
 

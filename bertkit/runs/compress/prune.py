@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from torch import Tensor
-from bertkit.errors import UserError
-from bertkit.settings.model import Config
-from bertkit.model.heads import HEADS, Model
 from threading import Lock
 from typing import Any
+
 import torch
 from torch import Tensor, nn
+
 from bertkit.checkpoint.card import changed
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.checkpoint.locate import locate
-from bertkit.runs.compress import measure
-from bertkit.settings.compress import PruneSettings
-from bertkit.files.atomic import write_new
 from bertkit.data.readers import read_rows
 from bertkit.data.windows import Windows, encode_rows
-from bertkit.model.encoder import FeedForward
-from bertkit.model.heads import Model
+from bertkit.errors import UserError
+from bertkit.files.atomic import write_new
 from bertkit.inference.predictor import Predictor
-from bertkit.tasks.base import Reading
+from bertkit.model.encoder import FeedForward
+from bertkit.model.heads import HEADS, Model
 from bertkit.notify import note
-
+from bertkit.runs.compress import measure
+from bertkit.settings.compress import PruneSettings
+from bertkit.settings.model import Config
+from bertkit.tasks.base import Reading
 
 # ---- Fewer layers: which ones stay, and the same model with those alone.
+
 
 def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
     """The layers that stay, from 0. drop "spread": evenly, as DistilBERT took every second; "top": the lowest stay.

@@ -12,17 +12,17 @@ from bertkit import machine
 from bertkit.checkpoint.card import changed
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
-from bertkit.files.json import write_json
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.translate import tensors_to
 from bertkit.checkpoint.weights import INT8, SCALE
+from bertkit.files import tensors as tensor_file
+from bertkit.files.atomic import write_new
+from bertkit.files.json import write_json
+from bertkit.inference.predictor import Predictor
+from bertkit.model.inference import to_int8
+from bertkit.notify import note
 from bertkit.runs.compress import measure
 from bertkit.settings.compress import QuantizeSettings
-from bertkit.files.atomic import write_new
-from bertkit.model.inference import to_int8
-from bertkit.inference.predictor import Predictor
-from bertkit.notify import note
-from bertkit.files import tensors as tensor_file
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 OPENED_BY = {

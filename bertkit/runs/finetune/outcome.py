@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit import __version__, machine, metrics
-from bertkit.metrics import calibration
 from bertkit.checkpoint import folder as model_folder
 from bertkit.config import to_plain
+from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.metrics import calibration
+from bertkit.notify import note
 from bertkit.runs.finetune import split as rows_of_run
 from bertkit.tasks.classify import Classify
-from bertkit.notify import note
-from bertkit.training.metrics_log import read_metrics
-from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.training.checkpoints import newest_generation
+from bertkit.training.metrics_log import read_metrics
 
 if TYPE_CHECKING:
     from bertkit.runs.finetune.run import Finetuning
     from bertkit.tasks.batches import SupervisedFeed
-    from bertkit.training.run_folder import RunFolder
     from bertkit.training.loop import Training
+    from bertkit.training.run_folder import RunFolder
 
 MOST_ERRORS = 40
 ONE_ANSWER = ("classify", "pair", "regress", "tag")  # tasks whose answers should differ

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UserError
+from bertkit.files.atomic import write_folder
+from bertkit.notify import note
 from bertkit.runs.finetune import split as rows_of_run
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.notify import note
-from bertkit.files.atomic import write_folder
 
 
 def seeded(settings: FinetuneSettings) -> dict[str, Any]:

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-from bertkit.settings.finetune import FinetuneSettings
-from bertkit.model.heads import Model
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
+
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.windows import Windows
 from bertkit.errors import Stopped, UserError
-from bertkit.runs.finetune import split as rows_of_run
-from bertkit.runs.finetune.outcome import already, finish, report
 from bertkit.model.crf import Crf
 from bertkit.model.heads import Head, Model
-from bertkit.model.layers import initialise
 from bertkit.model.inference import choose
-from bertkit.training.objective import Objective
-from bertkit.objectives.supervised import Supervised
-from bertkit.tasks.batches import SupervisedFeed
-from bertkit.tasks.batches import outputs_of
-from bertkit.runs.finetune.start import starting_model, tell_unknown
-from bertkit.tasks.base import Item, Task
+from bertkit.model.layers import initialise
 from bertkit.notify import note, status
+from bertkit.objectives.supervised import Supervised
+from bertkit.runs.finetune import split as rows_of_run
+from bertkit.runs.finetune.outcome import already, finish, report
+from bertkit.runs.finetune.start import starting_model, tell_unknown
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.training import LoopSettings
+from bertkit.tasks.base import Item, Task
+from bertkit.tasks.batches import SupervisedFeed, outputs_of
 from bertkit.text.checks import by_line
 from bertkit.training import distributed as worlds
+from bertkit.training.loop import Training
+from bertkit.training.objective import Objective
 from bertkit.training.optimizer import named
 from bertkit.training.run_folder import RunFolder, Signals
-from bertkit.settings.training import LoopSettings
-from bertkit.training.loop import Training
-
 
 # ---- How fast each parameter learns in a fine-tuning.
 

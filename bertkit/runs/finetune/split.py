@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UserError
+from bertkit.notify import note
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks import make
-from bertkit.tasks.embed import Taught, Teacher
 from bertkit.tasks.base import Item, Labelled, Reading, Task
-from bertkit.notify import note
+from bertkit.tasks.embed import Taught, Teacher
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any
 from bertkit.checkpoint.locate import EMBEDDED, embedded
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
-from bertkit.tasks.base import Item, Task
 from bertkit.notify import note
+from bertkit.tasks.base import Item, Task
 from bertkit.text.tokenizer import Tokenizer
 
 AUTO = "auto"

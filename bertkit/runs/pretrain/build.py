@@ -13,24 +13,23 @@ from bertkit.checkpoint.folder import Folder, check_writable, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.data.feed import Phase, PretrainingFeed, phases
 from bertkit.data.packing import PACKINGS
-from bertkit.data.windows import Windows
 from bertkit.data.store import Store
+from bertkit.data.windows import Windows
 from bertkit.errors import UserError
-from bertkit.settings.model import Config
 from bertkit.model.heads import Model
 from bertkit.model.inference import choose
-from bertkit.objectives.masked import Masked
-from bertkit.objectives.masked import MaskedTaught
-from bertkit.objectives.causal import NextToken
-from bertkit.training.objective import Objective
-from bertkit.objectives.electra import Replaced, generator_config
-from bertkit.settings.pretrain import PretrainSettings
-from bertkit.tasks.embed import Taught
-from bertkit.tasks.batches import SupervisedFeed
-from bertkit.tasks.base import Item, Reading
 from bertkit.notify import note
+from bertkit.objectives.causal import NextToken
+from bertkit.objectives.electra import Replaced, generator_config
+from bertkit.objectives.masked import Masked, MaskedTaught
+from bertkit.settings.model import Config
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.base import Item, Reading
+from bertkit.tasks.batches import SupervisedFeed
+from bertkit.tasks.embed import Taught
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
+from bertkit.training.objective import Objective
 
 PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
 

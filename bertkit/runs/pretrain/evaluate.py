@@ -11,9 +11,9 @@ import torch
 
 from bertkit.data.batch import budgeted
 from bertkit.data.feed import Phase, PretrainingFeed, collate
-from bertkit.settings.model import Config
 from bertkit.model.heads import Model
 from bertkit.runs.pretrain.build import Built
+from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
 

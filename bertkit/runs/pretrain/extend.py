@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertkit.checkpoint.folder import Folder
 from bertkit.data.prepare.chunk import Arrays
 from bertkit.data.prepare.journal import Making
 from bertkit.data.prepare.pieces import Cutter
 from bertkit.data.store import Store
-from bertkit.notify import track
-from bertkit.text.tokenizer import Tokenizer
-from dataclasses import replace
-import torch
-from torch import Tensor, nn
-from bertkit.checkpoint.folder import Folder
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
+from bertkit.notify import note, track
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.notify import note
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
-
 
 # ---- The words of a store counted, and the store rewritten for a tokenizer that has more pieces.
 #

@@ -10,18 +10,18 @@ from torch import Tensor
 from bertkit import machine
 from bertkit.checkpoint import folder as model_folder
 from bertkit.errors import UserError
+from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.model.heads import Model
+from bertkit.notify import note
 from bertkit.runs.pretrain.build import Built, build, make_feed, plan_of
 from bertkit.runs.pretrain.evaluate import Evaluation
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.notify import note
 from bertkit.training import distributed as worlds
-from bertkit.training.run import FIRST_GUESS, LongRun, budget
-from bertkit.training.metrics_log import read_metrics
-from bertkit.training.run_folder import RunFolder, Signals
-from bertkit.files.atomic import atomic_write, write_folder
-from bertkit.training.loop import Training
 from bertkit.training.distributed import whole
+from bertkit.training.loop import Training
+from bertkit.training.metrics_log import read_metrics
+from bertkit.training.run import FIRST_GUESS, LongRun, budget
+from bertkit.training.run_folder import RunFolder, Signals
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:

@@ -13,18 +13,14 @@ import pytest
 import bertkit
 from bertkit.ancestors.baselines.linear import TfIdf
 from bertkit.checkpoint.folder import write_folder
-from bertkit.runs.compare.contenders import Numbers, Tags
-from bertkit.runs.compare.bert import FrozenVectors
-from bertkit.runs.compare.contenders import RUNGS, Given, ladder
-from bertkit.runs.compare.bert import BertSource
-from bertkit.loading import SAVED, open_model
-from bertkit.runs.compare.run import outlook
-from bertkit.runs.compare.run import compare
-from bertkit.settings.compare import CompareSettings
+from bertkit.commands import evaluate, predict
 from bertkit.errors import Stopped, UserError
+from bertkit.loading import SAVED, open_model
+from bertkit.runs.compare.bert import BertSource, FrozenVectors
+from bertkit.runs.compare.contenders import RUNGS, Given, Numbers, Tags, ladder
+from bertkit.runs.compare.run import compare, outlook
+from bertkit.settings.compare import CompareSettings
 from bertkit.tasks import make
-from bertkit.commands import evaluate
-from bertkit.commands import predict
 from tests.support.toy import alike, make_model, messages, numbers, pairs, sentences
 
 CHEAP = "majority,bayes,tfidf,ngram,averaged,word2vec,glove"

@@ -6,11 +6,9 @@ from types import ModuleType
 
 import pytest
 
+from bertkit.commands import export, prune, quantize
 from bertkit.config import build
 from bertkit.errors import UserError
-from bertkit.commands import export
-from bertkit.commands import prune
-from bertkit.commands import quantize
 from tests.support import toy
 
 

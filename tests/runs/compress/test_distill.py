@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.runs.compress.distill import distill
-from bertkit.runs.compress.prune import chosen, with_layers
-from bertkit.settings.compress import DistillSettings
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
-from bertkit.runs.finetune import run as module
-from bertkit.settings.model import Config
+from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model
 from bertkit.objectives.supervised import soft_labels, soft_several
-from bertkit.inference.predictor import Predictor
+from bertkit.runs.compress.distill import distill
+from bertkit.runs.compress.prune import chosen, with_layers
+from bertkit.runs.finetune import run as module
+from bertkit.settings.compress import DistillSettings
+from bertkit.settings.model import Config
 from tests.support import toy
 
 SMALL = toy.SMALL | {"steps": 60}

@@ -11,14 +11,14 @@ import pytest
 import torch
 import transformers as hf
 
+from bertkit.commands import export as verb
+from bertkit.config import build
+from bertkit.errors import UserError
+from bertkit.inference.predictor import Predictor
 from bertkit.runs.compress import export as module
 from bertkit.runs.compress.export import export
 from bertkit.runs.compress.onnx import POOLS
 from bertkit.settings.compress import ExportSettings
-from bertkit.config import build
-from bertkit.errors import UserError
-from bertkit.inference.predictor import Predictor
-from bertkit.commands import export as verb
 from tests.support import folders, toy
 
 TEXTS = ["the cat sat on the mat", "paris", "the old river bank of london is green and new", "a dog ran"]

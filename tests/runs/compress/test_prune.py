@@ -8,13 +8,13 @@ import pytest
 import torch
 import transformers as hf
 
-from bertkit.runs.compress.prune import activity, fewer_neurons
-from bertkit.settings.compress import PruneSettings
+from bertkit.commands import prune as verb
 from bertkit.config import build
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.commands import prune as verb
+from bertkit.runs.compress.prune import activity, fewer_neurons
+from bertkit.settings.compress import PruneSettings
 from tests.support import folders, toy
 
 STEMS = {

@@ -16,13 +16,13 @@ import bertkit
 from bertkit import machine
 from bertkit.checkpoint.folder import read_folder
 from bertkit.checkpoint.weights import INT8
-from bertkit.settings.compress import QuantizeSettings
+from bertkit.commands import quantize as verb
 from bertkit.config import build
 from bertkit.errors import DamagedFile
+from bertkit.inference.predictor import Predictor
 from bertkit.model.inference import Int8Linear, from_int8, to_int8
 from bertkit.model.layers import Linear
-from bertkit.inference.predictor import Predictor
-from bertkit.commands import quantize as verb
+from bertkit.settings.compress import QuantizeSettings
 from tests.support import folders, toy
 
 

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from bertkit.checkpoint.folder import read_folder, write_folder
-from bertkit.settings.compress import PruneSettings, QuantizeSettings
+from bertkit.commands import convert, prune, quantize
 from bertkit.config import build
 from bertkit.inference.predictor import Predictor
-from bertkit.commands import convert
-from bertkit.commands import prune
-from bertkit.commands import quantize
+from bertkit.settings.compress import PruneSettings, QuantizeSettings
 from tests.support import toy
 
 ABOUT = {

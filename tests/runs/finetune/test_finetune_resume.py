@@ -14,8 +14,8 @@ from bertkit.config import build
 from bertkit.errors import Stopped, UserError
 from bertkit.runs.finetune import run as module
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.training.run_folder import RunFolder
 from bertkit.training.loop import Training
+from bertkit.training.run_folder import RunFolder
 from tests.support import toy
 
 STEPS = 6

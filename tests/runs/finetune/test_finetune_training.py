@@ -13,12 +13,11 @@ import bertkit
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
-from bertkit.runs.finetune.split import Split
-from bertkit.runs.finetune.outcome import one_answer
-from bertkit.runs.finetune.run import Rates
-from bertkit.runs.finetune.run import Finetuning
-from bertkit.settings.finetune import FinetuneSettings
 from bertkit.objectives.supervised import Supervised
+from bertkit.runs.finetune.outcome import one_answer
+from bertkit.runs.finetune.run import Finetuning, Rates
+from bertkit.runs.finetune.split import Split
+from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks import make
 from bertkit.tasks.batches import SupervisedFeed
 from bertkit.training.metrics_log import read_metrics

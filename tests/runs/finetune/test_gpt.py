@@ -7,12 +7,12 @@ import torch
 
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.errors import UserError
+from bertkit.inference.predictor import Predictor
+from bertkit.model.heads import Model
+from bertkit.objectives.supervised import Supervised
 from bertkit.runs.finetune.run import Finetuning
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.model import Config
-from bertkit.model.heads import Model
-from bertkit.objectives.supervised import Supervised
-from bertkit.inference.predictor import Predictor
 from tests.support.toy import SMALL, make_model, messages, numbers, pairs, write
 
 

@@ -9,8 +9,8 @@ import pytest
 from bertkit.checkpoint import locate
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
-from bertkit.tasks import make
 from bertkit.runs.finetune import start
+from bertkit.tasks import make
 from bertkit.text.vocabulary import VocabularySettings, learn
 
 ENGLISH = "the old people in the garden with a loaf of bread and some water by the river"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bertkit import config
-from bertkit.settings.pretrain import PretrainSettings
 from bertkit.commands import pretrain
+from bertkit.settings.pretrain import PretrainSettings
 from tests.support import synthetic
 
 SMALL = {"width": 32, "depth": 2, "heads": 2, "inner": 48, "unique_layers": 0, "embedding_width": 0, "max_tokens": 64}

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from bertkit import config
+from bertkit.commands import prepare
+from bertkit.commands.pretrain import resolve
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files import atomic
 from bertkit.runs.pretrain.run import pretrain
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
-from bertkit.files import atomic
 from bertkit.training.checkpoints import newest_generation
 from bertkit.training.loop import NotFinite
-from bertkit.commands import prepare
-from bertkit.commands.pretrain import resolve
 from tests.support import synthetic
 
 

@@ -12,6 +12,7 @@ import transformers as hf
 
 from bertkit import config
 from bertkit.checkpoint.folder import read_folder
+from bertkit.commands.pretrain import resolve
 from bertkit.data.prepare.run import prepare
 from bertkit.data.store import Store
 from bertkit.errors import UserError
@@ -22,7 +23,6 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.training.distributed import World
-from bertkit.commands.pretrain import resolve
 
 NUMBERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 FAMILIES = {  # the class, its kind of tokenizer, its numbers

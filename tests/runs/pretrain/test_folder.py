@@ -13,12 +13,12 @@ import transformers as hf
 
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.batch import Batch
-from bertkit.objectives.masked import Masked
 from bertkit.objectives.causal import NextToken
+from bertkit.objectives.masked import Masked
 from bertkit.runs.pretrain.build import build, make_feed
 from bertkit.runs.pretrain.run import pretrain
-from bertkit.training.metrics_log import read_metrics
 from bertkit.training.distributed import World
+from bertkit.training.metrics_log import read_metrics
 
 CLASSES = {
     "bert-tiny": "BertForPreTraining", "roberta-mini": "RobertaForMaskedLM", "albert-mini": "AlbertForPreTraining",

@@ -9,8 +9,8 @@ from bertkit.data.store import Store
 from bertkit.runs.pretrain.build import build, make_feed
 from bertkit.runs.pretrain.evaluate import Evaluation
 from bertkit.runs.pretrain.run import pretrain
-from bertkit.training.metrics_log import read_metrics
 from bertkit.training.distributed import World
+from bertkit.training.metrics_log import read_metrics
 
 LOSS = {"gpt-mini": "lm_loss"}
 CHANGES = {  # enough for each to see the structure in some seconds

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from bertkit.commands import pretrain as verb
 from bertkit.runs.pretrain.build import build
 from bertkit.runs.pretrain.cost import expected_loss, measure, plan
 from bertkit.runs.pretrain.run import pretrain
+from bertkit.training.distributed import World
+from bertkit.training.loop import Training
 from bertkit.training.metrics_log import read_metrics
 from bertkit.training.run_folder import RunFolder
-from bertkit.training.loop import Training
-from bertkit.training.distributed import World
-from bertkit.commands import pretrain as verb
 
 KEYS = {
     "preset", "parameters", "tokens_per_second", "seconds_a_step", "steps", "seconds", "tokens", "store_tokens",

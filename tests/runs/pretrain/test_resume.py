@@ -11,8 +11,8 @@ import pytest
 
 from bertkit.errors import Stopped, UserError
 from bertkit.runs.pretrain.run import pretrain
-from bertkit.training.metrics_log import read_metrics
 from bertkit.training.checkpoints import newest_generation
+from bertkit.training.metrics_log import read_metrics
 from tests.support.interrupted import fingerprint, stop_after
 
 PRESETS = ("bert-tiny", "roberta-mini", "albert-mini", "electra-mini", "modern-tiny", "gpt-mini")

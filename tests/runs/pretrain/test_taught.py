@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import bertkit
-from bertkit.inference import teacher as teachers
 from bertkit.errors import Stopped, UserError
+from bertkit.inference import teacher as teachers
 from bertkit.runs.pretrain.run import pretrain
 from bertkit.training.metrics_log import read_metrics
 from tests.support.interrupted import fingerprint, stop_after

@@ -13,8 +13,8 @@ import pytest
 
 from bertkit.config import to_plain, to_toml
 from bertkit.runs.pretrain.run import pretrain
-from bertkit.training.metrics_log import read_metrics
 from bertkit.training.checkpoints import list_generations, newest_generation
+from bertkit.training.metrics_log import read_metrics
 
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0}
 RUN = {
