@@ -22,6 +22,7 @@ class Settings(Common):
     )  # fmt: skip
     mix: str = option("", "A second model of the same shape and tokenizer: the weights become the average of both.")
     share: float = option(0.5, "With --mix: the share of the second model.", at_least=0, at_most=1)
+    simplify: bool = option(False, "Let the tokenizer read traditional and full-width Chinese forms as simplified.")
     dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
 
 
@@ -34,12 +35,15 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.errors import UserError
     from bertkit.files.atomic import check_new_folder
     from bertkit.files.atomic import write_folder as write_safely
+    from bertkit.text.chinese_forms import simplified
 
     if settings.target.suffix in (".bin", ".safetensors"):
         raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
     check_new_folder(settings.target)
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
     check_whole(folder)
+    if settings.simplify:
+        folder.tokenizer = simplified(folder.tokenizer)
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
     if settings.dtype != "fp32":

@@ -21,6 +21,7 @@ class Settings(Common):
     kind: str = option("wordpiece", "How words are cut into pieces.", choices=("wordpiece", "bpe", "unigram"))
     size: int = option(16000, "How many pieces.", at_least=1)
     cased: bool = option(False, "Keep capitals and accents.")
+    simplify: bool = option(False, "Read traditional and full-width Chinese forms as simplified (wordpiece only).")
     min_frequency: int = option(2, "Pieces seen less often are not learnt.", at_least=0)
     max_tokens: int = option(512, "The longest text a model with this tokenizer will see.", at_least=1)
     encoding: str = option("utf-8", "Encoding of the files.")
@@ -50,7 +51,11 @@ def run(settings: Settings) -> dict[str, Any]:
     tokenizer = learn(
         track(lines_of_text(), "reading text"),
         VocabularySettings(
-            kind=settings.kind, size=settings.size, cased=settings.cased, min_frequency=settings.min_frequency
+            kind=settings.kind,
+            size=settings.size,
+            cased=settings.cased,
+            min_frequency=settings.min_frequency,
+            simplify=settings.simplify,
         ),
     )
     write_folder(settings.out, lambda folder: tokenizer.save(folder, settings.max_tokens))

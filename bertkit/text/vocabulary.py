@@ -21,6 +21,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from bertkit.errors import UserError, suggest
 from bertkit.notify import note, track
 from bertkit.text.checks import panics_told, refuse_bad_text
+from bertkit.text.chinese_forms import add_simplifying
 from bertkit.text.coverage import Survey, survey
 from bertkit.text.load import dress_as_bert, dress_as_bytes
 from bertkit.text.sentencepiece import albert_normalizer, dress_as_albert
@@ -47,7 +48,8 @@ class VocabularySettings:
     kind: wordpiece (BERT), bpe (byte-level, RoBERTa) or unigram (ALBERT). size: at most so many pieces, special
     tokens included. cased: keep case and accents. min_frequency: a piece must occur so often (not for unigram).
     alphabet_limit: at most so many different characters (wordpiece only); 0 chooses 1000, or 6000 where at least
-    a tenth of the text is Chinese.
+    a tenth of the text is Chinese. simplify: read traditional characters and full-width forms as simplified ones
+    (wordpiece only).
     """
 
     kind: str = "wordpiece"
@@ -55,6 +57,7 @@ class VocabularySettings:
     cased: bool = False
     min_frequency: int = 2
     alphabet_limit: int = 0
+    simplify: bool = False
 
 
 def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> Tokenizer:
@@ -71,6 +74,8 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
         raise UserError(
             f"A {settings.kind} vocabulary of {settings.size} pieces is too small. Use at least {smallest}."
         )
+    if settings.simplify and settings.kind != "wordpiece":
+        raise UserError(f"Only wordpiece vocabularies can simplify Chinese text, not {settings.kind}.")
     if isinstance(texts, str):
         raise UserError("Give a list or stream of texts, not one text: put it in a list.")
     if iter(texts) is texts:
@@ -94,6 +99,8 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
 def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=not settings.cased)
+    if settings.simplify:
+        add_simplifying(backend)
     dress_as_bert(backend)
     alphabet, inner = _alphabet(found.normalized(backend.normalizer), settings)
     trainer = trainers.WordPieceTrainer(
