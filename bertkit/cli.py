@@ -1,39 +1,28 @@
-"""The command line: one command a verb, each made from the verb's settings class. No logic here.
+"""The command line: one command per verb, each made from the verb's settings class. No logic here.
 
-Results go to stdout, notes and progress to stderr. Exit code 0 done, 2 the user's mistake
-(one message), 1 our fault.
+Results go to stdout, notes and progress to stderr. Exit code 0: done; 2: the user's mistake, in one message;
+1: our fault; 128 + N: stopped by signal N.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from types import ModuleType
-from typing import Annotated, Any, TypeVar, get_args, get_origin
-
-import typer
+from typing import Any, TypeVar
 
 from bertkit import config, notify
 from bertkit.commands import VERBS
-from bertkit.errors import Stopped, UserError
+from bertkit.commands.parser import Command, Invocation, Parser, did_you_mean
+from bertkit.errors import Stopped, UserError, suggest
 
 Item = TypeVar("Item")
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer typer carries inside itself
-app = typer.Typer(
-    name="bertkit",
-    help="BERT whole, on the machine you have: vocabularies, pretraining, fine-tuning, prediction.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+ABOUT = "BERT from end to end, on the machine you have: vocabularies, pretraining, fine-tuning, prediction."
+REPORT_LANGUAGES = ("en", "zh")
 
 
 class Terminal:
@@ -41,18 +30,17 @@ class Terminal:
 
     last_status = 0.0
 
-    def __init__(self) -> None:
-        self.speaks = os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
+    def __init__(self, quiet: bool = False) -> None:
+        self.speaks = not quiet and os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
 
     def note(self, message: str) -> None:
         """One line, set apart from results."""
-        if not self.speaks:
-            return
-        clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-        print(f"{clear}· {message}", file=sys.stderr, flush=True)
+        if self.speaks:
+            clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+            print(f"{clear}· {message}", file=sys.stderr, flush=True)
 
     def status(self, message: str) -> None:
-        """A line that replaces itself on a terminal; elsewhere one line in half a minute."""
+        """A line that replaces itself on a terminal; elsewhere one line every half minute."""
         now = time.monotonic()
         if not self.speaks:
             return
@@ -63,14 +51,13 @@ class Terminal:
             print(message, file=sys.stderr, flush=True)
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
-        """Pass items on, showing how far it is."""
-        if not sys.stderr.isatty():
-            yield from _lines(items, label, total)
-            return
-        from rich.console import Console
-        from rich.progress import track
+        """Pass items on, showing the progress."""
+        if self.speaks and sys.stderr.isatty():
+            from tqdm import tqdm
 
-        yield from track(items, label, total, console=Console(stderr=True), transient=True)
+            yield from tqdm(items, label, total, leave=False, dynamic_ncols=True)
+        else:
+            yield from _lines(items, label, total) if self.speaks else items
 
 
 def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float = 10.0) -> Iterator[Item]:
@@ -84,39 +71,19 @@ def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float 
             print(f"· {label}: {count:,}{f' of {total:,}' if total else ''}{left}", file=sys.stderr, flush=True)
 
 
-def _parameter(f: Field[Any], kind: Any) -> inspect.Parameter:
-    """A settings field as a typer parameter. Default None: "not given", so that --config and presets show through."""
-    meta = f.metadata
-    many = get_origin(kind) in (tuple, list)
-    plain: Any = list[kind.__args__[0]] if many else kind
-    if meta.get("argument"):
-        info: Any = typer.Argument(help=meta["help"], show_default=False)
-        return inspect.Parameter(
-            f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[plain | None, info]
-        )
-    spelled = "--" + (meta.get("name") or f.name.replace("_", "-"))
-    if kind is bool:
-        names = [f"{spelled}/--no-{spelled[2:]}"] if f.default else [spelled]
-    else:
-        names = [spelled] + ([meta["short"]] if meta.get("short") else [])
-    shown = meta.get("help", "")
-    if meta.get("choices"):
-        shown += f" [{'|'.join(meta['choices'])}]"
-    if f.default not in (MISSING, None, "", False) and kind is not bool:
-        shown += f" (default: {f.default})"
-    info = typer.Option(*names, help=shown, show_default=False, hidden=meta.get("hidden", False))
-    return inspect.Parameter(
-        f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[plain | None, info]
-    )
-
-
-def _is_nested(kind: Any) -> bool:
-    """Sections and tables: given by --config and --set only."""
-    return is_dataclass(kind) or any(get_origin(inner) for inner in get_args(kind))
+def _environment(settings: type) -> dict[str, Any]:
+    """BERTKIT_LANG: the default of --lang, where that is the language of a report or of the demo."""
+    lang = os.environ.get("BERTKIT_LANG", "")
+    own = {f.name: f.metadata.get("choices") for f in fields(settings)}
+    if not lang or own.get("lang") != REPORT_LANGUAGES:
+        return {}
+    if lang not in REPORT_LANGUAGES:
+        raise UserError(f"BERTKIT_LANG is '{lang}'. {suggest(lang, list(REPORT_LANGUAGES))}")
+    return {"lang": lang}
 
 
 def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
-    """Rows while they come: JSON lines, or the one array that they make."""
+    """Rows as they come: JSON lines, or together one JSON array."""
     before = "["
     for row in rows:
         words = json.dumps(row, ensure_ascii=False)
@@ -126,88 +93,88 @@ def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
         print("[]" if before == "[" else "]")
 
 
-def _command(verb: str, module: ModuleType) -> Callable[..., None]:
-    """The function typer calls: values → settings → run → print."""
-    settings = module.Settings
-    kinds = config.hints(settings)
-    shown = [f for f in fields(settings) if "help" in f.metadata and not _is_nested(kinds[f.name])]
-    shown.sort(key=lambda f: not f.metadata["argument"])
-    parameters = [_parameter(f, kinds[f.name]) for f in shown]
-    extra = {
-        "config_file": (Path, typer.Option("--config", help="Settings from a TOML file, e.g. a run's run.toml.")),
-        "sets": (list[str], typer.Option("--set", help="One setting: KEY=VALUE; in a section: SECTION.KEY=VALUE.")),
-        "as_json": (bool, typer.Option("--json", help="Print one JSON document.")),
-    }
-    parameters += [
-        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[k | None, o])
-        for n, (k, o) in extra.items()
-    ]
+def _print(result: Any, module: ModuleType, as_json: bool) -> None:
+    if isinstance(result, Iterator):
+        _print_rows(result, as_json)
+    elif as_json and result is not None:
+        print(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False))
+    elif result is not None:
+        print("\n".join(module.lines(result)) if hasattr(module, "lines") else result)
 
-    def command(**given: Any) -> None:
-        config_file, sets, as_json = (given.pop(key, None) for key in extra)
-        values = {k: v for k, v in given.items() if v is not None and v != []}
-        layers = [config.read_toml(config_file)] if config_file else []
-        layers += [values, *(config.parse_set(s) for s in sets or [])]
-        table: dict[str, Any] = {}
-        for layer in layers:
-            table = config.merged(table, layer)
-        table = module.resolve(table) if hasattr(module, "resolve") else table
-        built = config.build(settings, table, f"bertkit {verb}")
-        result = module.run(built)
-        if os.environ.get("RANK", "0") != "0":
-            return
+
+def _run(command: Command, argv: list[str]) -> None:
+    """Values → settings → run → print."""
+    given = command.parse(argv)
+    mine = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given}
+    how = config.build(Invocation, mine)
+    notify.listen(Terminal(how.quiet))
+    if how.quiet:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    module = command.module
+    table = _environment(module.Settings)
+    files = [config.read_toml(how.config_file)] if how.config_file else []
+    for layer in [*files, given, *map(config.parse_set, how.sets)]:
+        table = config.merged(table, layer)
+    table = module.resolve(table) if hasattr(module, "resolve") else table
+    built = config.build(module.Settings, table, command.verb)
+    result = module.run(built)
+    if os.environ.get("RANK", "0") == "0":
         config.remember(built)
-        if isinstance(result, Iterator):
-            _print_rows(result, bool(as_json))
-        elif as_json and result is not None:
-            print(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False))
-        elif result is not None:
-            print("\n".join(module.lines(result)) if hasattr(module, "lines") else result)
+        _print(result, module, how.as_json)
 
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = inspect.getdoc(module.run)
-    return command
+
+def _overview() -> Parser:
+    """The list of commands, for help alone."""
+    parser = Parser("bertkit", "bertkit COMMAND [options]", ABOUT)
+    parser.epilog = "bertkit COMMAND --help shows the arguments and options of a command."
+    commands = parser.add_argument_group("Commands")
+    for verb, about in VERBS.items():
+        commands.add_argument(verb, help=about.replace("%", "%%"))
+    others = parser.add_argument_group("Options")
+    others.add_argument("--version", action="store_true", help="Print the version.")
+    others.add_argument("-h", "--help", action="help", help="Show this help.")
+    return parser
+
+
+def _start(argv: list[str]) -> None:
+    """Only the verb that is asked for is imported; the others appear in the list of commands."""
+    first = argv[0] if argv else ""
+    if first in VERBS:
+        _run(Command(first), argv[1:])
+    elif first == "--version":
+        from bertkit import __version__
+
+        print(__version__)
+    elif first in ("-h", "--help"):
+        _overview().print_help()
+    elif not first:
+        _overview().print_help(sys.stderr)
+        sys.exit(2)
+    elif first.startswith("-"):
+        verb = next((word for word in argv if word in VERBS), "")
+        hint = f"Options come after the command: bertkit {verb} … {first}" if verb else "See: bertkit --help"
+        raise UserError(f"there is no option '{first}' before a command. {hint}")
+    else:
+        hint = did_you_mean(first, {verb: verb for verb in VERBS})
+        raise UserError(f"there is no command '{first}'.{hint} See: bertkit --help")
 
 
 def main() -> None:
     """Run the command line and leave with the right code."""
-    notify.listen(Terminal())
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="replace")
-    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    # Only the verb that is asked for is imported in full; the others appear in the list of commands.
-    for verb, about in VERBS.items():
-        if verb == asked:
-            module = import_module(f"bertkit.commands.{verb}")
-            app.command(verb)(_command(verb, module))
-        else:
-            app.command(verb, help=about)(lambda: None)
-    if asked is None:
-        app.callback(invoke_without_command=True)(_version)
     try:
-        if app(standalone_mode=False) == 130:  # typer turns an interrupt into a number
-            raise KeyboardInterrupt
+        _start(sys.argv[1:])
+        sys.stdout.flush()
     except UserError as mistake:
         print(f"bertkit: {mistake}", file=sys.stderr)
         sys.exit(2)
     except Stopped as stopped:
         print(f"bertkit: {stopped}", file=sys.stderr)
         sys.exit(128 + stopped.signal)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         print("bertkit: stopped.", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:
+    except BrokenPipeError:  # whoever read the results has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
         sys.exit(0)
-    except UsageError as mistake:
-        words = mistake.format_message() if hasattr(mistake, "format_message") else str(mistake)
-        print(f"bertkit: {words} See: bertkit {asked + ' ' if asked in VERBS else ''}--help", file=sys.stderr)
-        sys.exit(2)
-
-
-def _version(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
-    if version:
-        from bertkit import __version__
-
-        print(__version__)
-        raise typer.Exit

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from bertkit.errors import UserError, suggest
 
 T = TypeVar("T")
+KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes", Path: "a path"}
 
 
 def option(
@@ -30,17 +31,22 @@ def option(
     short: str = "",
     name: str = "",
     factory: Any = MISSING,
+    aliases: tuple[str, ...] = (),
+    group: str = "",
+    metavar: str = "",
     hidden: bool = False,
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> Any:
     """A field of a settings class with its help. `argument`: given by place, not by name.
 
+    aliases: other spellings ("--old"), accepted on the command line and in TOML but shown nowhere.
+    group: its heading in `--help`. metavar: what stands for its value there.
     at_least, at_most: the smallest and the largest number that mean something; `build` refuses others.
     """
     metadata = {
-        "help": help, "argument": argument, "choices": choices, "short": short, "name": name, "hidden": hidden,
-        "at_least": at_least, "at_most": at_most,
+        "help": help, "argument": argument, "choices": choices, "short": short, "name": name, "aliases": aliases,
+        "group": group, "metavar": metavar, "hidden": hidden, "at_least": at_least, "at_most": at_most,
     }  # fmt: skip
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -51,10 +57,12 @@ def option(
 class Common:
     """Options every verb takes."""
 
-    seed: int = option(0, "Makes every random choice repeatable.", at_least=0, at_most=2**32 - 1)
-    threads: int = option(0, "CPU threads; 0 takes what this process may use.", at_least=0)
-    device: str = option("auto", "Where to compute.", choices=("auto", "cpu", "cuda", "mps"))
-    precision: str = option("auto", "auto is bf16 where the CPU multiplies it fast.", choices=("auto", "fp32", "bf16"))
+    seed: int = option(0, "Random seed.", at_least=0, at_most=2**32 - 1)
+    threads: int = option(0, "CPU threads; 0: all that this process may use.", at_least=0)
+    device: str = option("auto", "Device to compute on.", choices=("auto", "cpu", "cuda", "mps"))
+    precision: str = option(
+        "auto", "Precision to compute in; auto: bf16 where the CPU is fast at it.", choices=("auto", "fp32", "bf16")
+    )
 
 
 def hints(cls: type) -> dict[str, Any]:
@@ -65,10 +73,13 @@ def hints(cls: type) -> dict[str, Any]:
 def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T | None = None) -> T:
     """A settings object from plain values; an unknown key or a wrong type is an error with the fix."""
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    aliases = [(alias, f.name) for f in known.values() for alias in f.metadata.get("aliases", ())]
+    renamed = {alias.lstrip("-").replace("-", "_"): name for alias, name in aliases}
     types_ = hints(cls)
     given: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
+        name = name if name in known else renamed.get(name, name)
         if name not in known:
             raise UserError(f"{where}: there is no setting '{key}'. {suggest(name, list(known))}")
         current = getattr(base, name) if base is not None else None
@@ -137,8 +148,7 @@ def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         return Path(value)
     if kind is Any or kind is dict or origin is dict or (type(value) is kind):
         return value
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes", Path: "a path"}
-    raise UserError(f"{where} must be {names.get(kind, kind)}, not {value!r}.")
+    raise UserError(f"{where} must be {KIND_NAMES.get(kind, kind)}, not {value!r}.")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -148,7 +158,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise UserError(f"{path}: not TOML ({reason}). Numbers stand bare, text in quotes.") from None
+        raise UserError(f"{path}: not TOML ({reason}). Write numbers bare and text in quotes.") from None
 
 
 def parse_set(assignment: str) -> dict[str, Any]:

@@ -1,92 +1,81 @@
 """Writes docs/cli.md, the reference of every command, from the settings classes themselves.
 
-`python docs/make_cli.py` writes the file; `--print` shows what it would hold.
+`python docs/make_cli.py` writes the file; `--print` shows what it would contain.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from bertkit.cli import _is_nested
 from bertkit.commands import VERBS
-from bertkit.config import Common, hints
+from bertkit.commands.parser import Command, Invocation, Option, options
+from bertkit.config import Common
 
 HEAD = """# Command line
 
 Written by `docs/make_cli.py` from the settings of each command; do not edit by hand.
 
-Results go to stdout, notes and progress to stderr. Exit code 0: done; 2: a mistake in what was asked, told in one
-message; 1: a fault of bertkit. `MODEL` is an embedded name, a folder, or a hub name `org/name`.
+Results go to stdout, notes and progress to stderr. Exit code 0: done; 2: a mistake in the command or its input, in one
+message; 1: a fault of bertkit; 128 + N: stopped by signal N. `MODEL` is an embedded name, a folder, or a hub name
+`org/name`.
+
+Options may stand before, between or after arguments; an argument that begins with a dash goes after `--`.
+`BERTKIT_LANG=zh` is the default of `--lang` where that is the language of a report or of the demo.
+`source <(bertkit completion bash)` completes commands, options and values in the shell.
 """
-EVERYWHERE = (
-    ("`--config FILE`", "Settings from a TOML file, e.g. a run's run.toml."),
-    ("`--set KEY=VALUE`", "One setting; in a section: SECTION.KEY=VALUE. May be given several times."),
-    ("`--json`", "Print one JSON document."),
-)
 
 
-def spelled(f: Field[Any], kind: Any) -> str:
+def spelled(o: Option) -> str:
     """The option as it is typed."""
-    meta = f.metadata
-    if meta["argument"]:
-        many = "…" if getattr(kind, "__origin__", None) in (tuple, list) else ""
-        return f"`{f.name.upper()}{many}`"
-    name = "--" + (meta["name"] or f.name.replace("_", "-"))
-    if kind is bool:
-        return f"`{name}`" if not f.default else f"`{name}`, `--no-{name[2:]}`"
-    short = f", `{meta['short']}`" if meta["short"] else ""
-    return f"`{name}`{short}"
+    if o.meta["argument"]:
+        return f"`{o.spelled}{'…' * o.many}`"
+    if o.meta["metavar"]:
+        return f"`{o.spelled} {o.meta['metavar']}`"
+    return ", ".join(f"`{spelling}`" for spelling in o.spellings)
 
 
-def default(f: Field[Any]) -> str:
-    """What it is when it is not given."""
-    if f.default is MISSING:
-        return "must be given" if f.default_factory is MISSING else ""
-    if f.default is True:
-        return "on"
-    return "" if f.default is False or f.default in ("", None, ()) else f"`{f.default}`"
+def about(o: Option) -> str:
+    """The help text with the choices, unless it lists them itself."""
+    text = o.meta["help"]
+    if not all(choice in text for choice in o.choices):
+        text += f" One of {', '.join(f'`{choice}`' for choice in o.choices)}."
+    return text.replace("|", "\\|")
 
 
-def about(f: Field[Any]) -> str:
-    """The help text with the choices."""
-    choices = [choice for choice in f.metadata["choices"] if choice]
-    listed = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
-    return (f.metadata["help"] + listed).replace("|", "\\|")
+def default(o: Option) -> str:
+    """What holds when it is not given."""
+    if o.required:
+        return "required"
+    return o.default if o.default in ("", "on") else f"`{o.default}`"
 
 
-def table(shown: list[Field[Any]], kinds: dict[str, Any]) -> Iterator[str]:
-    """A row an option."""
+def table(shown: list[Option]) -> Iterator[str]:
+    """One row per option."""
     yield "| option | meaning | default |"
     yield "|---|---|---|"
-    for f in shown:
-        yield f"| {spelled(f, kinds[f.name])} | {about(f)} | {default(f)} |"
+    for o in shown:
+        yield f"| {spelled(o)} | {about(o)} | {default(o)} |"
 
 
 def chapter(verb: str) -> Iterator[str]:
-    """One command."""
-    module = import_module(f"bertkit.commands.{verb}")
-    settings = module.Settings
-    kinds, common = hints(settings), {f.name for f in fields(Common)}
-    visible = [f for f in fields(settings) if "help" in f.metadata and not f.metadata["hidden"]]
-    shown = [f for f in visible if f.name not in common and not _is_nested(kinds[f.name])]
-    shown.sort(key=lambda f: not f.metadata["argument"])
-    places = " ".join(spelled(f, kinds[f.name]).strip("`") for f in shown if f.metadata["argument"])
-    yield from ("", f"## {verb}", "", f"`bertkit {verb}{' ' + places if places else ''}`", "")
-    yield from ((inspect.getdoc(module.run) or VERBS[verb]), "", *table(shown, kinds))
+    """One command; the options of a long one under headings, as in its help."""
+    command = Command(verb)
+    yield from ("", f"## {verb}", "", f"`{command.usage}`", "", command.about)
+    groups = command.groups()
+    if groups.keys() <= {"Arguments", "Options"}:
+        yield from ("", *table([o for members in groups.values() for o in members]))
+        return
+    for heading, members in groups.items():
+        yield from ("", f"**{heading}**", "", *table(members))
 
 
 def reference() -> str:
     """The whole page."""
     rows = [HEAD, "| command | |", "|---|---|"]
     rows += [f"| [{verb}](#{verb}) | {words} |" for verb, words in VERBS.items()]
-    rows += ["", "## Options of every command", "", *table(list(fields(Common)), hints(Common))]
-    rows += [f"| {name} | {words} | |" for name, words in EVERYWHERE]
+    rows += ["", "## Options of every command", "", *table([*options(Common), *options(Invocation)])]
     for verb in VERBS:
         rows += chapter(verb)
     return "\n".join(rows) + "\n"

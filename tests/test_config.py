@@ -41,6 +41,7 @@ class Example(Common):
     note: str | None = option(None, "Perhaps.")
     folds: int = option(2, "Parts.", at_least=1)
     mood: str = option("", "A mood.", choices=("", "glad", "sad"))
+    warmth: float = option(1.0, "Renamed.", aliases=("--heat-level",))
     inner: Inner = option(factory=Inner)
 
 
@@ -193,6 +194,11 @@ def test_the_ends_of_a_range_belong_to_it() -> None:
     made = build(Example, {"out": "x", "folds": 1, "inner": {"share": 1}})
     assert (made.folds, made.inner.share) == (1, 1.0)
     assert build(Example, {"out": "x", "inner": {"share": 0}}).inner.share == 0.0
+
+
+def test_a_setting_is_found_by_its_alias() -> None:
+    for key in ("warmth", "heat_level", "heat-level"):
+        assert build(Example, {"out": "x", key: 3}).warmth == 3.0
 
 
 def test_a_choice_that_is_empty_is_not_shown_among_what_there_is() -> None:

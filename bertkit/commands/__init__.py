@@ -30,4 +30,5 @@ VERBS = {  # the order of `bertkit --help`
     "prune": "Take whole layers or neurons out of a model.",
     "export": "Write a model for other programs: ONNX, or a plain transformers folder.",
     "convert": "Bring a checkpoint into a folder that bertkit and transformers open.",
+    "completion": "Print a completion script for your shell.",
 }

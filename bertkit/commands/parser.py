@@ -1,0 +1,277 @@
+"""A verb's settings class as a command: its options, how they are spelled, and an argparse parser made from them."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn, get_args, get_origin
+
+from bertkit.commands import VERBS
+from bertkit.config import KIND_NAMES, Common, hints, option
+from bertkit.errors import UserError
+
+WIDEST = 100
+# Spellings known from other tools: an option accepts the others of its row, unless another option is called that.
+SYNONYMS = (
+    ("lr", "learning-rate"), ("batch", "batch-size"), ("max-tokens", "max-length"), ("out", "output-dir"),
+    ("epochs", "passes", "num-epochs"), ("warmup", "warmup-ratio"), ("decay", "weight-decay"),
+)  # fmt: skip
+LONG = 12  # a command with more options than this shows them under headings
+GROUPS = {  # heading → settings; `option(group=…)` comes first
+    "Data": "train dev test data tokenizer kind size cased units min_count text text_b label labels multi_label "
+    "encoding max_tokens on_long overlap merge held_out split_seed rows teacher_texts",
+    "Model": "model models contenders vectors lm elmo gpt preset init add_tokens layers width order window vocabulary "
+    "architecture dropout reinit freeze word crf",
+    "Training": "epochs steps minutes tokens batch batch_tokens micro_tokens lr warmup schedule decay clip layer_decay "
+    "loss smoothing class_weights language teacher teacher_batch heat hard seeds search plan compile shard",
+    "Evaluation": "evals eval_every eval_tokens minimal_pairs patience folds abstain judged curve beam",
+    "Output": "out lang resume other_settings overwrite save_minutes save_every log_every tensorboard",
+}
+HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names.split()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """Options of the command line itself, which no verb sees."""
+
+    config_file: Path | None = option(
+        None, "Read settings from a TOML file, e.g. the run.toml of an earlier run.", name="config", metavar="FILE"
+    )
+    sets: tuple[str, ...] = option(
+        (), "Set one value; in a section: SECTION.KEY=VALUE. May be repeated.", name="set", metavar="KEY=VALUE"
+    )
+    as_json: bool = option(False, "Print the result as one JSON document.", name="json")
+    quiet: bool = option(False, "Show no notes and no progress; errors are still shown.")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A settings field as the command line sees it."""
+
+    field: Field[Any]
+    kind: Any  # of one value
+    many: bool
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What `config.option` was given."""
+        return self.field.metadata
+
+    @property
+    def spelled(self) -> str:
+        """As it is typed: --text-b, or for an argument TEXT_B."""
+        if self.meta["argument"]:
+            return self.field.name.upper()
+        return "--" + (self.meta["name"] or self.field.name.replace("_", "-"))
+
+    @property
+    def spellings(self) -> list[str]:
+        """Every way to type it that help shows."""
+        negated = [f"--no-{self.spelled[2:]}"] if not self.takes_value and self.field.default else []
+        return [self.spelled, *negated, *([self.meta["short"]] if self.meta["short"] else [])]
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether a value follows; a flag has none."""
+        return self.kind is not bool
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.field.default is MISSING and self.field.default_factory is MISSING
+
+    @property
+    def choices(self) -> list[str]:
+        """The values it may take; empty: any."""
+        return [choice for choice in self.meta["choices"] if choice]
+
+    @property
+    def default(self) -> str:
+        """The default as text; empty where there is none to speak of."""
+        value = self.field.default
+        if value is MISSING or value is None or value is False or value in ("", ()):
+            return ""
+        return "on" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for the value in help."""
+        kinds = {int: "N", float: "X", Path: "PATH"}
+        return self.meta["metavar"] or "|".join(self.choices) or kinds.get(self.kind, "TEXT")
+
+    def read(self, text: str) -> Any:
+        """The value that a text means, or a mistake that names the option and the text."""
+        try:
+            return self.kind(text)
+        except ValueError:
+            raise UserError(f"{self.spelled} must be {KIND_NAMES[self.kind]}, not '{text}'.") from None
+
+
+def options(settings: type) -> list[Option]:
+    """The options of a settings class, arguments first. Sections and tables are given by --config and --set only."""
+    found = []
+    kinds = hints(settings)
+    for f in fields(settings):
+        kind = kinds[f.name]
+        inner = [k for k in get_args(kind) if k not in (type(None), Ellipsis)]
+        if "help" in f.metadata and not is_dataclass(kind) and not any(get_origin(k) for k in inner):
+            found.append(Option(f, inner[0] if inner else kind, get_origin(kind) in (tuple, list)))
+    return sorted(found, key=lambda o: not o.meta["argument"])
+
+
+class Command:
+    """One verb on the command line."""
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+        self.module: ModuleType = import_module(f"bertkit.commands.{verb}")
+        everywhere = {f.name for f in fields(Common)}
+        every = options(self.module.Settings)
+        self.own = [o for o in every if o.field.name not in everywhere]
+        self.common = [o for o in every if o.field.name in everywhere] + options(Invocation)
+        self.arguments = [o for o in every if o.meta["argument"]]
+        named = [o for o in [*self.own, *self.common] if not o.meta["argument"]]
+        self.spellings = {spelling: (spelling, o) for o in named for spelling in o.spellings}
+        for o in named:
+            row = next((row for row in SYNONYMS if o.spelled[2:] in row), ())
+            for alias in [*o.meta["aliases"], *(f"--{name}" for name in row)]:
+                self.spellings.setdefault(alias, (o.spelled, o))
+
+    @property
+    def about(self) -> str:
+        """What it does, in a sentence."""
+        return inspect.getdoc(self.module.run) or VERBS[self.verb]
+
+    @property
+    def usage(self) -> str:
+        """What must be given, in one line."""
+        words = [f"{o.spelled}{'…' * o.many}" for o in self.arguments]
+        words = [word if o.required else f"[{word}]" for word, o in zip(words, self.arguments)]
+        needed = [f"{o.spelled} {o.placeholder}" for o in self.own if o.required and not o.meta["argument"]]
+        return " ".join([f"bertkit {self.verb}", *words, *needed, "[options]"])
+
+    def groups(self) -> dict[str, list[Option]]:
+        """The command's own options, without hidden ones, by heading."""
+        shown = [o for o in self.own if not o.meta["hidden"]]
+        is_long = len(shown) - len(self.arguments) > LONG
+        found: dict[str, list[Option]] = {"Arguments": [], **{heading: [] for heading in GROUPS}}
+        for o in shown:
+            heading = o.meta["group"] or (HEADINGS.get(o.field.name, "Options") if is_long else "Options")
+            found.setdefault("Arguments" if o.meta["argument"] else heading, []).append(o)
+        return {heading: members for heading, members in found.items() if members}
+
+    def parser(self) -> Parser:
+        """The parser. Every default is None, "not given", so that --config and presets show through."""
+        parser = Parser(f"bertkit {self.verb}", self.usage, self.about)
+        for heading, members in self.groups().items():
+            _add(parser.add_argument_group(heading), members)
+        _add(parser, [o for o in self.own if o.meta["hidden"]])
+        common = parser.add_argument_group("Common options")
+        _add(common, self.common)
+        common.add_argument("-h", "--help", action="help", help="Show this help.")
+        return parser
+
+    def parse(self, argv: list[str]) -> dict[str, Any]:
+        """The values that were given, by settings name."""
+        flags, words = self._arrange(argv)
+        most = len(self.arguments)
+        if len(words) > most and not any(o.many for o in self.arguments):
+            takes = " ".join(o.spelled for o in self.arguments) or "options only"
+            raise UserError(
+                f"{self.verb} takes {takes}; '{words[most]}' is one argument too many. "
+                f"Put quotes around a text with spaces. See: bertkit {self.verb} --help"
+            )
+        given = vars(self.parser().parse_args([*flags, *(["--", *words] if words else [])]))
+        return {name: value for name, value in given.items() if value is not None and value != []}
+
+    def _arrange(self, argv: list[str]) -> tuple[list[str], list[str]]:
+        """Options, each joined with its value, and arguments apart: so they may mix, and a value may be -1,-2."""
+        flags: list[str] = []
+        words: list[str] = []
+        rest = argv[::-1]
+        while rest:
+            word = rest.pop()
+            if word == "--":
+                return flags, [*words, *rest[::-1]]
+            if not _is_option(word):
+                words.append(word)
+                continue
+            name, equals, value = word.partition("=")
+            if name in ("-h", "--help"):
+                return ["--help"], []
+            if name not in self.spellings and name[1] != "-" and name[:2] in self.spellings:  # -k5
+                name, equals, value = name[:2], "=", word[2:]
+            if name not in self.spellings:
+                raise self._unknown(name)
+            real, o = self.spellings[name]
+            if equals and not o.takes_value:
+                raise UserError(f"{name} takes no value. See: bertkit {self.verb} --help")
+            if o.takes_value and not equals:
+                if not rest or rest[-1].startswith("--") or rest[-1] in self.spellings:
+                    raise UserError(f"{name} needs a value. See: bertkit {self.verb} --help")
+                value = rest.pop()
+            flags.append(f"{real}={value}" if o.takes_value else real)
+        return flags, words
+
+    def _unknown(self, name: str) -> UserError:
+        known = {spelling: real for spelling, (real, o) in self.spellings.items() if not o.meta["hidden"]}
+        hint = did_you_mean(name, known)
+        if not hint and not name.startswith("--"):
+            hint = " Put a text that begins with a dash after `--`."
+        return UserError(f"{self.verb}: there is no option '{name}'.{hint} See: bertkit {self.verb} --help")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse as it is used here: no guessing of abbreviations, mistakes as UserError, lines of moderate width."""
+
+    def __init__(self, prog: str, usage: str, about: str) -> None:
+        width = min(shutil.get_terminal_size().columns, WIDEST)
+        layout = partial(argparse.HelpFormatter, max_help_position=26, width=width)
+        usage, about = usage.replace("%", "%%"), about.replace("%", "%%")
+        super().__init__(prog, usage, about, formatter_class=layout, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """A mistake like any other."""
+        raise UserError(f"{message}. See: {self.prog} --help")
+
+
+def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
+    for o in members:
+        facts = "required" if o.required and not o.meta["argument"] else f"default: {o.default}" if o.default else ""
+        text = o.meta["help"].replace("%", "%%") + (f" ({facts})" if facts else "")
+        how: dict[str, Any] = {"help": argparse.SUPPRESS if o.meta["hidden"] else text, "default": None}
+        if o.meta["argument"]:
+            group.add_argument(o.field.name, nargs="*" if o.many else "?", type=o.read, metavar=o.spelled, **how)
+        elif o.takes_value:
+            how |= {"action": "append" if o.many else "store", "type": o.read, "metavar": o.placeholder}
+            group.add_argument(*o.spellings, dest=o.field.name, **how)
+        else:
+            action: Any = argparse.BooleanOptionalAction if o.field.default else "store_true"
+            group.add_argument(o.spelled, dest=o.field.name, action=action, **how)
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word is meant as an option: not -, not a number, not a text that begins with a dash."""
+    name = word.partition("=")[0]
+    if not name.startswith("-") or name == "-" or any(character.isspace() for character in name):
+        return False
+    try:
+        float(word)
+    except ValueError:
+        return True
+    return False
+
+
+def did_you_mean(word: str, known: Mapping[str, str]) -> str:
+    """The nearest known spelling, under its proper name; nothing when none is near."""
+    from difflib import get_close_matches
+
+    bare = {spelling.lstrip("-"): name for spelling, name in known.items()}  # dashes would make all options alike
+    return "".join(f" Did you mean '{bare[close]}'?" for close in get_close_matches(word.lstrip("-"), bare, n=1))
