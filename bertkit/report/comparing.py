@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.blocks import Block, Code, Facts, Figure, Good, Section, Table, Text
 from bertkit.report.describing import between, facts_of, settings_text, table_of, told
+from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text
 from bertkit.report.page import page
 from bertkit.report.plots import Dot, line_plot, scatter_plot
 from bertkit.report.verdict import verdict

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertkit.report.blocks import Figure
+from bertkit.report.html import Figure
 from bertkit.report.plots import line_plot
 from bertkit.report.words import name_of, words
 from bertkit.report.writing import as_number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.blocks import Between, Block, Table, Text, Warning_
+from bertkit.report.html import Between, Block, Table, Text, Warning_
 from bertkit.report.words import name_of, words
 from bertkit.report.writing import as_number, clip, duration, percent
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.blocks import Block, Code, Facts, Figure, Good, Section, Table, Text, Warning_
 from bertkit.report.curves import curve_figures
 from bertkit.report.describing import between, facts_of, settings_text, table_of, told
 from bertkit.report.finetuning_data import data_blocks
+from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text, Warning_
 from bertkit.report.page import page
 from bertkit.report.plot_lines import take
 from bertkit.report.plots import bar_plot, coverage_plot, heat_map, reliability_plot

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.report.blocks import Block, Facts, Figure, Good, Table, Warning_
 from bertkit.report.describing import facts_of, table_of
+from bertkit.report.html import Block, Facts, Figure, Good, Table, Warning_
 from bertkit.report.plots import histogram
 from bertkit.report.words import name_of, words
 from bertkit.report.writing import as_number, percent

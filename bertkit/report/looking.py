@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.report.blocks import Block, Facts, Figure, Section, Table, Text
+from bertkit.report.html import Block, Facts, Figure, Section, Table, Text
 from bertkit.report.page import page
 from bertkit.report.plots import bar_plot
 from bertkit.report.words import name_of, words

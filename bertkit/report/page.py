@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bertkit.report.blocks import (
+from bertkit.report.html import (
     Between,
     Block,
     Code,

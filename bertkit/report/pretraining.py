@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bertkit.report.blocks import Block, Code, Facts, Good, Section, Text, Warning_
 from bertkit.report.curves import curve_figures, is_evaluation, last_number
 from bertkit.report.describing import facts_of, settings_text, table_of, told
+from bertkit.report.html import Block, Code, Facts, Good, Section, Text, Warning_
 from bertkit.report.page import page
 from bertkit.report.words import name_of, words
 from bertkit.report.writing import as_number, duration, large, percent, plain
