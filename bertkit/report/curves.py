@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bertkit.report.format import as_number
 from bertkit.report.html import Figure
-from bertkit.report.plots import line_plot
+from bertkit.report.svg import line_plot
 from bertkit.report.words import name_of, words
-from bertkit.report.writing import as_number
 
 Series = dict[str, tuple[list[float], list[float]]]
 

@@ -1,28 +1,28 @@
-"""What a report is made of: each block is a value, and `render` makes it HTML.
+"""One self-contained page: a title, the key figures, and sections of blocks, each block a value.
 
-Data reaches the page as text between tags only: no attribute is ever made from it.
+`templates/` turns them into HTML and escapes everything but our own style sheet and drawings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.report.axes import text_width
-from bertkit.report.words import words
-from bertkit.report.writing import NOTHING, as_number, escape, plain, shorten
+import jinja2
+from markupsafe import Markup
+
+from bertkit.report.format import NOTHING, Between, as_number, between, plain, printable, readable, shorten
+from bertkit.report.svg.axes import text_width
+from bertkit.report.words import name_of, words
 
 HALF = 58  # letters that fit into half the page
-
-
-class Between(NamedTuple):
-    """A cell with its confidence interval: 0.913 (0.890 to 0.935)."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
+FOLDER = Path(__file__).parent
+# base-uri and form-action are not covered by default-src, so they are named.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,64 @@ class Section:
     body: Sequence[Block] = field(default_factory=list)
 
 
-def render(blocks: Iterable[Block], lang: str) -> str:
-    """The HTML of blocks in order; figures, and tables and facts as narrow as they, stand side by side."""
-    parts = []
-    for is_narrow, run in groupby(blocks, key=lambda block: _is_narrow(block, lang)):
-        inside = "".join(RENDER[type(block)](block, lang) for block in run)
-        parts.append(f'<div class="beside">{inside}</div>' if is_narrow else inside)
-    return "".join(parts)
+class Shown(NamedTuple):
+    """A value as the templates print it."""
+
+    text: str
+    interval: str = ""
 
 
-def _is_narrow(block: Block, lang: str) -> bool:
+def page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    lang: str = "en",
+    subtitle: str = "",
+    facts: Mapping[str, object] | None = None,
+) -> str:
+    """The whole HTML document. facts: the few figures to see first. Sections without a body are left out."""
+    return _template("page.html").render(
+        lang=lang,
+        words=words(lang),
+        policy=POLICY,
+        css=_style(),
+        title=shorten(title, 160, lang),
+        subtitle=shorten(subtitle, 400, lang),
+        tiles=_facts(facts or {}, lang),
+        sections=[_section(section, lang) for section in sections if section.body],
+    )
+
+
+@cache
+def _style() -> str:
+    return (FOLDER / "report.css").read_text("utf-8").strip()
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name)
+
+
+def _section(section: Section, lang: str) -> dict[str, Any]:
+    """Figures, and tables and facts as narrow as they, stand side by side."""
+    groups = groupby(section.body, key=_is_narrow)
+    return {
+        "title": shorten(section.title, 160, lang),
+        "link": shorten(section.title, 60, lang),
+        "groups": [(is_narrow, [VIEWS[type(block)](block, lang) for block in run]) for is_narrow, run in groups],
+    }
+
+
+def _is_narrow(block: Block) -> bool:
     if isinstance(block, Table):
         cells = [[*row] for row in (block.columns, *block.rows)]
         columns = [[_letters(row[c], block.digits) for row in cells if c < len(row)] for c in range(len(block.columns))]
@@ -130,65 +178,59 @@ def _letters(value: Any, digits: int) -> float:
     return text_width(str(value) if isinstance(value, str) else plain(value, digits), 1.7)
 
 
-def facts_list(facts: Mapping[str, Any], kind: str, lang: str) -> str:
-    """A description list of class `kind`."""
-    across = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 3, 9: 3}.get(len(facts), 4)
-    rows = "".join(
-        f"<div><dt>{escape(shorten(name, 120, lang))}</dt><dd>{cell_text(value, lang)}</dd></div>"
-        for name, value in facts.items()
-    )
-    return f'<dl class="{kind} across{across}">{rows}</dl>' if facts else ""
-
-
-def cell_text(value: Any, lang: str, digits: int = 4) -> str:
-    """One value as safe markup, whatever it is."""
+def shown(value: Any, lang: str, digits: int = 4) -> Shown:
+    """One value as text, whatever it is."""
     if isinstance(value, Between):
-        middle = escape(plain(value.value))
-        if value.low is None or value.high is None:
-            return middle
-        return f"{middle}<small>{escape(plain(value.low, 3))} – {escape(plain(value.high, 3))}</small>"
+        has_interval = value.low is not None and value.high is not None
+        return Shown(plain(value.value), f"{plain(value.low, 3)} – {plain(value.high, 3)}" if has_interval else "")
     if isinstance(value, bool):
-        return escape(words(lang)["yes" if value else "no"])
+        return Shown(words(lang)["yes" if value else "no"])
     if isinstance(value, (list, tuple, set, frozenset)):
-        return escape(shorten(", ".join(plain(item, digits) for item in value), lang=lang)) if value else NOTHING
-    return escape(shorten(plain(value, digits), lang=lang))
+        return Shown(shorten(", ".join(plain(item, digits) for item in value), lang=lang) if value else NOTHING)
+    return Shown(shorten(plain(value, digits), lang=lang))
 
 
-def _text(block: Text, lang: str) -> str:
-    return "".join(f"<p>{escape(part)}</p>" for part in shorten(block.text, 4000, lang).split("\n\n") if part.strip())
+def _facts(facts: Mapping[str, Any], lang: str) -> list[tuple[str, Shown]]:
+    return [(shorten(name, 120, lang), shown(value, lang)) for name, value in facts.items()]
 
 
-def _table(block: Table, lang: str) -> str:
+def _text(block: Text, lang: str) -> dict[str, Any]:
+    return {"paragraphs": [part for part in shorten(block.text, 4000, lang).split("\n\n") if part.strip()]}
+
+
+def _table(block: Table, lang: str) -> dict[str, Any]:
     align = [block.align[c : c + 1] or _side(block.rows, c) for c in range(len(block.columns))]
-    head = "".join(
-        f'<th scope="col"{_class(align[c], "h" if block.heat and c in block.heat else "")}>'
-        f"{escape(shorten(name, 80, lang))}</th>"
-        for c, name in enumerate(block.columns)
-    )
     is_long = [any(c < len(row) and _is_long(row[c]) for row in block.rows) for c in range(len(block.columns))]
-    body = "".join(_row(block, r, align, is_long, lang) for r in range(len(block.rows)))
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(words(lang)["table"])}">'
-        f"<table{_class('' if block.row_names else 'stack')}>"
-        f"<caption><span>{escape(shorten(block.caption, 400, lang))}</span></caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    names = [shorten(name, 80, lang) for name in block.columns]
+    heat = block.heat or {}
+    return {
+        "classes": "" if block.row_names else "stack",
+        "caption": shorten(block.caption, 400, lang),
+        "columns": [
+            {"name": name, "classes": _classes(align[c], "h" if c in heat else "")} for c, name in enumerate(names)
+        ],
+        "rows": [
+            {
+                "classes": "best" if number == block.best else "",
+                "cells": [
+                    {
+                        "value": shown(value, lang, block.digits),
+                        "names_row": c == 0 and block.row_names and align[0] == "l",
+                        "key": None if block.row_names else names[c],
+                        "classes": _classes(
+                            align[c], _shade(value, heat[c]) if c in heat else "", "long" if is_long[c] else ""
+                        ),
+                    }
+                    for c, value in enumerate(list(row)[: len(names)])
+                ],
+            }
+            for number, row in enumerate(block.rows)
+        ],
+    }
 
 
-def _row(block: Table, number: int, align: Sequence[str], is_long: Sequence[bool], lang: str) -> str:
-    cells = []
-    for c, value in enumerate(list(block.rows[number])[: len(block.columns)]):
-        tag = 'th scope="row"' if c == 0 and block.row_names and align[0] == "l" else "td"
-        shade = _shade(value, block.heat.get(c)) if block.heat and c in block.heat else ""
-        marks = _class(align[c], shade, "long" if is_long[c] else "")
-        key = "" if block.row_names else f'<span class="k">{escape(shorten(block.columns[c], 80, lang))}</span>'
-        cells.append(f"<{tag}{marks}>{key}{cell_text(value, lang, block.digits)}</{tag[:2]}>")
-    return f"<tr{_class('best' if number == block.best else '')}>{''.join(cells)}</tr>"
-
-
-def _class(*names: str) -> str:
-    kept = [name for name in names if name and name != "l"]
-    return f' class="{" ".join(kept)}"' if kept else ""
+def _classes(*names: str) -> str:
+    return " ".join(name for name in names if name and name != "l")
 
 
 def _is_long(value: Any) -> bool:
@@ -209,27 +251,56 @@ def _shade(value: Any, ends: tuple[float, float] | None) -> str:
     return f"h h{max(0, min(5, round(5 * share)))}"
 
 
-def _figure(block: Figure, lang: str) -> str:
-    caption = escape(shorten(block.caption, 400, lang))
-    kind = _class("wide" if block.wide else "", "two" if block.narrow_svg else "")
-    return f"<figure{kind}><figcaption>{caption}</figcaption>{block.svg}{block.narrow_svg}</figure>"
+def _figure(block: Figure, lang: str) -> dict[str, Any]:
+    classes = _classes("wide" if block.wide else "", "two" if block.narrow_svg else "")
+    return {"classes": classes, "caption": shorten(block.caption, 400, lang), "svg": block.svg + block.narrow_svg}
 
 
-def _callout(kind: str, word: str, sign: str) -> Callable[[Any, str], str]:
-    def make(block: Warning_ | Good, lang: str) -> str:
-        label = words(lang)[word]
-        text = escape(shorten(block.text, 1200, lang))
-        return f'<div{_class("callout", kind)} role="note" aria-label="{escape(label)}"><b>{sign}</b>{text}</div>'
-
-    return make
-
-
-RENDER: dict[type, Callable[[Any, str], str]] = {
-    Text: _text,
-    Table: _table,
-    Figure: _figure,
-    Facts: lambda block, lang: facts_list(block.facts, "facts", lang),
-    Warning_: _callout("", "note", "!"),
-    Good: _callout("good", "result", "✓"),
-    Code: lambda block, lang: f"<pre>{escape(shorten(block.text, 8000, lang))}</pre>",
+# What the template of each kind of block is given.
+VIEWS: dict[type, Callable[[Any, str], dict[str, Any]]] = {
+    Text: lambda block, lang: {"kind": "text", **_text(block, lang)},
+    Table: lambda block, lang: {"kind": "table", **_table(block, lang)},
+    Figure: lambda block, lang: {"kind": "figure", **_figure(block, lang)},
+    Facts: lambda block, lang: {"kind": "facts", "rows": _facts(block.facts, lang)},
+    Warning_: lambda block, lang: {"kind": "warning", "text": shorten(block.text, 1200, lang)},
+    Good: lambda block, lang: {"kind": "good", "text": shorten(block.text, 1200, lang)},
+    Code: lambda block, lang: {"kind": "code", "text": shorten(block.text, 8000, lang)},
 }
+
+
+def table_of(
+    caption: str,
+    rows: Sequence[Mapping[str, Any]],
+    lang: str,
+    *,
+    only: Sequence[str] = (),
+    heat: Sequence[str] = (),
+    **look: Any,
+) -> list[Block]:
+    """Rows of dicts as a table: the keys of `only` that occur, or all keys in order of appearance. No rows: nothing.
+
+    heat: the keys whose shares are shaded. look: other fields of the Table.
+    """
+    keys = [
+        key for key in (only or dict.fromkeys(key for row in rows for key in row)) if any(key in row for row in rows)
+    ]
+    if not keys:
+        return []
+    cells = [[_cell(key, row.get(key), lang) for key in keys] for row in rows]
+    shaded = {n: (0.0, 1.0) for n, key in enumerate(keys) if key in heat}
+    return [Table(caption, [name_of(key, lang) for key in keys], cells, heat=shaded, **look)]
+
+
+def _cell(key: str, value: Any, lang: str) -> Any:
+    if isinstance(value, Mapping):
+        return between(value)
+    return readable(key, value, lang) if key.endswith(("seconds", "sha256", "share")) else value
+
+
+def told(notes: Sequence[Any], lang: str) -> list[Block]:
+    """What was told during the run, each once; many are counted."""
+    once = list(dict.fromkeys(map(str, notes)))
+    blocks: list[Block] = [Warning_(note) for note in once[:20]]
+    if len(once) > 20:
+        blocks.append(Text(words(lang)["more"].format(count=len(once) - 20)))
+    return blocks

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bertkit.report.curves import curve_figures, is_evaluation, last_number
-from bertkit.report.describing import facts_of, settings_text, table_of, told
-from bertkit.report.html import Block, Code, Facts, Good, Section, Text, Warning_
-from bertkit.report.page import page
+from bertkit.report.format import as_number, duration, facts_of, large, percent, plain, settings_text
+from bertkit.report.html import Block, Code, Facts, Good, Section, Text, Warning_, page, table_of, told
 from bertkit.report.words import name_of, words
-from bertkit.report.writing import as_number, duration, large, percent, plain
 
 HELD_OUT_LOSS = ("mlm_loss", "held_out_loss", "loss")
 MOST_EVALUATIONS = 16

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.describing import between
+from bertkit.report.format import as_number, between, plain
 from bertkit.report.words import words
-from bertkit.report.writing import as_number, plain
 
 NOISE = 0.05
 SMALL = 0.02  # a gap of scores between 0 and 1 that few would pay for

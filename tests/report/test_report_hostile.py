@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import comparison_result, finetuning_result, pretraining_run
 
-from bertkit.report import plots
-from bertkit.report.comparing import comparison_report
+from bertkit.report import svg as plots
+from bertkit.report.comparison import comparison_report
 from bertkit.report.finetuning import finetuning_report
-from bertkit.report.page import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
+from bertkit.report.html import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
 
 ELEMENTS = set(

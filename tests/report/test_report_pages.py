@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
+from pathlib import Path
 from string import Formatter
 
 import numpy as np
@@ -12,14 +13,16 @@ from hostile import Reader
 from made_up import LABELS, comparison_result, finetuning_result, pretraining_run
 
 from bertkit.errors import UserError
-from bertkit.report.comparing import comparison_report
-from bertkit.report.describing import settings_text
+from bertkit.report import html as html_of_report
+from bertkit.report.comparison import comparison_report
 from bertkit.report.finetuning import finetuning_report
-from bertkit.report.page import Between, Code, Facts, Good, Section, Table, Text, Warning_, page
+from bertkit.report.format import Between, duration, large, percent, plain, settings_text, shorten
+from bertkit.report.html import Code, Facts, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
 from bertkit.report.verdict import verdict
-from bertkit.report.words import NAMES, WORDS, name_of, words
-from bertkit.report.writing import duration, large, percent, plain, shorten
+from bertkit.report.words import name_of, tables
+
+FOLDER = Path(html_of_report.__file__).parent
 
 
 def fields(text: str) -> set[str]:
@@ -35,24 +38,51 @@ def spaced(text: str) -> str:
 
 
 def test_both_languages_have_the_same_keys_and_the_same_blanks_to_fill() -> None:
-    for table in (WORDS, NAMES):
-        assert list(table["en"]) == list(table["zh"])
-        for key, english in table["en"].items():
-            assert english and table["zh"][key]
-            assert fields(english) == fields(table["zh"][key]), key
+    english, chinese = tables("en"), tables("zh")
+    assert list(english) == list(chinese)
+    for table, told in english.items():
+        assert list(told) == list(chinese[table])
+        for key, text in told.items():
+            assert text and chinese[table][key]
+            assert fields(text) == fields(chinese[table][key]), key
 
 
 def test_every_word_is_used_somewhere() -> None:
-    from pathlib import Path
-
-    source = "".join(file.read_text() for file in Path(words.__code__.co_filename).parent.glob("*.py"))
+    source = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
+    templates = "".join(file.read_text("utf-8") for file in FOLDER.glob("templates/*.html"))
     made = {"cost_", "axis_", "front_", "look_"}
     unused = [
         key
-        for key in WORDS["en"]
-        if len(re.findall(f"[\"']{key}[\"']", source)) < 2 and not any(key.startswith(m) for m in made)
+        for key in tables("en")["text"]
+        if not re.search(f"[\"']{key}[\"']", source)
+        and not re.search(rf"words\.{key}\b", templates)
+        and not any(key.startswith(m) for m in made)
     ]
     assert unused == []
+
+
+def test_every_word_asked_for_is_there() -> None:
+    source = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
+    templates = "".join(file.read_text("utf-8") for file in FOLDER.glob("templates/*.html"))
+    asked = re.findall(r"(?:said|words\(lang\))\[\"(\w+)\"\]", source) + re.findall(r"words\.(\w+)", templates)
+    assert len(asked) > 80 and set(asked) <= set(tables("en")["text"])
+
+
+def test_templates_escape_all_but_our_own_policy_style_and_drawings() -> None:
+    for file in FOLDER.glob("templates/*.html"):
+        text = file.read_text("utf-8")
+        assert set(re.findall(r"\{\{\s*([\w.]+)\s*\|\s*safe", text)) <= {"policy", "css", "each.svg"}
+        assert text.count("safe") == len(re.findall(r"\|safe \}\}", text)) and "autoescape" not in text
+    environment = html_of_report._template("page.html").environment
+    assert environment.autoescape is True
+    assert environment.from_string("{{ a }}").render(a="<b>\x00") == "&lt;b&gt;\N{SYMBOL FOR NULL}"
+
+
+def test_no_markup_is_written_in_python_but_drawings() -> None:
+    for file in FOLDER.glob("*.py"):
+        code = re.sub(r'""".*?"""', "", file.read_text("utf-8"), flags=re.S)
+        tags = set(re.findall(r"</?([a-z][a-z0-9]*)[ >/]", code))
+        assert tags <= {"svg", "text", "image", "title", "g"}, file
 
 
 def test_an_unknown_language_is_refused_with_those_there_are() -> None:
@@ -135,6 +165,18 @@ def test_settings_are_written_as_toml_that_reads_back() -> None:
 
     settings = {"seed": 4, "flag": True, "model": {"width": 8, "inner": {"deep": [1, 2.5]}}, "data": {"path": "a/b"}}
     assert tomllib.loads(settings_text(settings)) == settings
+
+
+def test_settings_stay_toml_with_quotes_backslashes_and_line_breaks_in_a_path() -> None:
+    import tomllib
+
+    for path in ('say "hi".csv', "C:\\data\\new.csv", "two\nlines", "\x07bell", "'single'", 'end\\"'):
+        settings = {"train": path, "unset": None, "nested": {"files": [path, "b"], "unset": None}, "empty": {}}
+        wanted = {"train": path, "nested": {"files": [path, "b"]}}
+        assert tomllib.loads(settings_text(settings)) == wanted
+        html = finetuning_report({"run": {"settings": settings}})
+        assert settings_text(settings) in Reader(html).text
+    assert settings_text({"out": Path("a/b")}) == 'out = "a/b"'
 
 
 def test_a_pretraining_report_draws_what_the_metrics_hold() -> None:

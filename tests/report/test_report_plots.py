@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bertkit.report import plots
-from bertkit.report.axes import LETTER, WIDTH, log_ticks, round_ticks, span, text_width, tick_labels
-from bertkit.report.plot_lines import running_mean, thinned
-from bertkit.report.plots import Dot
+from bertkit.report import svg as plots
+from bertkit.report.svg import Dot
+from bertkit.report.svg.axes import LETTER, WIDTH, log_ticks, round_ticks, span, text_width, tick_labels
+from bertkit.report.svg.lines import running_mean, thinned
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),

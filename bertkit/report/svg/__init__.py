@@ -3,9 +3,9 @@
 Values that are not finite are skipped, no values give a drawing that says so, and very many are thinned.
 """
 
-from bertkit.report.plot_bars import bar_plot, heat_map, histogram
-from bertkit.report.plot_lines import coverage_plot, line_plot, reliability_plot
-from bertkit.report.plot_scatter import Dot, pareto_front, scatter_plot
+from bertkit.report.svg.bars import bar_plot, heat_map, histogram
+from bertkit.report.svg.lines import coverage_plot, line_plot, reliability_plot
+from bertkit.report.svg.scatter import Dot, pareto_front, scatter_plot
 
 __all__ = [
     "Dot",

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from bertkit.report.axes import COLOURS, Frame, dash, dot, drawing, frame, nothing, span, stroke, text_width, write
+from bertkit.report.format import as_number, clip, percent, plain
+from bertkit.report.svg.axes import COLOURS, Frame, dash, dot, drawing, frame, nothing, span, stroke, text_width, write
 from bertkit.report.words import words
-from bertkit.report.writing import as_number, clip, percent, plain
 
 Points = list[tuple[float, float]]
 MOST_BUCKETS = 320  # more than one column of points a unit of width cannot be seen

@@ -1,13 +1,15 @@
-"""Values to safe, readable text: escaping, shortening, numbers, durations and sizes."""
+"""Values to readable text: numbers, durations, sizes, facts and settings; and text made safe for a drawing."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from bertkit.report.words import words
+from bertkit.config import to_toml
+from bertkit.report.words import name_of, words
 
 NOTHING = "–"
 GLUE = "\N{NO-BREAK SPACE}"  # between a number and its unit
@@ -16,9 +18,22 @@ LARGEST = 1e150  # so that sums and squares of what is drawn stay finite
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
+class Between(NamedTuple):
+    """A score with its confidence interval: 0.913 (0.890 to 0.935)."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def printable(text: object) -> str:
+    """The text with control characters and lone surrogates as visible signs."""
+    return _UNPRINTABLE.sub(_sign, str(text))
+
+
 def escape(text: object) -> str:
-    """Text that is safe between tags. Control characters and lone surrogates become visible signs."""
-    return html.escape(_UNPRINTABLE.sub(_sign, str(text)))
+    """Text that is safe between the tags of a drawing. The templates escape by themselves."""
+    return html.escape(printable(text))
 
 
 def _sign(match: re.Match[str]) -> str:
@@ -108,3 +123,48 @@ def duration(seconds: Any, lang: str = "en") -> str:
     if hours:
         return f"{hours:,}{GLUE}{said['h']} {minutes}{GLUE}{said['min']}"
     return f"{minutes}{GLUE}{said['min']} {whole % 60}{GLUE}{said['s']}"
+
+
+def between(value: Any, interval: Any = None) -> Between:
+    """A score with its interval: from a number and (low, high), or from {"value", "low", "high"}."""
+    if isinstance(value, Mapping):
+        return Between(*(as_number(value.get(key)) for key in ("value", "low", "high")))
+    ends = [as_number(end) for end in interval][:2] if interval else [None, None]
+    return Between(as_number(value), *ends)
+
+
+def facts_of(facts: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    """Nested facts as one list of names and values that read well: seconds as time, shares as per cent."""
+    found: dict[str, Any] = {}
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name_of(key, lang)} · {inner}": told for inner, told in facts_of(value, lang).items()}
+        elif value is not None and value != "" and value != []:
+            found[name_of(key, lang)] = readable(key, value, lang)
+    return found
+
+
+def readable(key: str, value: Any, lang: str) -> Any:
+    """A value in the unit its key names."""
+    if isinstance(value, bool) or as_number(value) is None:
+        return clip(value, 19) if key.endswith("sha256") else value
+    if key == "seconds" or key.endswith("_seconds"):
+        return duration(value, lang)
+    if key == "share" or key.endswith("_share"):
+        return percent(value)
+    return value
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Nested settings as a TOML file has them; what is not set is left out."""
+    return to_toml(_set(settings)).strip()
+
+
+def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
+    held = {key: _set(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
+    plain_ones = (bool, int, float, str, list, tuple, dict)
+    return {
+        key: value if isinstance(value, plain_ones) else str(value)
+        for key, value in held.items()
+        if value is not None and value != {}
+    }

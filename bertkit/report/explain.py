@@ -8,11 +8,10 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.report.html import Block, Facts, Figure, Section, Table, Text
-from bertkit.report.page import page
-from bertkit.report.plots import bar_plot
+from bertkit.report.format import escape
+from bertkit.report.html import Block, Facts, Figure, Section, Table, Text, page
+from bertkit.report.svg import bar_plot
 from bertkit.report.words import name_of, words
-from bertkit.report.writing import escape
 
 HABITS = ("layer", "head", "itself", "before", "after", "special", "spread")
 DARK = (24, 74, 140)  # the colour of full attention

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.describing import between, facts_of, settings_text, table_of, told
-from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text
-from bertkit.report.page import page
-from bertkit.report.plots import Dot, line_plot, scatter_plot
+from bertkit.report.format import as_number, between, duration, facts_of, large, plain, settings_text
+from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text, page, table_of, told
+from bertkit.report.svg import Dot, line_plot, scatter_plot
 from bertkit.report.verdict import verdict
 from bertkit.report.words import name_of, words
-from bertkit.report.writing import as_number, duration, large, plain
 
 COLUMNS = ("p_value", "train_seconds", "ms_per_text", "megabytes", "parameters", "seeds", "note")
 

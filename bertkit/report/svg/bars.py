@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.axes import (
+from bertkit.report.format import as_number, clip, escape, plain
+from bertkit.report.svg.axes import (
     WIDTH,
     Scale,
     drawing,
@@ -21,7 +22,6 @@ from bertkit.report.axes import (
     write,
 )
 from bertkit.report.words import words
-from bertkit.report.writing import as_number, clip, escape, plain
 
 MOST_BARS = 40
 MOST_CELLS = 40

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from bertkit.report.format import clip, escape
 from bertkit.report.words import words
-from bertkit.report.writing import clip, escape
 
 WIDTH, HEIGHT, LETTER = 460.0, 280.0, 13.5
 COLOURS = 7
