@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.format import as_number, between, duration, facts_of, large, plain, settings_text
+from bertkit.report.format import as_number, between, duration, facts_of, large, percent, plain, settings_text
 from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text, page, table_of, told
 from bertkit.report.svg import Dot, line_plot, scatter_plot
 from bertkit.report.verdict import verdict
-from bertkit.report.words import name_of, words
+from bertkit.report.words import name_of, rows_of, words
 
 COLUMNS = ("p_value", "train_seconds", "ms_per_text", "megabytes", "parameters", "seeds", "note")
 
@@ -21,6 +21,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
     |---|---|
     | task, name | words for the title |
     | headline | the name of the score; `rows` how many were scored, `level` (0.95) of the intervals |
+    | scored_on | "dev" or "test"; without it, told from `settings` |
     | contenders | [{name, score, interval (low, high), p_value (against the best), train_seconds, ms_per_text,
       megabytes, parameters, seeds, note}] |
     | verdict | text or list of texts; without it, `verdict.verdict` writes one |
@@ -34,7 +35,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
     spoken = result.get("verdict") or verdict(contenders, lang=lang)
     sentences = [spoken] if isinstance(spoken, str) else list(spoken)
     task = str(result.get("task") or "")
-    title = said["comparison"].format(name=result.get("name") or name_of(task, lang)).strip(" :：")
+    title = said["comparison"].format(name=result.get("name") or name_of(task, lang, "tasks")).strip(" :：")
     command = [Code(str(result["command"]))] if result.get("command") else []
     settings = result.get("settings") or {}
     sections = [
@@ -42,7 +43,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(said["contenders"], [*_table(ranked, result, lang), *_front(ranked, result, lang)]),
         Section(said["learning"], _learning(result, lang)),
         Section(said["skipped"], table_of(said["skipped_caption"], result.get("skipped") or (), lang)),
-        Section(said["data"], [Facts(facts_of(result["data"], lang))] if result.get("data") else []),
+        Section(said["data"], [Facts(facts_of(result["data"], lang, "roles"))] if result.get("data") else []),
         Section(said["notes"], told(result.get("notes") or (), lang)),
         Section(
             said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
@@ -59,6 +60,12 @@ def _number(value: Any, otherwise: float) -> float:
 
 def _metric(result: Mapping[str, Any], lang: str) -> str:
     return name_of(str(result.get("headline") or "score"), lang)
+
+
+def _scored(result: Mapping[str, Any], lang: str) -> str:
+    """Which rows the scores are of: as `scored_on` says, else by the files that were given."""
+    settings = result.get("settings") or {}
+    return rows_of(result.get("scored_on") or next((role for role in ("test", "dev") if settings.get(role)), ""), lang)
 
 
 def _tiles(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang: str) -> dict[str, Any]:
@@ -85,7 +92,9 @@ def _table(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang:
         rows.append([str(c.get("name", "")), between(c.get("score"), c.get("interval")), *costs])
     columns = [words(lang)["contender"], _metric(result, lang), *(name_of(key, lang) for key in keys)]
     align = "lr" + "".join("l" if key == "note" else "r" for key in keys)
-    caption = words(lang)["contenders_caption"].format(level=f"{100 * _number(result.get('level'), 0.95):.0f} %")
+    caption = words(lang)["contenders_caption"].format(
+        rows=_scored(result, lang), level=percent(_number(result.get("level"), 0.95), 0)
+    )
     return [Table(caption, columns, rows, align=align, best=0)]
 
 
@@ -111,7 +120,8 @@ def _front(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang:
                 scatter_plot(dots, x_label=axis, y_label=_metric(result, lang), wide=wide, lang=lang)
                 for wide in (True, False)
             )
-            blocks.append(Figure(words(lang)[f"front_{key}"], wide, wide=True, narrow_svg=narrow))
+            caption = words(lang)[f"front_{key}"].format(rows=_scored(result, lang))
+            blocks.append(Figure(caption, wide, wide=True, narrow_svg=narrow))
     return blocks
 
 
@@ -122,4 +132,4 @@ def _learning(result: Mapping[str, Any], lang: str) -> list[Block]:
     if not series:
         return outlook
     svg = line_plot(series, x_label=words(lang)["training_rows"], y_label=_metric(result, lang), lang=lang)
-    return [*outlook, Figure(words(lang)["learning_caption"], svg)]
+    return [*outlook, Figure(words(lang)["learning_caption"].format(rows=_scored(result, lang)), svg)]

@@ -70,7 +70,10 @@ def as_number(value: Any) -> float | None:
 
 
 def plain(value: Any, digits: int = 4) -> str:
-    """A number for people: 12,345 · 0.9134 · 3.2e-05; NaN and nothing are –. Not yet escaped."""
+    """A number for people: 12,345 · 0.9134 · 0.00045 · 3.2e-5; NaN and nothing are –. Not yet escaped.
+
+    digits: how many decimals; a small number has more, so that two of its figures are seen.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOTHING
     number = as_number(value)
@@ -84,8 +87,12 @@ def plain(value: Any, digits: int = 4) -> str:
         return _short_power(f"{number:.{max(0, digits - 2)}e}")
     if abs(number) >= 1000:
         return f"{number:,.0f}"
-    places = max(0, digits - max(1, math.floor(math.log10(abs(number))) + 1)) if abs(number) >= 1 else digits
-    return f"{number:.{places}f}"
+    power = math.floor(math.log10(abs(number)))
+    if power >= 0:
+        return f"{number:.{max(0, digits - power - 1)}f}"
+    text = f"{number:.{max(digits, 1 - power)}f}"
+    spare = len(text.partition(".")[2]) - digits
+    return text[:-spare] + text[-spare:].rstrip("0") if spare > 0 else text
 
 
 def _short_power(text: str) -> str:
@@ -116,9 +123,9 @@ def duration(seconds: Any, lang: str = "en") -> str:
     if number is None:
         return NOTHING
     said = words(lang)
-    if number < 60:
-        return f"{number:.3g}{GLUE}{said['s']}" if number < 10 else f"{number:.0f}{GLUE}{said['s']}"
     whole = round(number)
+    if whole < 60:
+        return f"{number:.3g}{GLUE}{said['s']}" if number < 10 else f"{whole}{GLUE}{said['s']}"
     hours, minutes = divmod(whole // 60, 60)
     if hours:
         return f"{hours:,}{GLUE}{said['h']} {minutes}{GLUE}{said['min']}"
@@ -133,14 +140,18 @@ def between(value: Any, interval: Any = None) -> Between:
     return Between(as_number(value), *ends)
 
 
-def facts_of(facts: Mapping[str, Any], lang: str) -> dict[str, Any]:
-    """Nested facts as one list of names and values that read well: seconds as time, shares as per cent."""
+def facts_of(facts: Mapping[str, Any], lang: str, table: str = "facts") -> dict[str, Any]:
+    """Nested facts as one list of names and values that read well: seconds as time, shares as per cent.
+
+    table: where the outer names are looked up first.
+    """
     found: dict[str, Any] = {}
     for key, value in facts.items():
+        name = name_of(key, lang, table)
         if isinstance(value, Mapping):
-            found |= {f"{name_of(key, lang)} · {inner}": told for inner, told in facts_of(value, lang).items()}
+            found |= {f"{name} · {inner}": told for inner, told in facts_of(value, lang).items()}
         elif value is not None and value != "" and value != []:
-            found[name_of(key, lang)] = readable(key, value, lang)
+            found[name] = readable(key, value, lang)
     return found
 
 

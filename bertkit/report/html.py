@@ -53,15 +53,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """svg: markup from `plots`, the one thing that is not escaped. wide: takes the whole row.
+    """svg: markup from `svg/`, the one thing that is not escaped. wide: takes the whole row.
 
     narrow_svg: drawn instead of `svg` on a phone, where a wide drawing would be too small to read.
+    is_grid: svg holds several small drawings, as many beside each other as fit.
     """
 
     caption: str
     svg: str
     wide: bool = False
     narrow_svg: str = ""
+    is_grid: bool = False
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,8 @@ def _shade(value: Any, ends: tuple[float, float] | None) -> str:
 
 
 def _figure(block: Figure, lang: str) -> dict[str, Any]:
-    classes = _classes("wide" if block.wide else "", "two" if block.narrow_svg else "")
+    marks = {"wide": block.wide, "two": bool(block.narrow_svg), "grid-of": block.is_grid}
+    classes = _classes(*(name for name, is_so in marks.items() if is_so))
     return {"classes": classes, "caption": shorten(block.caption, 400, lang), "svg": block.svg + block.narrow_svg}
 
 

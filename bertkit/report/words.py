@@ -1,6 +1,7 @@
 """Every word of the reports, from `words/en.toml` and `words/zh.toml`, which have the same keys.
 
-`words` gives the sentences; `name_of` the name of a metric, a setting or a fact, or its key made readable.
+`words` gives the sentences, `rows_of` says which rows they are about, and `name_of` is the name of a metric, a column,
+a task, a role or a fact.
 """
 
 from __future__ import annotations
@@ -28,8 +29,18 @@ def words(lang: str) -> dict[str, str]:
     return tables(lang)["text"]
 
 
-def name_of(key: str, lang: str) -> str:
-    """A key in the reader's words; an unknown key has its underscores replaced."""
-    names = tables(lang)["names"]
+def rows_of(role: object, lang: str) -> str:
+    """The rows of a role in the middle of a sentence: the test rows. An unknown role: held-out rows."""
+    table = tables(lang)["rows"]
+    return table.get(str(role), table["held_out"])
+
+
+def name_of(key: str, lang: str, table: str = "names") -> str:
+    """A key in the reader's words, by `table` first; an unknown key has its underscores replaced.
+
+    One key may mean two things: `precision` is a metric, and in `facts` the precision of numbers; `choose` is a role
+    of rows in `roles`, and in `tasks` multiple choice.
+    """
+    names = tables(lang)["names"] | tables(lang)[table]
     head, dot, rest = key.partition(" · ")
     return names.get(key) or (f"{names.get(head, head)}{dot}{rest}" if dot else key.replace("_", " "))
