@@ -26,6 +26,19 @@ from bertkit.report.svg.lines import take
 from bertkit.report.words import name_of, rows_of, words
 
 SHARES = {"precision", "recall", "f1", "accuracy", "share"}
+EXAMPLE_COLUMNS = [
+    "line",
+    "text",
+    "text_b",
+    "question",
+    "gold",
+    "predicted",
+    "suggested",
+    "label",
+    "labels",
+    "answer",
+    "value",
+]
 MOST_ERRORS = 40
 MOST_LABELS = 50
 
@@ -131,11 +144,8 @@ def _scores(result: Mapping[str, Any], lang: str) -> list[Block]:
         )
         blocks.append(Good(sentence))
     caption = said["metrics_caption"].format(level=level, rows=_scored(result, lang), count=plain(result.get("rows")))
-    blocks.append(
-        Table(
-            caption, [said["metric"], said["score_interval"]], [[name_of(n, lang), _score(result, n)] for n in metrics]
-        )
-    )
+    rows = [[name_of(name, lang), _score(result, name)] for name in metrics]
+    blocks.append(Table(caption, [said["metric"], said["score_interval"]], rows))
     rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.get("baselines") or {}).items()}
     if rivals:
         names, values = [*rivals, said["this_model"]], [*rivals.values(), best.value]
@@ -234,22 +244,9 @@ def _examples(
         return []
     if count is None and len(examples) < MOST_ERRORS:
         count = len(examples)
-    order = (
-        "line",
-        "text",
-        "text_b",
-        "question",
-        "gold",
-        "predicted",
-        "suggested",
-        "label",
-        "labels",
-        "answer",
-        "value",
-    )
     shown = [dict(row) for row in examples[:MOST_ERRORS]]
     keys = dict.fromkeys(key for row in shown for key in row if not isinstance(row[key], Mapping))
-    only = [*(key for key in order if key in keys), *(key for key in keys if key not in order)]
+    only = [*(key for key in EXAMPLE_COLUMNS if key in keys), *(key for key in keys if key not in EXAMPLE_COLUMNS)]
     text = uncounted if count is None else caption
     text = text.format(shown=len(shown), count=f"{round(max(count or 0, len(examples))):,}", **blanks)
     return table_of(text, shown, lang, only=only, digits=3, row_names=False)
@@ -338,17 +335,9 @@ def _cut(cut: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
             as_number(counts.get(key)) or 0.0 for key in ("rows", "rows_cut", "tokens", "tokens_cut")
         )
         total += rows_cut + tokens_cut
-        rows.append(
-            [
-                name_of(role, lang, "roles"),
-                round(all_rows),
-                round(rows_cut),
-                percent(rows_cut / (all_rows or 1.0)),
-                round(tokens),
-                round(tokens_cut),
-                percent(tokens_cut / (tokens or 1.0)),
-            ]
-        )
+        of_rows = [round(all_rows), round(rows_cut), percent(rows_cut / (all_rows or 1.0))]
+        of_tokens = [round(tokens), round(tokens_cut), percent(tokens_cut / (tokens or 1.0))]
+        rows.append([name_of(role, lang, "roles"), *of_rows, *of_tokens])
     if not total:
         return [Good(said["nothing_cut"])]
     columns = [said[key] for key in ("file", "rows", "rows_cut", "share", "tokens", "tokens_cut", "share")]
