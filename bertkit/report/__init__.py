@@ -1,5 +1,6 @@
 """The self-contained HTML report: pure functions from results to one page, with no script and no network.
 
-`html.py` is the page and its blocks, `svg/` the drawings, and one file each writes the report of a
-pretraining run, a fine-tuning run and a comparison.
+Python gathers the data (`pretraining`, `finetuning`, `comparison`, `explain`: one file a report) and draws (`svg/`);
+`html.py` hands blocks to `templates/`, which alone make HTML, with `report.css` inside the page. Every word is in
+`words/`, one file a language.
 """

@@ -9,27 +9,32 @@ from typing import Any, NamedTuple
 from bertkit.report.format import as_number
 from bertkit.report.html import Figure
 from bertkit.report.svg import line_plot
-from bertkit.report.words import name_of, words
+from bertkit.report.words import name_of, rows_of, words
 
 Series = dict[str, tuple[list[float], list[float]]]
 
 
 class Panel(NamedTuple):
-    """word: the caption. keys: a pattern of the names drawn together. floor: a y the axis must show."""
+    """word: the caption. keys: a pattern of the names drawn together. floor: a y the axis must show.
+
+    of_rows: the numbers are of certain rows, which the caption then names.
+    """
 
     word: str
     keys: str
     log_y: bool = False
     smooth: bool = False
     floor: float | None = None
+    of_rows: bool = False
 
 
 PANELS = (
-    Panel("panel_loss", r".*loss.*", smooth=True),
-    Panel("panel_perplexity", r".*perplexity.*|bits_per_.*", log_y=True),
+    Panel("panel_loss", r".*loss.*", smooth=True, of_rows=True),
+    Panel("panel_perplexity", r".*perplexity.*|bits_per_.*", log_y=True, of_rows=True),
     Panel(
         "panel_scores",
         r".*(accuracy|f1|precision|recall|mcc|auc|pearson|spearman|exact|minimal_pairs|blimp|score).*",
+        of_rows=True,
     ),
     Panel("panel_lr", r"lr|learning_rate", floor=0.0),
     Panel("panel_grad_norm", r"grad.*norm", log_y=True, smooth=True),
@@ -37,6 +42,7 @@ PANELS = (
     Panel("panel_memory", r"memory.*|rss.*", floor=0.0),
 )
 NOT_CURVES = {"step", "steps", "tokens", "seconds", "epoch", "eval", "time", "eta", "rank", "seed", "examples", "rows"}
+LEGENDS = {"documents": "in_documents", "dev": "in_dev"}
 MOST_OTHERS = 4
 
 
@@ -69,16 +75,20 @@ def curve_figures(
     rows: Iterable[Mapping[str, Any]],
     lang: str,
     *,
+    held_out: str = "documents",
     marks: Mapping[str, float] | None = None,
     levels: Mapping[str, float] | None = None,
 ) -> list[Figure]:
-    """One figure a panel that has something to show. marks: name → step; levels: name → loss."""
-    train, held_out = _series(rows)
+    """One figure a panel that has something to show. marks: name → step; levels: name → loss.
+
+    held_out: what the evaluation rows were measured on, "documents" or "dev".
+    """
+    train, evaluated = _series(rows)
     said = words(lang)
     figures, used = [], set(NOT_CURVES)
     for panel in PANELS:
-        keys = [key for key in (*train, *held_out) if re.fullmatch(panel.keys, key) and key not in used]
-        series, smooth = _named(keys, train, held_out, lang)
+        keys = [key for key in (*train, *evaluated) if re.fullmatch(panel.keys, key) and key not in used]
+        series, smooth = _named(keys, train, evaluated, held_out, lang)
         used.update(keys)
         if series:
             svg = line_plot(
@@ -92,41 +102,46 @@ def curve_figures(
                 floor=panel.floor,
                 lang=lang,
             )
-            figures.append(Figure(_caption(panel, list(series), said), svg))
+            on = held_out if not smooth else "train" if len(smooth) == len(series) else ""
+            figures.append(Figure(_caption(panel, list(series), on, lang), svg))
     others = [
-        key for key in dict.fromkeys((*train, *held_out)) if key not in used and _is_changing(key, train, held_out)
+        key for key in dict.fromkeys((*train, *evaluated)) if key not in used and _is_changing(key, train, evaluated)
     ]
     for key in others[:MOST_OTHERS]:
-        series, _ = _named([key], train, held_out, lang)
+        series, _ = _named([key], train, evaluated, held_out, lang)
         figures.append(Figure(name_of(key, lang), line_plot(series, x_label=said["step"], y_label="", lang=lang)))
     return figures
 
 
-def _caption(panel: Panel, names: list[str], said: Mapping[str, str]) -> str:
+def _caption(panel: Panel, names: list[str], on: str, lang: str) -> str:
+    """on: the rows all curves are of; empty where the legend tells them apart."""
+    said = words(lang)
     caption = names[0] if len(names) == 1 else said[panel.word]
+    if panel.of_rows and on:
+        caption += said["on_rows"].format(rows=rows_of(on, lang))
     return f"{caption}{said['log_scale']}" if panel.log_y else caption
 
 
 def _series(rows: Iterable[Mapping[str, Any]]) -> tuple[Series, Series]:
     train: Series = {}
-    held_out: Series = {}
+    evaluated: Series = {}
     for place, row in enumerate(rows):
         step = as_number(row.get("step"))
         for key, number in numbers_of(row):
-            xs, ys = (held_out if is_evaluation(row) else train).setdefault(key, ([], []))
+            xs, ys = (evaluated if is_evaluation(row) else train).setdefault(key, ([], []))
             xs.append(place if step is None else step)
             ys.append(number)
-    return train, held_out
+    return train, evaluated
 
 
-def _named(keys: Iterable[str], train: Series, held_out: Series, lang: str) -> tuple[Series, list[str]]:
+def _named(keys: Iterable[str], train: Series, evaluated: Series, held_out: str, lang: str) -> tuple[Series, list[str]]:
     """The curves of `keys` under names for people, and the names of those from training rows."""
     said = words(lang)
     shown: Series = {}
     smooth = []
-    has_both = any(key in train for key in keys) and any(key in held_out for key in keys)
+    has_both = any(key in train for key in keys) and any(key in evaluated for key in keys)
     for key in dict.fromkeys(keys):
-        for source, where in ((train, "in_training"), (held_out, "held_out")):
+        for source, where in ((train, "in_training"), (evaluated, LEGENDS[held_out])):
             if key in source:
                 name = f"{name_of(key, lang)} ({said[where]})" if has_both else name_of(key, lang)
                 shown[name] = source[key]
@@ -134,5 +149,5 @@ def _named(keys: Iterable[str], train: Series, held_out: Series, lang: str) -> t
     return shown, smooth
 
 
-def _is_changing(key: str, train: Series, held_out: Series) -> bool:
-    return any(len(set(source[key][1])) > 1 for source in (train, held_out) if key in source)
+def _is_changing(key: str, train: Series, evaluated: Series) -> bool:
+    return any(len(set(source[key][1])) > 1 for source in (train, evaluated) if key in source)

@@ -5,81 +5,114 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.format import escape
+from bertkit.report.format import clip
 from bertkit.report.html import Block, Facts, Figure, Section, Table, Text, page
 from bertkit.report.svg import bar_plot
+from bertkit.report.svg.axes import drawing, text_width, write
 from bertkit.report.words import name_of, words
 
 HABITS = ("layer", "head", "itself", "before", "after", "special", "spread")
-DARK = (24, 74, 140)  # the colour of full attention
+DARK = (24, 74, 140)  # the colour of full attention; report.css turns it light on a dark page
+MOST_NAMED = 24  # tokens that a map has room to name
+SMALL = 11.0  # the letters beside a map
 
 
 def looking_report(found: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
-    """The page of what `looking.look` found."""
+    """The page of what `look` found. Tokens are numbered alike in the chart, the table and the maps."""
     said = words(lang)
-    tokens = found["tokens"]
-    ordinary = [one for one in tokens if not one["special"]]
-    first: list[Block] = [Text(found["text"] + (f"\n\n{found['text_b']}" if found.get("text_b") else ""))]
+    tokens, attention = found["tokens"], found["attention"]
+    sections = [
+        Section(said["look_tokens"], _tokens(found, lang)),
+        Section(said["look_heads"], [_heads(found["heads"], lang)]),
+        Section(said["look_maps"], [Text(said["look_maps_note"]), *_maps(attention, tokens, lang)]),
+    ]
+    facts = {
+        said["look_tokens"]: len(tokens),
+        said["look_layers"]: len(attention),
+        said["look_heads_each"]: len(attention[0]),
+    }
+    return page(said["look_title"].format(model=model), sections, lang=lang, facts=facts)
+
+
+def _tokens(found: Mapping[str, Any], lang: str) -> list[Block]:
+    said = words(lang)
+    blocks: list[Block] = [Text(found["text"] + (f"\n\n{found['text_b']}" if found.get("text_b") else ""))]
     if found["said"]:
-        first.append(Facts({said["label"]: found["said"]["label"], name_of("score", lang): found["said"]["score"]}))
-    weights = [max(0.0, one["importance"]) for one in ordinary]
-    names = [f"{n}  {one['token']}" for n, one in enumerate(ordinary, 1)]
-    first.append(Figure(said["look_importance"], bar_plot(names, weights, lang=lang)))
-    rows = [[n, one["token"], one["importance"], one["looked_at"]] for n, one in enumerate(tokens, 1)]
-    head = [said["look_number"], said["look_token"], said["look_weight"], said["look_seen"]]
-    habits = [[habit[name] for name in HABITS] for habit in found["heads"]]
-    shares = dict.fromkeys(range(2, 6), (0.0, 1.0))
+        blocks.append(Facts({said["label"]: found["said"]["label"], name_of("score", lang): found["said"]["score"]}))
+    numbered = list(enumerate(found["tokens"], 1))
+    ordinary = [(n, token) for n, token in numbered if not token["special"]]
+    caption = said["look_importance_label" if found["said"] else "look_importance_vector"]
+    names = [f"{n}  {token['token']}" for n, token in ordinary]
+    weights = [_rounded(token["importance"]) for _, token in ordinary]
+    blocks.append(Figure(caption, bar_plot(names, weights, lang=lang)))
+    rows = [[n, t["token"], _rounded(t["importance"]), _rounded(t["looked_at"])] for n, t in numbered]
+    columns = [said[key] for key in ("look_number", "look_token", "look_weight", "look_seen")]
+    return [*blocks, Table(said["look_table"], columns, rows, heat={3: (0.0, max(row[3] for row in rows))})]
+
+
+def _heads(habits: Sequence[Mapping[str, Any]], lang: str) -> Table:
+    said = words(lang)
+    rows = [[_rounded(habit[name], 2) for name in HABITS] for habit in habits]
     columns = [said[f"look_{name}"] for name in HABITS]
-    maps: list[Block] = [Text(said["look_maps_note"])]
-    pieces = [one["token"] for one in tokens]
-    for number, layer in enumerate(found["attention"], 1):
-        maps.append(Figure(said["look_of_layer"].format(layer=number), _maps(layer, pieces), wide=True))
-    table = Table(said["look_table"], head, rows, heat={3: (0.0, max(row[3] for row in rows))})
-    heads = Table(said["look_habits"], columns, habits, heat=shares, digits=2, row_names=False)
-    return page(
-        said["look_title"].format(model=model),
-        [
-            Section(said["look_tokens"], [*first, table]),
-            Section(said["look_heads"], [heads]),
-            Section(said["look_maps"], maps),
-        ],
-        lang=lang,
-        facts={
-            said["look_tokens"]: len(tokens), said["look_layers"]: len(found["attention"]),
-            said["look_heads_each"]: len(found["attention"][0]),
-        },
-    )  # fmt: skip
+    shares = dict.fromkeys(range(2, 6), (0.0, 1.0))
+    return Table(said["look_habits"], columns, rows, heat=shares, digits=2, row_names=False)
 
 
-def _maps(layer: Any, tokens: list[str]) -> str:
-    """All heads of a layer side by side, each a picture with its number, and tokens down the left."""
-    heads, size = len(layer), len(tokens)
-    tall = max(100.0, min(310.0, 12.0 * size))
-    left, gap = 78.0, 14.0
-    across = max(1, min(heads, int((760 - left) // (tall + gap))))
-    lines = -(-heads // across)
-    parts = []
-    for number, head in enumerate(layer):
-        x, y = left + (number % across) * (tall + gap), 16 + (number // across) * (tall + 26)
-        parts.append(f'<text x="{x:.0f}" y="{y - 4:.0f}">{number + 1}</text>')
-        parts.append(
-            f'<image x="{x:.0f}" y="{y:.0f}" width="{tall:.0f}" height="{tall:.0f}" preserveAspectRatio="none" '
-            f'style="image-rendering:pixelated" href="data:image/png;base64,{_png(head)}"/>'
-        )
-        if number % across == 0 and tall / size >= 11:
-            parts += [
-                f'<text x="{left - 6:.0f}" y="{y + (n + 0.75) * tall / size:.1f}" text-anchor="end" font-size="8">'
-                f"{escape(token[:14])}</text>"
-                for n, token in enumerate(tokens)
-            ]
-    height = 16 + lines * (tall + 26)
-    return (
-        f'<svg class="plot" viewBox="0 0 760 {height:.0f}" role="img" font-size="10" fill="currentColor">'
-        f"{''.join(parts)}</svg>"
+def _rounded(value: Any, places: int = 4) -> Any:
+    """What is nothing to the eye is 0, not 1e-44."""
+    return round(value, places) if isinstance(value, float) else value
+
+
+def _maps(attention: Any, tokens: Sequence[Mapping[str, Any]], lang: str) -> list[Block]:
+    """A figure a layer, with a drawing a head."""
+    said = words(lang)
+    labels = _labels([token["token"] for token in tokens])
+    blocks: list[Block] = []
+    for number, layer in enumerate(attention, 1):
+        drawn = [
+            _map(head, labels, f"{said['look_head']} {n}", said["look_of_head"].format(layer=number, head=n))
+            for n, head in enumerate(layer, 1)
+        ]
+        blocks.append(Figure(said["look_of_layer"].format(layer=number), "".join(drawn), wide=True, is_grid=True))
+    return blocks
+
+
+def _labels(tokens: Sequence[str]) -> list[str]:
+    """What stands at a map's rows and columns: the tokens, or, where they are too many, every so many numbers."""
+    if len(tokens) <= MOST_NAMED:
+        return [clip(token, 10) for token in tokens]
+    step = next(step for step in (5, 10, 20, 50, 100, 10**9) if len(tokens) / step <= 16)
+    return [str(n) if n % step == 0 else "" for n in range(1, len(tokens) + 1)]
+
+
+def _map(head: Any, labels: Sequence[str], name: str, title: str) -> str:
+    """One head: a picture with its tokens at the left and above."""
+    side = max(220.0, 14.0 * len(labels)) if len(labels) <= MOST_NAMED else 300.0
+    cell = side / len(labels)
+    widths = [text_width(label, SMALL) for label in labels]
+    fits = [width <= max(cell - 3, 26.0 if len(labels) > MOST_NAMED else 0.0) for width in widths]
+    left = 8 + max(widths)
+    top = 24 + max([SMALL, *(width for width, is_flat in zip(widths, fits) if not is_flat)])
+    parts = [write(left, 12, name, kind="strong")]
+    for n, label in enumerate(labels):
+        if not label:
+            continue
+        x, y = left + (n + 0.5) * cell, top + (n + 0.5) * cell
+        parts.append(write(left - 5, y + SMALL * 0.36, label, "end", "small"))
+        if fits[n]:
+            parts.append(write(x, top - 5, label, "middle", "small"))
+        else:
+            turned = write(0, SMALL * 0.36, label, kind="small")
+            parts.append(f'<g transform="translate({x:.1f} {top - 5:.1f}) rotate(-90)">{turned}</g>')
+    place = f'x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}"'
+    parts.append(
+        f'<image class="map" {place} preserveAspectRatio="none" href="data:image/png;base64,{_png(head)}"/>'
+        f'<rect class="edge" {place}/>'
     )
+    return drawing(title, parts, top + side + 4, left + side + 4)
 
 
 def _png(head: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertkit.report.curves import curve_figures
-from bertkit.report.format import as_number, duration, percent, plain
+from bertkit.report.format import as_number, between, duration, facts_of, percent, plain, settings_text
 from bertkit.report.html import (
     Block,
     Code,
@@ -17,114 +17,30 @@ from bertkit.report.html import (
     Table,
     Text,
     Warning_,
-    between,
-    facts_of,
     page,
-    settings_text,
     table_of,
     told,
 )
 from bertkit.report.svg import bar_plot, coverage_plot, heat_map, histogram, reliability_plot
 from bertkit.report.svg.lines import take
-from bertkit.report.words import name_of, words
-
-# ---- The data part of a fine-tuning report: files, balance of labels, lengths, and what was not seen.
-
-MOST_LABELS = 50
-
-
-def data_blocks(data: dict[str, Any], lang: str) -> list[Block]:
-    """The blocks of `result["data"]`:
-
-    | key | meaning |
-    |---|---|
-    | files | [{role, name, rows, …}]: any further keys are columns |
-    | labels | {role: {label: rows}} |
-    | lengths | bins [(low, high, rows)] or values [tokens a text]; limit (tokens a window); any other facts |
-    | cut | {role: {rows, rows_cut, tokens, tokens_cut}} |
-    | anything else | a fact: duplicates, overlap, dropped … |
-    """
-    files, labels, lengths, cut = (data.pop(key, None) for key in ("files", "labels", "lengths", "cut"))
-    said = words(lang)
-    facts = facts_of(data, lang)
-    return [
-        *_cut(cut or {}, lang),
-        *table_of(said["files_caption"], _named_roles(files or (), lang), lang),
-        *([Facts(facts)] if facts else []),
-        *_balance(labels or {}, lang),
-        *_lengths(dict(lengths or {}), lang),
-    ]
-
-
-def _named_roles(files: Any, lang: str) -> list[dict[str, Any]]:
-    return [{**row, "role": name_of(str(row["role"]), lang)} if "role" in row else dict(row) for row in files]
-
-
-def _balance(labels: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
-    said = words(lang)
-    if labels and not isinstance(next(iter(labels.values())), Mapping):
-        labels = {"train": labels}
-    names = list(dict.fromkeys(label for counts in labels.values() for label in counts))
-    if not names:
-        return []
-    totals = {role: sum(as_number(count) or 0.0 for count in counts.values()) for role, counts in labels.items()}
-    columns, rows = [said["label"]], [[name] for name in names[:MOST_LABELS]]
-    heat = {}
-    for role, counts in labels.items():
-        columns += [name_of(role, lang), said["share"]]
-        heat[len(columns) - 2] = (0.0, max((as_number(count) or 0.0 for count in counts.values()), default=1.0))
-        for row in rows:
-            row += [counts.get(row[0], 0), percent((as_number(counts.get(row[0])) or 0.0) / (totals[role] or 1.0))]
-    caption = said["balance_caption"].format(count=f"{len(names):,}")
-    if len(names) > MOST_LABELS:
-        caption += " " + said["largest"].format(shown=MOST_LABELS, count=f"{len(names):,}")
-    return [Table(caption, columns, rows, align="l" + "rr" * len(labels), heat=heat)]
-
-
-def _lengths(lengths: dict[str, Any], lang: str) -> list[Block]:
-    said = words(lang)
-    bins, values = lengths.pop("bins", None), lengths.pop("values", None)
-    limit = as_number(lengths.get("limit"))
-    blocks: list[Block] = []
-    if (bins is not None and len(bins)) or (values is not None and len(values)):
-        marks = {said["limit"]: limit} if limit is not None else None
-        svg = histogram(values if values is not None else (), bins=bins, x_label=said["tokens"], marks=marks, lang=lang)
-        blocks.append(Figure(said["lengths_caption"], svg))
-    facts = facts_of(lengths, lang)
-    return [*blocks, Facts(facts)] if facts else blocks
-
-
-def _cut(cut: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
-    said = words(lang)
-    if not cut:
-        return []
-    rows, total = [], 0.0
-    for role, counts in cut.items():
-        all_rows, rows_cut, tokens, tokens_cut = (
-            as_number(counts.get(key)) or 0.0 for key in ("rows", "rows_cut", "tokens", "tokens_cut")
-        )
-        total += rows_cut + tokens_cut
-        rows.append(
-            [
-                name_of(role, lang),
-                round(all_rows),
-                round(rows_cut),
-                percent(rows_cut / (all_rows or 1.0)),
-                round(tokens),
-                round(tokens_cut),
-                percent(tokens_cut / (tokens or 1.0)),
-            ]
-        )
-    if not total:
-        return [Good(said["nothing_cut"])]
-    columns = [said[key] for key in ("file", "rows", "rows_cut", "share", "tokens", "tokens_cut", "share")]
-    return [Warning_(said["something_cut"]), Table(said["cut_caption"], columns, rows, align="lrrrrrr")]
-
-
-# ---- The report of a fine-tuning run or an evaluation: every part is optional and shown when it is there.
+from bertkit.report.words import name_of, rows_of, words
 
 SHARES = {"precision", "recall", "f1", "accuracy", "share"}
+EXAMPLE_COLUMNS = [
+    "line",
+    "text",
+    "text_b",
+    "question",
+    "gold",
+    "predicted",
+    "suggested",
+    "label",
+    "labels",
+    "answer",
+    "value",
+]
 MOST_ERRORS = 40
+MOST_LABELS = 50
 
 
 def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
@@ -136,16 +52,18 @@ def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
     | headline | which of `metrics` counts most (else the first) |
     | metrics | {name: number} or {name: {"value", "low", "high"}} |
     | intervals | {name: (low, high)}, as `metrics.bootstrap` gives them; `level` (0.95) and `rows` (evaluated) |
+    | scored_on | "dev" or "test": the rows of metrics, baselines, per_class, confusion, errors and seeds |
     | baselines | {contender: {metric: number}}: what cheap methods reach on the same rows |
     | data | files [{role, name, rows, …}], labels {role: {label: rows}}, lengths, cut, other facts: see `data_blocks` |
     | run | settings (nested), curves (rows of metrics.jsonl), best_step, seconds, stopped (text),
       seeds [{seed, score …}], and any other facts |
     | per_class | [{label, precision, recall, f1, gold, predicted}] |
     | confusion | {labels, counts}: counts[gold][predicted] |
-    | calibration | temperature, ece_before, ece_after, before, after (bins of confidence, accuracy, count or rows) |
-    | coverage | points with coverage, accuracy, threshold; `abstain` the chosen one |
-    | errors | [{text, text_b, gold, predicted, score, line}], worst first |
-    | suspects | [{text, gold, suggested, score, line}], labels that look wrong, worst first |
+    | calibration | of the dev rows: temperature, ece_before, ece_after, before, after (bins of confidence, accuracy,
+      count or rows) |
+    | coverage | of the dev rows: points with coverage, accuracy, threshold; `abstain` the chosen one |
+    | errors | [{text, text_b, gold, predicted, score, line}], worst first; `error_count` how many there were |
+    | suspects | [{text, gold, suggested, score, line}] of training rows, worst first; `suspect_count` as above |
     | predictions | [{text, label, score …}]: predictions on fresh texts |
     | speed, environment | facts, nested or not |
     | notes | what was told during the run: list of texts |
@@ -154,18 +72,18 @@ def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
     said = words(lang)
     run = dict(result.get("run") or {})
     task = str(result.get("task") or "")
-    title = said["finetuning"].format(name=result.get("name") or name_of(task, lang)).strip(" :：")
+    title = said["finetuning"].format(name=result.get("name") or name_of(task, lang, "tasks")).strip(" :：")
     settings = dict(run.pop("settings", None) or {})
     command = [Code(str(result["command"]))] if result.get("command") else []
     sections = [
         Section(said["result"], _scores(result, lang)),
         Section(said["by_label"], _by_label(result, lang)),
         Section(said["trust"], _trust(result, lang)),
-        Section(said["errors"], _examples(result.get("errors"), "errors_caption", lang)),
-        Section(said["suspects"], _examples(result.get("suspects"), "suspects_caption", lang)),
-        Section(said["predictions"], _examples(result.get("predictions"), "predictions_caption", lang)),
+        Section(said["errors"], _errors(result, lang)),
+        Section(said["suspects"], _suspects(result, lang)),
+        Section(said["predictions"], _predictions(result, lang)),
         Section(said["data"], data_blocks(dict(result.get("data") or {}), lang)),
-        Section(said["training"], _training(run, lang)),
+        Section(said["training"], _training(run, _scored(result, lang), lang)),
         Section(said["speed"], [Facts(facts_of(result["speed"], lang))] if result.get("speed") else []),
         Section(said["notes"], told(result.get("notes") or (), lang)),
         Section(
@@ -182,6 +100,10 @@ def _headline(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics") or {}
     named = result.get("headline")
     return str(named) if named in metrics else next(iter(metrics), "")
+
+
+def _scored(result: Mapping[str, Any], lang: str) -> str:
+    return rows_of(result.get("scored_on"), lang)
 
 
 def _score(result: Mapping[str, Any], name: str) -> Any:
@@ -214,29 +136,28 @@ def _scores(result: Mapping[str, Any], lang: str) -> list[Block]:
         key = "headline_interval" if best.low is not None else "headline"
         sentence = said[key].format(
             metric=name_of(first, lang),
+            rows=_scored(result, lang),
             value=plain(best.value),
             low=plain(best.low),
             high=plain(best.high),
             level=level,
         )
         blocks.append(Good(sentence))
-    caption = said["metrics_caption"].format(level=level, rows=plain(result.get("rows")))
-    blocks.append(
-        Table(
-            caption, [said["metric"], said["score_interval"]], [[name_of(n, lang), _score(result, n)] for n in metrics]
-        )
-    )
+    caption = said["metrics_caption"].format(level=level, rows=_scored(result, lang), count=plain(result.get("rows")))
+    rows = [[name_of(name, lang), _score(result, name)] for name in metrics]
+    blocks.append(Table(caption, [said["metric"], said["score_interval"]], rows))
     rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.get("baselines") or {}).items()}
     if rivals:
         names, values = [*rivals, said["this_model"]], [*rivals.values(), best.value]
         pairs = [None] * len(rivals) + [(best.low, best.high) if best.low is not None else None]
         svg = bar_plot(names, values, pairs, most=1.0 if max(filter(None, values), default=0) <= 1 else None, lang=lang)
-        blocks.append(Figure(said["baselines_caption"].format(metric=name_of(first, lang)), svg))
+        caption = said["baselines_caption"].format(metric=name_of(first, lang), rows=_scored(result, lang))
+        blocks.append(Figure(caption, svg))
     return blocks
 
 
 def _by_label(result: Mapping[str, Any], lang: str) -> list[Block]:
-    said = words(lang)
+    said, scored = words(lang), _scored(result, lang)
     blocks: list[Block] = []
     confusion = result.get("confusion") or {}
     labels, counts = [str(label) for label in confusion.get("labels", ())], confusion.get("counts")
@@ -246,7 +167,7 @@ def _by_label(result: Mapping[str, Any], lang: str) -> list[Block]:
         kept = sorted(order)
         shown = [[counts[r][c] for c in kept] for r in kept]
         names = [labels[n] for n in kept]
-        caption = said["confusion_caption"] + (
+        caption = said["confusion_caption"].format(rows=scored) + (
             "" if len(kept) == len(labels) else " " + said["largest"].format(shown=len(kept), count=len(labels))
         )
         svg = heat_map(shown, names, names, row_label=said["gold"], column_label=said["predicted"], lang=lang)
@@ -256,25 +177,26 @@ def _by_label(result: Mapping[str, Any], lang: str) -> list[Block]:
         if len(labels) > 2 and worst:
             rows = [[labels[r], labels[c], n, percent(n / (sum(counts[r]) or 1))] for n, r, c in worst]
             columns = [name_of("gold", lang), name_of("predicted", lang), said["rows"], said["share"]]
-            blocks.append(Table(said["mixed_caption"], columns, rows, align="llrr"))
+            blocks.append(Table(said["mixed_caption"].format(rows=scored), columns, rows, align="llrr"))
     counts_of = {"gold": "rows_gold", "predicted": "rows_predicted"}
     per_class = [
         {counts_of.get(key, key): value for key, value in row.items()} for row in result.get("per_class") or ()
     ]
     wanted = ("label", "precision", "recall", "f1", "accuracy", *counts_of.values(), "support")
-    table = table_of(said["per_class_caption"], per_class[:100], lang, only=wanted, heat=sorted(SHARES), digits=3)
+    caption = said["per_class_caption"].format(rows=scored)
+    table = table_of(caption, per_class[:100], lang, only=wanted, heat=sorted(SHARES), digits=3)
     return [*table, *blocks]
 
 
 def _trust(result: Mapping[str, Any], lang: str) -> list[Block]:
-    said = words(lang)
+    said, dev = words(lang), rows_of("dev", lang)
     blocks: list[Block] = []
     calibration = dict(result.get("calibration") or {})
     before, after = calibration.pop("before", None) or (), calibration.pop("after", None) or ()
     was, now = as_number(calibration.get("ece_before")), as_number(calibration.get("ece_after"))
     if was is not None and now is not None:
         sentence = said["calibrated"].format(
-            before=percent(was), after=percent(now), temperature=plain(calibration.get("temperature"), 3)
+            rows=dev, before=percent(was), after=percent(now), temperature=plain(calibration.get("temperature"), 3)
         )
         blocks.append(Good(sentence) if now <= max(was, 0.02) else Warning_(sentence))
     elif calibration:
@@ -282,46 +204,141 @@ def _trust(result: Mapping[str, Any], lang: str) -> list[Block]:
     chosen = result.get("abstain")
     if chosen is not None and as_number(take(chosen, "coverage")) is not None:
         shares = {key: percent(take(chosen, key)) for key in ("coverage", "accuracy")}
-        blocks.append(Text(said["abstaining"].format(threshold=plain(take(chosen, "threshold"), 3), **shares)))
+        threshold = plain(take(chosen, "threshold"), 3)
+        blocks.append(Text(said["abstaining"].format(rows=dev, threshold=threshold, **shares)))
     if len(before) or len(after):
         svg = reliability_plot(after or before, before=before if len(after) else (), lang=lang)
-        blocks.append(Figure(said["reliability_caption"], svg))
+        blocks.append(Figure(said["reliability_caption"].format(rows=dev), svg))
     coverage = result.get("coverage")
     if coverage is not None and len(coverage):
-        blocks.append(Figure(said["coverage_caption"], coverage_plot(coverage, chosen=chosen, lang=lang)))
+        svg = coverage_plot(coverage, chosen=chosen, lang=lang)
+        blocks.append(Figure(said["coverage_caption"].format(rows=dev), svg))
     return blocks
 
 
-def _examples(rows: Sequence[Mapping[str, Any]] | None, caption: str, lang: str) -> list[Block]:
-    if not rows:
+def _errors(result: Mapping[str, Any], lang: str) -> list[Block]:
+    said, rows = words(lang), list(result.get("errors") or ())
+    counts = (result.get("confusion") or {}).get("counts")
+    count = as_number(result.get("error_count"))
+    if count is None and counts is not None and len(counts):
+        count = sum(float(n) for r, row in enumerate(counts) for c, n in enumerate(row) if r != c)
+    return _examples(rows, said["errors_caption"], said["errors_uncounted"], count, lang, rows=_scored(result, lang))
+
+
+def _suspects(result: Mapping[str, Any], lang: str) -> list[Block]:
+    said, rows = words(lang), list(result.get("suspects") or ())
+    count = as_number(result.get("suspect_count"))
+    return _examples(rows, said["suspects_caption"], said["suspects_uncounted"], count, lang)
+
+
+def _predictions(result: Mapping[str, Any], lang: str) -> list[Block]:
+    caption, rows = words(lang)["predictions_caption"], list(result.get("predictions") or ())
+    return _examples(rows, caption, caption, len(rows), lang)
+
+
+def _examples(
+    examples: Sequence[Mapping[str, Any]], caption: str, uncounted: str, count: float | None, lang: str, **blanks: str
+) -> list[Block]:
+    """A table of the first ones. count: how many there were before any were cut off; a short list was never cut."""
+    if not examples:
         return []
-    order = (
-        "line",
-        "text",
-        "text_b",
-        "question",
-        "gold",
-        "predicted",
-        "suggested",
-        "label",
-        "labels",
-        "answer",
-        "value",
-    )
-    shown = [dict(row) for row in rows[:MOST_ERRORS]]
+    if count is None and len(examples) < MOST_ERRORS:
+        count = len(examples)
+    shown = [dict(row) for row in examples[:MOST_ERRORS]]
     keys = dict.fromkeys(key for row in shown for key in row if not isinstance(row[key], Mapping))
-    only = [*(key for key in order if key in keys), *(key for key in keys if key not in order)]
-    text = words(lang)[caption].format(shown=len(shown), count=f"{len(rows):,}")
+    only = [*(key for key in EXAMPLE_COLUMNS if key in keys), *(key for key in keys if key not in EXAMPLE_COLUMNS)]
+    text = uncounted if count is None else caption
+    text = text.format(shown=len(shown), count=f"{round(max(count or 0, len(examples))):,}", **blanks)
     return table_of(text, shown, lang, only=only, digits=3, row_names=False)
 
 
-def _training(run: dict[str, Any], lang: str) -> list[Block]:
+def _training(run: dict[str, Any], scored: str, lang: str) -> list[Block]:
     said = words(lang)
     curves, seeds = run.pop("curves", None) or (), run.pop("seeds", None) or ()
     best = as_number(run.get("best_step"))
     facts = facts_of(run, lang)
     return [
         *([Facts(facts)] if facts else []),
-        *curve_figures(curves, lang, marks={said["best"]: best} if best is not None else None),
-        *table_of(said["seeds_caption"], seeds, lang),
+        *curve_figures(curves, lang, held_out="dev", marks={said["best"]: best} if best is not None else None),
+        *table_of(said["seeds_caption"].format(rows=scored), seeds, lang),
     ]
+
+
+def data_blocks(data: dict[str, Any], lang: str) -> list[Block]:
+    """The blocks of `result["data"]`:
+
+    | key | meaning |
+    |---|---|
+    | files | [{role, name, rows, …}]: any further keys are columns |
+    | labels | {role: {label: rows}} |
+    | lengths | bins [(low, high, rows)] or values [tokens a text]; limit (tokens a window); any other facts |
+    | cut | {role: {rows, rows_cut, tokens, tokens_cut}} |
+    | anything else | a fact: duplicates, overlap, dropped … |
+    """
+    files, labels, lengths, cut = (data.pop(key, None) for key in ("files", "labels", "lengths", "cut"))
+    said = words(lang)
+    facts = facts_of(data, lang)
+    return [
+        *_cut(cut or {}, lang),
+        *table_of(said["files_caption"], _named_roles(files or (), lang), lang),
+        *([Facts(facts)] if facts else []),
+        *_balance(labels or {}, lang),
+        *_lengths(dict(lengths or {}), lang),
+    ]
+
+
+def _named_roles(files: Any, lang: str) -> list[dict[str, Any]]:
+    return [{**row, "role": name_of(str(row["role"]), lang, "roles")} if "role" in row else dict(row) for row in files]
+
+
+def _balance(labels: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
+    said = words(lang)
+    if labels and not isinstance(next(iter(labels.values())), Mapping):
+        labels = {"train": labels}
+    names = list(dict.fromkeys(label for counts in labels.values() for label in counts))
+    if not names:
+        return []
+    totals = {role: sum(as_number(count) or 0.0 for count in counts.values()) for role, counts in labels.items()}
+    columns, rows = [said["label"]], [[name] for name in names[:MOST_LABELS]]
+    heat = {}
+    for role, counts in labels.items():
+        columns += [name_of(role, lang, "roles"), said["share"]]
+        heat[len(columns) - 2] = (0.0, max((as_number(count) or 0.0 for count in counts.values()), default=1.0))
+        for row in rows:
+            row += [counts.get(row[0], 0), percent((as_number(counts.get(row[0])) or 0.0) / (totals[role] or 1.0))]
+    caption = said["balance_caption"].format(count=f"{len(names):,}")
+    if len(names) > MOST_LABELS:
+        caption += " " + said["largest"].format(shown=MOST_LABELS, count=f"{len(names):,}")
+    return [Table(caption, columns, rows, align="l" + "rr" * len(labels), heat=heat)]
+
+
+def _lengths(lengths: dict[str, Any], lang: str) -> list[Block]:
+    said = words(lang)
+    bins, values = lengths.pop("bins", None), lengths.pop("values", None)
+    limit = as_number(lengths.get("limit"))
+    blocks: list[Block] = []
+    if (bins is not None and len(bins)) or (values is not None and len(values)):
+        marks = {said["limit"]: limit} if limit is not None else None
+        svg = histogram(values if values is not None else (), bins=bins, x_label=said["tokens"], marks=marks, lang=lang)
+        blocks.append(Figure(said["lengths_caption"], svg))
+    facts = facts_of(lengths, lang)
+    return [*blocks, Facts(facts)] if facts else blocks
+
+
+def _cut(cut: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
+    said = words(lang)
+    if not cut:
+        return []
+    rows, total = [], 0.0
+    for role, counts in cut.items():
+        all_rows, rows_cut, tokens, tokens_cut = (
+            as_number(counts.get(key)) or 0.0 for key in ("rows", "rows_cut", "tokens", "tokens_cut")
+        )
+        total += rows_cut + tokens_cut
+        of_rows = [round(all_rows), round(rows_cut), percent(rows_cut / (all_rows or 1.0))]
+        of_tokens = [round(tokens), round(tokens_cut), percent(tokens_cut / (tokens or 1.0))]
+        rows.append([name_of(role, lang, "roles"), *of_rows, *of_tokens])
+    if not total:
+        return [Good(said["nothing_cut"])]
+    columns = [said[key] for key in ("file", "rows", "rows_cut", "share", "tokens", "tokens_cut", "share")]
+    return [Warning_(said["something_cut"]), Table(said["cut_caption"], columns, rows, align="lrrrrrr")]

@@ -1,13 +1,15 @@
-"""Values to safe, readable text: escaping, shortening, numbers, durations and sizes."""
+"""Values to readable text: numbers, durations, sizes, facts and settings; and text made safe for a drawing."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from bertkit.report.words import words
+from bertkit.config import to_toml
+from bertkit.report.words import name_of, words
 
 NOTHING = "–"
 GLUE = "\N{NO-BREAK SPACE}"  # between a number and its unit
@@ -16,9 +18,22 @@ LARGEST = 1e150  # so that sums and squares of what is drawn stay finite
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
+class Between(NamedTuple):
+    """A score with its confidence interval: 0.913 (0.890 to 0.935)."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def printable(text: object) -> str:
+    """The text with control characters and lone surrogates as visible signs."""
+    return _UNPRINTABLE.sub(_sign, str(text))
+
+
 def escape(text: object) -> str:
-    """Text that is safe between tags. Control characters and lone surrogates become visible signs."""
-    return html.escape(_UNPRINTABLE.sub(_sign, str(text)))
+    """Text that is safe between the tags of a drawing. The templates escape by themselves."""
+    return html.escape(printable(text))
 
 
 def _sign(match: re.Match[str]) -> str:
@@ -55,7 +70,10 @@ def as_number(value: Any) -> float | None:
 
 
 def plain(value: Any, digits: int = 4) -> str:
-    """A number for people: 12,345 · 0.9134 · 3.2e-05; NaN and nothing are –. Not yet escaped."""
+    """A number for people: 12,345 · 0.9134 · 0.00045 · 3.2e-5; NaN and nothing are –. Not yet escaped.
+
+    digits: how many decimals; a small number has more, so that two of its figures are seen.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOTHING
     number = as_number(value)
@@ -69,8 +87,12 @@ def plain(value: Any, digits: int = 4) -> str:
         return _short_power(f"{number:.{max(0, digits - 2)}e}")
     if abs(number) >= 1000:
         return f"{number:,.0f}"
-    places = max(0, digits - max(1, math.floor(math.log10(abs(number))) + 1)) if abs(number) >= 1 else digits
-    return f"{number:.{places}f}"
+    power = math.floor(math.log10(abs(number)))
+    if power >= 0:
+        return f"{number:.{max(0, digits - power - 1)}f}"
+    text = f"{number:.{max(digits, 1 - power)}f}"
+    spare = len(text.partition(".")[2]) - digits
+    return text[:-spare] + text[-spare:].rstrip("0") if spare > 0 else text
 
 
 def _short_power(text: str) -> str:
@@ -101,10 +123,59 @@ def duration(seconds: Any, lang: str = "en") -> str:
     if number is None:
         return NOTHING
     said = words(lang)
-    if number < 60:
-        return f"{number:.3g}{GLUE}{said['s']}" if number < 10 else f"{number:.0f}{GLUE}{said['s']}"
     whole = round(number)
+    if whole < 60:
+        return f"{number:.3g}{GLUE}{said['s']}" if number < 10 else f"{whole}{GLUE}{said['s']}"
     hours, minutes = divmod(whole // 60, 60)
     if hours:
         return f"{hours:,}{GLUE}{said['h']} {minutes}{GLUE}{said['min']}"
     return f"{minutes}{GLUE}{said['min']} {whole % 60}{GLUE}{said['s']}"
+
+
+def between(value: Any, interval: Any = None) -> Between:
+    """A score with its interval: from a number and (low, high), or from {"value", "low", "high"}."""
+    if isinstance(value, Mapping):
+        return Between(*(as_number(value.get(key)) for key in ("value", "low", "high")))
+    ends = [as_number(end) for end in interval][:2] if interval else [None, None]
+    return Between(as_number(value), *ends)
+
+
+def facts_of(facts: Mapping[str, Any], lang: str, table: str = "facts") -> dict[str, Any]:
+    """Nested facts as one list of names and values that read well: seconds as time, shares as per cent.
+
+    table: where the outer names are looked up first.
+    """
+    found: dict[str, Any] = {}
+    for key, value in facts.items():
+        name = name_of(key, lang, table)
+        if isinstance(value, Mapping):
+            found |= {f"{name} · {inner}": told for inner, told in facts_of(value, lang).items()}
+        elif value is not None and value != "" and value != []:
+            found[name] = readable(key, value, lang)
+    return found
+
+
+def readable(key: str, value: Any, lang: str) -> Any:
+    """A value in the unit its key names."""
+    if isinstance(value, bool) or as_number(value) is None:
+        return clip(value, 19) if key.endswith("sha256") else value
+    if key == "seconds" or key.endswith("_seconds"):
+        return duration(value, lang)
+    if key == "share" or key.endswith("_share"):
+        return percent(value)
+    return value
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Nested settings as a TOML file has them; what is not set is left out."""
+    return to_toml(_set(settings)).strip()
+
+
+def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
+    held = {key: _set(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
+    plain_ones = (bool, int, float, str, list, tuple, dict)
+    return {
+        key: value if isinstance(value, plain_ones) else str(value)
+        for key, value in held.items()
+        if value is not None and value != {}
+    }

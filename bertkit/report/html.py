@@ -1,29 +1,28 @@
-"""What a report is made of: each block is a value, `render` makes it HTML, `page` puts them on one page.
+"""One self-contained page: a title, the key figures, and sections of blocks, each block a value.
 
-Data reaches the page as text between tags only: no attribute is ever made from it.
+`templates/` turns them into HTML and escapes everything but our own style sheet and drawings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.report.format import NOTHING, as_number, clip, duration, escape, percent, plain, shorten
+import jinja2
+from markupsafe import Markup
+
+from bertkit.report.format import NOTHING, Between, as_number, between, plain, printable, readable, shorten
 from bertkit.report.svg.axes import text_width
 from bertkit.report.words import name_of, words
 
 HALF = 58  # letters that fit into half the page
-
-
-class Between(NamedTuple):
-    """A cell with its confidence interval: 0.913 (0.890 to 0.935)."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
+FOLDER = Path(__file__).parent
+# base-uri and form-action are not covered by default-src, so they are named.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True)
@@ -54,15 +53,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """svg: markup from `plots`, the one thing that is not escaped. wide: takes the whole row.
+    """svg: markup from `svg/`, the one thing that is not escaped. wide: takes the whole row.
 
     narrow_svg: drawn instead of `svg` on a phone, where a wide drawing would be too small to read.
+    is_grid: svg holds several small drawings, as many beside each other as fit.
     """
 
     caption: str
     svg: str
     wide: bool = False
     narrow_svg: str = ""
+    is_grid: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,64 @@ class Section:
     body: Sequence[Block] = field(default_factory=list)
 
 
-def render(blocks: Iterable[Block], lang: str) -> str:
-    """The HTML of blocks in order; figures, and tables and facts as narrow as they, stand side by side."""
-    parts = []
-    for is_narrow, run in groupby(blocks, key=lambda block: _is_narrow(block, lang)):
-        inside = "".join(RENDER[type(block)](block, lang) for block in run)
-        parts.append(f'<div class="beside">{inside}</div>' if is_narrow else inside)
-    return "".join(parts)
+class Shown(NamedTuple):
+    """A value as the templates print it."""
+
+    text: str
+    interval: str = ""
 
 
-def _is_narrow(block: Block, lang: str) -> bool:
+def page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    lang: str = "en",
+    subtitle: str = "",
+    facts: Mapping[str, object] | None = None,
+) -> str:
+    """The whole HTML document. facts: the few figures to see first. Sections without a body are left out."""
+    return _template("page.html").render(
+        lang=lang,
+        words=words(lang),
+        policy=POLICY,
+        css=_style(),
+        title=shorten(title, 160, lang),
+        subtitle=shorten(subtitle, 400, lang),
+        tiles=_facts(facts or {}, lang),
+        sections=[_section(section, lang) for section in sections if section.body],
+    )
+
+
+@cache
+def _style() -> str:
+    return (FOLDER / "report.css").read_text("utf-8").strip()
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name)
+
+
+def _section(section: Section, lang: str) -> dict[str, Any]:
+    """Figures, and tables and facts as narrow as they, stand side by side."""
+    groups = groupby(section.body, key=_is_narrow)
+    return {
+        "title": shorten(section.title, 160, lang),
+        "link": shorten(section.title, 60, lang),
+        "groups": [(is_narrow, [VIEWS[type(block)](block, lang) for block in run]) for is_narrow, run in groups],
+    }
+
+
+def _is_narrow(block: Block) -> bool:
     if isinstance(block, Table):
         cells = [[*row] for row in (block.columns, *block.rows)]
         columns = [[_letters(row[c], block.digits) for row in cells if c < len(row)] for c in range(len(block.columns))]
@@ -131,65 +180,59 @@ def _letters(value: Any, digits: int) -> float:
     return text_width(str(value) if isinstance(value, str) else plain(value, digits), 1.7)
 
 
-def facts_list(facts: Mapping[str, Any], kind: str, lang: str) -> str:
-    """A description list of class `kind`."""
-    across = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 3, 9: 3}.get(len(facts), 4)
-    rows = "".join(
-        f"<div><dt>{escape(shorten(name, 120, lang))}</dt><dd>{cell_text(value, lang)}</dd></div>"
-        for name, value in facts.items()
-    )
-    return f'<dl class="{kind} across{across}">{rows}</dl>' if facts else ""
-
-
-def cell_text(value: Any, lang: str, digits: int = 4) -> str:
-    """One value as safe markup, whatever it is."""
+def shown(value: Any, lang: str, digits: int = 4) -> Shown:
+    """One value as text, whatever it is."""
     if isinstance(value, Between):
-        middle = escape(plain(value.value))
-        if value.low is None or value.high is None:
-            return middle
-        return f"{middle}<small>{escape(plain(value.low, 3))} – {escape(plain(value.high, 3))}</small>"
+        has_interval = value.low is not None and value.high is not None
+        return Shown(plain(value.value), f"{plain(value.low, 3)} – {plain(value.high, 3)}" if has_interval else "")
     if isinstance(value, bool):
-        return escape(words(lang)["yes" if value else "no"])
+        return Shown(words(lang)["yes" if value else "no"])
     if isinstance(value, (list, tuple, set, frozenset)):
-        return escape(shorten(", ".join(plain(item, digits) for item in value), lang=lang)) if value else NOTHING
-    return escape(shorten(plain(value, digits), lang=lang))
+        return Shown(shorten(", ".join(plain(item, digits) for item in value), lang=lang) if value else NOTHING)
+    return Shown(shorten(plain(value, digits), lang=lang))
 
 
-def _text(block: Text, lang: str) -> str:
-    return "".join(f"<p>{escape(part)}</p>" for part in shorten(block.text, 4000, lang).split("\n\n") if part.strip())
+def _facts(facts: Mapping[str, Any], lang: str) -> list[tuple[str, Shown]]:
+    return [(shorten(name, 120, lang), shown(value, lang)) for name, value in facts.items()]
 
 
-def _table(block: Table, lang: str) -> str:
+def _text(block: Text, lang: str) -> dict[str, Any]:
+    return {"paragraphs": [part for part in shorten(block.text, 4000, lang).split("\n\n") if part.strip()]}
+
+
+def _table(block: Table, lang: str) -> dict[str, Any]:
     align = [block.align[c : c + 1] or _side(block.rows, c) for c in range(len(block.columns))]
-    head = "".join(
-        f'<th scope="col"{_class(align[c], "h" if block.heat and c in block.heat else "")}>'
-        f"{escape(shorten(name, 80, lang))}</th>"
-        for c, name in enumerate(block.columns)
-    )
     is_long = [any(c < len(row) and _is_long(row[c]) for row in block.rows) for c in range(len(block.columns))]
-    body = "".join(_row(block, r, align, is_long, lang) for r in range(len(block.rows)))
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(words(lang)["table"])}">'
-        f"<table{_class('' if block.row_names else 'stack')}>"
-        f"<caption><span>{escape(shorten(block.caption, 400, lang))}</span></caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    names = [shorten(name, 80, lang) for name in block.columns]
+    heat = block.heat or {}
+    return {
+        "classes": "" if block.row_names else "stack",
+        "caption": shorten(block.caption, 400, lang),
+        "columns": [
+            {"name": name, "classes": _classes(align[c], "h" if c in heat else "")} for c, name in enumerate(names)
+        ],
+        "rows": [
+            {
+                "classes": "best" if number == block.best else "",
+                "cells": [
+                    {
+                        "value": shown(value, lang, block.digits),
+                        "names_row": c == 0 and block.row_names and align[0] == "l",
+                        "key": None if block.row_names else names[c],
+                        "classes": _classes(
+                            align[c], _shade(value, heat[c]) if c in heat else "", "long" if is_long[c] else ""
+                        ),
+                    }
+                    for c, value in enumerate(list(row)[: len(names)])
+                ],
+            }
+            for number, row in enumerate(block.rows)
+        ],
+    }
 
 
-def _row(block: Table, number: int, align: Sequence[str], is_long: Sequence[bool], lang: str) -> str:
-    cells = []
-    for c, value in enumerate(list(block.rows[number])[: len(block.columns)]):
-        tag = 'th scope="row"' if c == 0 and block.row_names and align[0] == "l" else "td"
-        shade = _shade(value, block.heat.get(c)) if block.heat and c in block.heat else ""
-        marks = _class(align[c], shade, "long" if is_long[c] else "")
-        key = "" if block.row_names else f'<span class="k">{escape(shorten(block.columns[c], 80, lang))}</span>'
-        cells.append(f"<{tag}{marks}>{key}{cell_text(value, lang, block.digits)}</{tag[:2]}>")
-    return f"<tr{_class('best' if number == block.best else '')}>{''.join(cells)}</tr>"
-
-
-def _class(*names: str) -> str:
-    kept = [name for name in names if name and name != "l"]
-    return f' class="{" ".join(kept)}"' if kept else ""
+def _classes(*names: str) -> str:
+    return " ".join(name for name in names if name and name != "l")
 
 
 def _is_long(value: Any) -> bool:
@@ -210,75 +253,22 @@ def _shade(value: Any, ends: tuple[float, float] | None) -> str:
     return f"h h{max(0, min(5, round(5 * share)))}"
 
 
-def _figure(block: Figure, lang: str) -> str:
-    caption = escape(shorten(block.caption, 400, lang))
-    kind = _class("wide" if block.wide else "", "two" if block.narrow_svg else "")
-    return f"<figure{kind}><figcaption>{caption}</figcaption>{block.svg}{block.narrow_svg}</figure>"
+def _figure(block: Figure, lang: str) -> dict[str, Any]:
+    marks = {"wide": block.wide, "two": bool(block.narrow_svg), "grid-of": block.is_grid}
+    classes = _classes(*(name for name, is_so in marks.items() if is_so))
+    return {"classes": classes, "caption": shorten(block.caption, 400, lang), "svg": block.svg + block.narrow_svg}
 
 
-def _callout(kind: str, word: str, sign: str) -> Callable[[Any, str], str]:
-    def make(block: Warning_ | Good, lang: str) -> str:
-        label = words(lang)[word]
-        text = escape(shorten(block.text, 1200, lang))
-        return f'<div{_class("callout", kind)} role="note" aria-label="{escape(label)}"><b>{sign}</b>{text}</div>'
-
-    return make
-
-
-RENDER: dict[type, Callable[[Any, str], str]] = {
-    Text: _text,
-    Table: _table,
-    Figure: _figure,
-    Facts: lambda block, lang: facts_list(block.facts, "facts", lang),
-    Warning_: _callout("", "note", "!"),
-    Good: _callout("good", "result", "✓"),
-    Code: lambda block, lang: f"<pre>{escape(shorten(block.text, 8000, lang))}</pre>",
+# What the template of each kind of block is given.
+VIEWS: dict[type, Callable[[Any, str], dict[str, Any]]] = {
+    Text: lambda block, lang: {"kind": "text", **_text(block, lang)},
+    Table: lambda block, lang: {"kind": "table", **_table(block, lang)},
+    Figure: lambda block, lang: {"kind": "figure", **_figure(block, lang)},
+    Facts: lambda block, lang: {"kind": "facts", "rows": _facts(block.facts, lang)},
+    Warning_: lambda block, lang: {"kind": "warning", "text": shorten(block.text, 1200, lang)},
+    Good: lambda block, lang: {"kind": "good", "text": shorten(block.text, 1200, lang)},
+    Code: lambda block, lang: {"kind": "code", "text": shorten(block.text, 8000, lang)},
 }
-
-
-# ---- Settings, environments and lists of dicts as blocks.
-
-
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Nested settings the way a TOML file has them."""
-    plain_ones = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
-    lines = [f"{key} = {_toml(value)}" for key, value in plain_ones.items() if value is not None]
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            inner = settings_text(value).replace("\n[", f"\n[{key}.")
-            inner = f"[{key}.{inner[1:]}" if inner.startswith("[") else f"[{key}]\n{inner}"
-            lines.append(("\n" if lines else "") + inner)
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def facts_of(facts: Mapping[str, Any], lang: str) -> dict[str, Any]:
-    """Nested facts as one list of names and values that read well: seconds as time, shares as per cent."""
-    found: dict[str, Any] = {}
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            found |= {f"{name_of(key, lang)} · {inner}": told for inner, told in facts_of(value, lang).items()}
-        elif value is not None and value != "" and value != []:
-            found[name_of(key, lang)] = readable(key, value, lang)
-    return found
-
-
-def readable(key: str, value: Any, lang: str) -> Any:
-    """A value in the unit its key names."""
-    if isinstance(value, bool) or as_number(value) is None:
-        return clip(value, 19) if key.endswith("sha256") else value
-    if key == "seconds" or key.endswith("_seconds"):
-        return duration(value, lang)
-    if key == "share" or key.endswith("_share"):
-        return percent(value)
-    return value
 
 
 def table_of(
@@ -310,14 +300,6 @@ def _cell(key: str, value: Any, lang: str) -> Any:
     return readable(key, value, lang) if key.endswith(("seconds", "sha256", "share")) else value
 
 
-def between(value: Any, interval: Any = None) -> Between:
-    """A score with its interval: from a number and (low, high), or from {"value", "low", "high"}."""
-    if isinstance(value, Mapping):
-        return Between(*(as_number(value.get(key)) for key in ("value", "low", "high")))
-    ends = [as_number(end) for end in interval][:2] if interval else [None, None]
-    return Between(as_number(value), *ends)
-
-
 def told(notes: Sequence[Any], lang: str) -> list[Block]:
     """What was told during the run, each once; many are counted."""
     once = list(dict.fromkeys(map(str, notes)))
@@ -325,44 +307,3 @@ def told(notes: Sequence[Any], lang: str) -> list[Block]:
     if len(once) > 20:
         blocks.append(Text(words(lang)["more"].format(count=len(once) - 20)))
     return blocks
-
-
-# ---- One self-contained page: a title, the key figures, and sections.
-
-STYLE = Path(__file__).with_name("report.css").read_text("utf-8").strip()  # light, dark, phone and paper
-# base-uri and form-action are not covered by default-src, so they are named.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-
-
-def page(
-    title: str,
-    sections: Sequence[Section],
-    *,
-    lang: str = "en",
-    subtitle: str = "",
-    facts: Mapping[str, object] | None = None,
-) -> str:
-    """The whole HTML document. facts: the few figures to see first. Sections without a body are left out."""
-    said = words(lang)
-    shown = [section for section in sections if section.body]
-    head = f"<h1>{escape(shorten(title, 160, lang))}</h1>"
-    if subtitle:
-        head += f'<p class="subtitle">{escape(shorten(subtitle, 400, lang))}</p>'
-    links = "".join(
-        f'<li><a href="#s{n}">{escape(shorten(section.title, 60, lang))}</a></li>' for n, section in enumerate(shown, 1)
-    )
-    nav = f'<nav aria-label="{escape(said["contents"])}"><ul>{links}</ul></nav>' if len(shown) > 2 else ""
-    body = "".join(
-        f'<section id="s{n}"><h2>{escape(shorten(section.title, 160, lang))}</h2>'
-        f"{render(section.body, lang)}</section>\n"
-        for n, section in enumerate(shown, 1)
-    )
-    return (
-        f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(shorten(title, 160, lang))}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<header>{head}{facts_list(facts or {}, 'tiles', lang)}{nav}</header>\n"
-        f"<main>\n{body}</main>\n<footer>{escape(said['footer'])}</footer>\n</body>\n</html>\n"
-    )

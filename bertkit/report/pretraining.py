@@ -6,21 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bertkit.report.curves import curve_figures, is_evaluation, last_number
-from bertkit.report.format import as_number, duration, large, percent, plain
-from bertkit.report.html import (
-    Block,
-    Code,
-    Facts,
-    Good,
-    Section,
-    Text,
-    Warning_,
-    facts_of,
-    page,
-    settings_text,
-    table_of,
-    told,
-)
+from bertkit.report.format import as_number, duration, facts_of, large, percent, plain, settings_text
+from bertkit.report.html import Block, Code, Facts, Good, Section, Text, Warning_, page, table_of, told
 from bertkit.report.words import name_of, words
 
 HELD_OUT_LOSS = ("mlm_loss", "held_out_loss", "loss")

@@ -112,8 +112,8 @@ def test_the_bar_of_a_terminal_passes_everything_on_and_clears_itself(monkeypatc
 
 
 def test_a_reader_that_has_had_enough_is_no_fault() -> None:
-    script = "from bertkit import cli\nfrom bertkit.commands import fill\n"
-        "fill.run = lambda s: iter(range(99_999))\ncli.main()"
+    change = "fill.run = lambda s: iter(range(99_999))"
+    script = f"from bertkit import cli\nfrom bertkit.commands import fill\n{change}\ncli.main()"
     command = f"{sys.executable} -c '{script}' fill en x | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

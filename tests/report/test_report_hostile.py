@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from bertkit.report import svg as plots
 from bertkit.report.comparison import comparison_report
+from bertkit.report.explain import looking_report
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.html import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
 from tests.support.hostile_reports import HOSTILE, RUN, Reader, with_texts
 from tests.support.made_up_results import comparison_result, finetuning_result, pretraining_run
+from tests.support.made_up_tasks import inspection
 
 ELEMENTS = set(
     re.findall(
@@ -118,6 +120,25 @@ def test_the_three_reports_are_inert_with_hostile_texts_labels_and_names(start: 
         check_is_inert(finetuning_report(fine, lang=lang))
         check_is_inert(comparison_report(compared, lang=lang))
         check_is_inert(pretraining_report(hostile_run, hostile_rows, lang=lang))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_page_of_inspect_is_inert_with_hostile_tokens_and_texts(lang: str) -> None:
+    harmless = Reader(looking_report(inspection(), model="m", lang=lang))
+    for start in range(0, len(HOSTILE), 12):
+        found = inspection()
+        for n, token in enumerate(found["tokens"]):
+            token["token"] = HOSTILE[(start + n) % len(HOSTILE)]
+        found |= {"text": HOSTILE[start], "said": {"label": HOSTILE[start + 1], "score": 0.5}}
+        read = Reader(looking_report(found, model=HOSTILE[start + 2], lang=lang))
+        assert not read.oddities and not read.unbalanced and not read.open
+        # A long name is turned and takes the whole width: a group more, or a box less.
+        same = [[tag for tag, _ in each.elements if tag not in ("g", "div")] for each in (read, harmless)]
+        assert same[0] == same[1]
+        for tag, attributes in read.elements:
+            assert tag in ELEMENTS | {"image"} and set(attributes) <= ATTRIBUTES | {"preserveaspectratio"}
+            assert re.fullmatch(r"#s\d+|data:image/png;base64,[A-Za-z0-9+/=]+", attributes.get("href") or "#s1")
+            assert not any("owned" in (value or "") for value in attributes.values())
 
 
 def test_a_hostile_text_is_still_readable_as_text() -> None:

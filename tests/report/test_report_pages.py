@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
+from pathlib import Path
 from string import Formatter
 
 import numpy as np
 import pytest
 
 from bertkit.errors import UserError
-from bertkit.report.comparison import comparison_report, verdict
+from bertkit.report import html as html_of_report
+from bertkit.report.comparison import comparison_report
 from bertkit.report.finetuning import finetuning_report
-from bertkit.report.format import duration, large, percent, plain, shorten
-from bertkit.report.html import Between, Code, Facts, Good, Section, Table, Text, Warning_, page, settings_text
+from bertkit.report.format import Between, duration, large, percent, plain, settings_text, shorten
+from bertkit.report.html import Code, Facts, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
-from bertkit.report.words import NAMES, WORDS, name_of, words
+from bertkit.report.svg import line_plot
+from bertkit.report.verdict import verdict
+from bertkit.report.words import name_of, tables
 from tests.support.hostile_reports import Reader
 from tests.support.made_up_results import LABELS, comparison_result, finetuning_result, pretraining_run
+from tests.support.made_up_tasks import task_result
+
+FOLDER = Path(html_of_report.__file__).parent
 
 
 def fields(text: str) -> set[str]:
@@ -33,24 +40,57 @@ def spaced(text: str) -> str:
 
 
 def test_both_languages_have_the_same_keys_and_the_same_blanks_to_fill() -> None:
-    for table in (WORDS, NAMES):
-        assert list(table["en"]) == list(table["zh"])
-        for key, english in table["en"].items():
-            assert english and table["zh"][key]
-            assert fields(english) == fields(table["zh"][key]), key
+    english, chinese = tables("en"), tables("zh")
+    assert list(english) == list(chinese)
+    for table, told in english.items():
+        assert list(told) == list(chinese[table])
+        for key, text in told.items():
+            assert text and chinese[table][key]
+            assert fields(text) == fields(chinese[table][key]), key
+
+
+def test_every_row_task_and_role_is_named_in_both_languages() -> None:
+    assert set(tables("en")["rows"]) >= {"train", "dev", "test", "held_out", "documents"}
+    assert set(tables("en")["tasks"]) == {"classify", "pair", "regress", "tag", "answer", "choose", "embed"}
+    assert set(tables("en")["roles"]) >= {"train", "dev", "test", "choose", "score"}
 
 
 def test_every_word_is_used_somewhere() -> None:
-    from pathlib import Path
-
-    source = "".join(file.read_text() for file in Path(words.__code__.co_filename).parent.rglob("*.py"))
+    source = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
+    templates = "".join(file.read_text("utf-8") for file in FOLDER.glob("templates/*.html"))
     made = {"cost_", "axis_", "front_", "look_"}
     unused = [
         key
-        for key in WORDS["en"]
-        if len(re.findall(f"[\"']{key}[\"']", source)) < 2 and not any(key.startswith(m) for m in made)
+        for key in tables("en")["text"]
+        if not re.search(f"[\"']{key}[\"']", source)
+        and not re.search(rf"words\.{key}\b", templates)
+        and not any(key.startswith(m) for m in made)
     ]
     assert unused == []
+
+
+def test_every_word_asked_for_is_there() -> None:
+    source = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
+    templates = "".join(file.read_text("utf-8") for file in FOLDER.glob("templates/*.html"))
+    asked = re.findall(r"(?:said|words\(lang\))\[\"(\w+)\"\]", source) + re.findall(r"words\.(\w+)", templates)
+    assert len(asked) > 80 and set(asked) <= set(tables("en")["text"])
+
+
+def test_templates_escape_all_but_our_own_policy_style_and_drawings() -> None:
+    for file in FOLDER.glob("templates/*.html"):
+        text = file.read_text("utf-8")
+        assert set(re.findall(r"\{\{\s*([\w.]+)\s*\|\s*safe", text)) <= {"policy", "css", "each.svg"}
+        assert text.count("safe") == len(re.findall(r"\|safe \}\}", text)) and "autoescape" not in text
+    environment = html_of_report._template("page.html").environment
+    assert environment.autoescape is True
+    assert environment.from_string("{{ a }}").render(a="<b>\x00") == "&lt;b&gt;\N{SYMBOL FOR NULL}"
+
+
+def test_no_markup_is_written_in_python_but_drawings() -> None:
+    for file in FOLDER.glob("*.py"):
+        code = re.sub(r'""".*?"""', "", file.read_text("utf-8"), flags=re.S)
+        tags = set(re.findall(r"</?([a-z][a-z0-9]*)[ >/]", code))
+        assert tags <= {"g", "image", "rect"}, file
 
 
 def test_an_unknown_language_is_refused_with_those_there_are() -> None:
@@ -89,11 +129,11 @@ def all_reports(lang: str) -> list[str]:
 
 
 def test_a_long_text_is_shortened_and_its_length_is_told() -> None:
-    assert shorten("x" * 1000, 10) == "x" * 10 + "… (1,000 characters in all)"
+    assert shorten("x" * 1000, 10) == "x" * 10 + "… (1,000 characters in total)"
     assert shorten("字" * 1000, 10, "zh") == "字" * 10 + "…（共 1,000 个字符）".replace("…", "… ")
     assert shorten("short", 10) == "short"
     html = page("t", [Section("s", [Table("c", ["text"], [["word " * 900]])])], facts={})
-    assert "(4,500 characters in all)" in Reader(html).text and html.count("word") < 80
+    assert "(4,500 characters in total)" in Reader(html).text and html.count("word") < 80
 
 
 def test_cells_show_numbers_intervals_lists_and_nothing() -> None:
@@ -110,6 +150,11 @@ def test_cells_show_numbers_intervals_lists_and_nothing() -> None:
     [
         (plain(0.5), "0.5000"),
         (plain(3.2e-5), "3.2e-5"),
+        (plain(4.5e-4), "0.00045"),
+        (plain(4.5e-4, 3), "0.00045"),
+        (plain(-4e-4), "-0.0004"),
+        (plain(0.08, 2), "0.08"),
+        (plain(0.0996, 2), "0.10"),
         (plain(1234.56), "1,235"),
         (plain(12.3456), "12.35"),
         (plain("text"), "text"),
@@ -118,6 +163,8 @@ def test_cells_show_numbers_intervals_lists_and_nothing() -> None:
         (large(11_171_074), "11.2 M"),
         (large(950), "950"),
         (duration(0.42), "0.42 s"),
+        (duration(59.4), "59 s"),
+        (duration(59.6), "1 min 0 s"),
         (duration(65), "1 min 5 s"),
         (duration(7384), "2 h 3 min"),
         (duration(65, "zh"), "1 分 5 秒"),
@@ -135,16 +182,28 @@ def test_settings_are_written_as_toml_that_reads_back() -> None:
     assert tomllib.loads(settings_text(settings)) == settings
 
 
+def test_settings_stay_toml_with_quotes_backslashes_and_line_breaks_in_a_path() -> None:
+    import tomllib
+
+    for path in ('say "hi".csv', "C:\\data\\new.csv", "two\nlines", "\x07bell", "'single'", 'end\\"'):
+        settings = {"train": path, "unset": None, "nested": {"files": [path, "b"], "unset": None}, "empty": {}}
+        wanted = {"train": path, "nested": {"files": [path, "b"]}}
+        assert tomllib.loads(settings_text(settings)) == wanted
+        html = finetuning_report({"run": {"settings": settings}})
+        assert settings_text(settings) in Reader(html).text
+    assert settings_text({"out": Path("a/b")}) == 'out = "a/b"'
+
+
 def test_a_pretraining_report_draws_what_the_metrics_hold() -> None:
     html = pretraining_report(*pretraining_run(), lang="en")
-    assert headings(html)[:3] == ["Summary", "Curves", "Evaluations while training"]
+    assert headings(html)[:3] == ["Summary", "Training curves", "Evaluations during training"]
     text = spaced(Reader(html).text)
     for words_ in (
         "Pretraining: bert-mini",
-        "Mask rate",
+        "Masking rate",
         "Gradient norm, log scale",
         "11.2 M",
-        "knowing only word freq",
+        "word frequencies alone",
     ):
         assert words_ in text
     assert "width = 256" in text and "[model]" in text
@@ -155,7 +214,9 @@ def test_a_pretraining_report_tells_of_trouble() -> None:
     rows += [{"step": n, "eval": True, "mlm_loss": loss} for n, loss in enumerate((3.0, 2.0, 2.5))]
     text = Reader(pretraining_report({"interrupted": "SIGTERM"}, rows)).text
     assert (
-        "can be resumed. SIGTERM" in text and "loss is not a number: 1." in text and "lowest at step 1 (2.00)" in text
+        "can be resumed. SIGTERM" in text
+        and "loss was NaN or infinite: 1." in text
+        and "lowest at step 1 (2.00)" in text
     )
 
 
@@ -172,13 +233,14 @@ def test_curves_of_a_report_come_from_unknown_keys_too() -> None:
 
 def test_a_fine_tuning_report_has_every_part_it_is_given() -> None:
     html = finetuning_report(finetuning_result())
-    wanted = ["Result", "Label by label", "How far to trust it", "Worst errors", "Labels that look wrong"]
-    wanted += ["Fresh predictions", "Data", "Training", "Speed and size", "Told during the run", "Environment"]
-    assert headings(html) == [*wanted, "How to repeat it"]
+    wanted = ["Result", "Results by label", "Calibration", "Worst errors", "Suspicious labels"]
+    wanted += ["Predictions on new texts", "Data", "Training", "Speed and size", "Notes", "Environment"]
+    assert headings(html) == [*wanted, "How to reproduce this run"]
     text = spaced(Reader(html).text)
-    assert "between 0.8680 and 0.9270" in text and "Nothing was cut" in text and "answers 74.0 % of the texts" in text
+    assert "between 0.8680 and 0.9270" in text and "Nothing was truncated" in text
+    assert "answers 74.0 % of the development rows" in text
     assert all(text.count(label) > 4 for label in LABELS)
-    assert "(456 characters in all)" in text
+    assert "(456 characters in total)" in text
 
 
 @pytest.mark.parametrize("part", sorted(finetuning_result()))
@@ -216,7 +278,7 @@ def test_results_as_the_library_computes_them_are_taken_as_they_are() -> None:
 def test_what_was_cut_is_a_warning_with_its_share() -> None:
     cut = {"train": {"rows": 200, "rows_cut": 5, "tokens": 10_000, "tokens_cut": 1_000}}
     text = spaced(Reader(finetuning_report({"data": {"cut": cut}})).text)
-    assert "Some texts were cut" in text and "2.5 %" in text and "10.0 %" in text
+    assert "Some texts were truncated" in text and "2.5 %" in text and "10.0 %" in text
 
 
 def test_a_confusion_of_many_labels_shows_the_largest_and_tells() -> None:
@@ -230,7 +292,7 @@ def test_a_comparison_ranks_the_contenders_and_draws_their_cost() -> None:
     html = comparison_report(comparison_result())
     names = re.findall(r'<th scope="row">(.*?)</th>', html)
     assert names[0] == "BERT mini, fine-tuned" and names.index("majority") == 10
-    assert headings(html)[:3] == ["Verdict", "Contenders", "What more labels would bring"]
+    assert headings(html)[:3] == ["Verdict", "Contenders", "Would more labels help?"]
     assert "&lt; 0.001" in html and "would not have fitted" in html
 
 
@@ -245,7 +307,7 @@ DEAR = {"name": "BERT", "score": 0.91, "ms_per_text": 2.0}
 
 def test_the_verdict_takes_the_cheap_one_that_is_within_noise() -> None:
     assert verdict([CHEAP, DEAR]) == (
-        "TF-IDF is within noise of BERT (0.9000 against 0.9100, p = 0.4) at 1/200 of the time a text: use it."
+        "TF-IDF is within noise of BERT (0.9000 against 0.9100, p = 0.4) at 1/200 of the time per text: use it."
     )
     assert verdict([CHEAP, DEAR], lang="zh").startswith("TF-IDF 与 BERT 的差距在误差之内")
 
@@ -253,7 +315,7 @@ def test_the_verdict_takes_the_cheap_one_that_is_within_noise() -> None:
 def test_the_verdict_takes_the_best_when_it_is_truly_better() -> None:
     said = verdict([{**CHEAP, "p_value": 0.0002}, DEAR])
     assert said.startswith("BERT is worth it: 0.9100 against 0.9000 for TF-IDF") and "p < 0.001" in said
-    assert said.endswith("The price is 200 times the time a text.")
+    assert said.endswith("The price is 200 times the time per text.")
 
 
 def test_a_saving_too_small_to_matter_does_not_win() -> None:
@@ -274,6 +336,80 @@ def test_blocks_of_every_kind_are_drawn() -> None:
     assert sum(attributes.get("role") == "note" for _, attributes in found.elements) == 2
 
 
+def captions(html: str) -> list[str]:
+    return re.findall(r"<figcaption>(.*?)</figcaption>", html) + re.findall(r"<caption><span>(.*?)</span>", html)
+
+
+@pytest.mark.parametrize("scored, rows", [("test", "the test rows"), ("dev", "the development rows"), ("", "held-out")])
+def test_every_caption_about_rows_names_them(scored: str, rows: str) -> None:
+    html = finetuning_report(finetuning_result() | {"scored_on": scored})
+    told = captions(html)
+    for start in ("Scores on ", "Precision, recall", "Confusion matrix", "Labels most often", "5 of 59 errors"):
+        assert [rows in caption for caption in told if caption.startswith(start)] == [True], start
+    for start in ("Calibration on ", "Accuracy on ", "Macro F1 on the development rows"):
+        assert {"the development rows" in caption for caption in told if caption.startswith(start)} == {True}, start
+    assert f"on {rows}" in Reader(html).text and "Loss (development)" in html
+    for settings, wanted in (({"test": "t.csv", "dev": "d.csv"}, "the test rows"), ({"dev": "d.csv"}, "development")):
+        told = captions(comparison_report(comparison_result() | {"settings": settings}))
+        assert sum(wanted in caption for caption in told) == 4
+    told = captions(finetuning_report(task_result("tag")))
+    assert "Loss on the training data" in told and "Scores on the development rows" in told
+
+
+def test_errors_are_counted_before_the_list_is_cut() -> None:
+    result = task_result("answer")
+    assert len(result["errors"]) == 40
+    text = Reader(finetuning_report(result)).text
+    assert "The 40 worst errors on the test rows." in text and "40 of 40" not in text, (
+        "how many there were is not known"
+    )
+    text = Reader(finetuning_report(result | {"error_count": 1140})).text
+    assert "40 of 1,140 errors on the test rows shown" in text
+    text = Reader(finetuning_report(result | {"confusion": {"labels": ["a", "b"], "counts": [[9, 100], [14, 9]]}})).text
+    assert "40 of 114 errors on the test rows shown" in text
+    text = Reader(finetuning_report(result | {"errors": result["errors"][:7]})).text
+    assert "7 of 7 errors" in text, "a list shorter than the limit was never cut"
+    text = Reader(finetuning_report(result | {"suspects": result["errors"], "suspect_count": 77})).text
+    assert "40 of 77 suspicious training rows" in text
+
+
+def test_a_learning_rate_is_shown_as_it_was() -> None:
+    text = spaced(Reader(finetuning_report(task_result("regress"))).text)
+    assert re.search(r"Learning rate\s*0\.00045\s", text)
+
+
+def test_one_chinese_word_stands_for_one_thing() -> None:
+    page_ = spaced(Reader(finetuning_report(task_result("tag"), lang="zh")).text)
+    assert "数值精度" in page_ and "各标签的精确率、召回率" in page_ and "开发集" in page_ and "选择题" not in page_
+    page_ = Reader(finetuning_report({"run": {"precision": "bf16"}}, lang="zh")).text
+    assert "数值精度" in page_ and "精确率" not in page_
+    data = {"train": {"rows": 90}, "choose": {"rows": 10}, "score": {"file": "t.csv", "rows": 40}}
+    page_ = Reader(comparison_report(comparison_result() | {"data": data}, lang="zh")).text
+    assert "开发集 · 样本数" in page_ and "选择题" not in page_
+    assert "微调：选择题" in Reader(finetuning_report({"task": "choose"}, lang="zh")).text
+
+
+def test_a_chinese_pretraining_report_is_chinese_and_no_name_in_a_legend_is_cut() -> None:
+    run, rows = pretraining_run()
+    rows = [row | ({"next_sentence_loss": 0.6, "words_loss": 2.0} if "loss" in row else {}) for row in rows]
+    rows += [{"step": 2400, "eval": True, "next_sentence_loss": 0.6, "sentence_order_loss": 0.5}]
+    english, chinese = (pretraining_report(run, rows, lang=lang) for lang in ("en", "zh"))
+    for html in (english, chinese):
+        assert not [name for name in re.findall(r'<text[^>]*class="strong">(.*?)</text>', html) if "…" in name]
+    assert "Next-sentence loss (training)" in english and "下一句预测损失 (训练集)" in chinese
+    told = [*headings(chinese), *captions(chinese), *re.findall(r'class="strong">(.*?)</text>', chinese)]
+    assert [text for text in told if not re.search("[\u4e00-\u9fff]", text)] == []
+
+
+def test_a_tall_legend_makes_the_drawing_taller() -> None:
+    few, many = (
+        line_plot({f"a rather long name of curve {n}": ([1, 2], [1, 2]) for n in range(count)}, x_label="x", y_label="")
+        for count in (2, 9)
+    )
+    heights = [float(re.findall(r'viewBox="0 0 \S+ (\S+)"', drawn)[0]) for drawn in (few, many)]
+    assert heights == [280, 280 + 7 * 19]
+
+
 def test_a_key_without_a_name_is_made_readable() -> None:
     assert name_of("my_own_score", "en") == "my own score" and name_of("macro_f1", "zh") == "宏平均 F1"
 
@@ -289,7 +425,7 @@ def test_a_large_gap_on_few_rows_neither_excuses_the_cheap_one_nor_proves_the_de
     said = verdict([worse, DEAR])
     assert said.startswith("BERT scores best, 0.9100 against 0.8200 for TF-IDF") and "worth it" not in said
     assert "cannot be told from chance, p = 0.62" in said and "use it" not in said
-    assert said.endswith("The price is 200 times the time a text.")
+    assert said.endswith("The price is 200 times the time per text.")
     said = verdict([worse, DEAR], lang="zh")
     assert "值得" not in said and "无法断定差距不是偶然, p = 0.62" in said
     assert "worth it" in verdict([worse | {"p_value": 0.04}, DEAR])

@@ -236,6 +236,15 @@ def test_a_bar_is_as_long_as_its_value() -> None:
     assert first == pytest.approx(4 * second, rel=0.01)
 
 
+def test_a_bar_below_zero_reaches_to_the_other_side_and_keeps_its_sign() -> None:
+    root = check_stays_inside(plots.bar_plot(["up", "down"], [0.4, -0.2]))
+    up, down = root.iter("rect")
+    zero = float(up.attrib["x"])
+    assert float(down.attrib["x"]) + float(down.attrib["width"]) == pytest.approx(zero, abs=0.2)
+    assert float(up.attrib["width"]) == pytest.approx(2 * float(down.attrib["width"]), rel=0.01)
+    assert up.attrib["class"] != down.attrib["class"] and "-0.200" in said(root)
+
+
 def test_a_histogram_counts_every_value_once() -> None:
     root = parsed(plots.histogram([1, 1, 2, 8, 8, 8, 20], x_label="x"))
     told = [re.search(r": (\d+)$", bar[0].text or "") for bar in root.iter("rect")]

@@ -151,12 +151,18 @@ def nothing(title: str, lang: str) -> str:
 
 
 def legend(names: Sequence[str], top: float, *, left: float = 0.0, first: int = 0) -> tuple[list[str], float]:
-    """Coloured names in rows; returns the parts and where they end. One name alone needs no legend."""
+    """Coloured names in rows; returns the parts and where they end. One name alone needs no legend.
+
+    A name is cut only where it is wider than the drawing.
+    """
     if len(names) < 2:
         return [], top
     parts, x, y = [], left, top + 10
     for n, name in enumerate(names, first):
-        shown = clip(name, 28)
+        shown = clip(name, 80)
+        for limit in range(len(shown), 0, -1):
+            if text_width(shown := clip(shown, limit)) <= WIDTH - left - 38:
+                break
         wide = 26 + text_width(shown) + 12
         if x > left and x + wide > WIDTH:
             x, y = left, y + 19
@@ -174,11 +180,12 @@ def dash(number: int) -> int:
 
 @dataclass(frozen=True)
 class Frame:
-    """The two scales of a plot and what is already drawn: grid, ticks, names of the axes."""
+    """The two scales of a plot and what is already drawn: grid, ticks, names of the axes. height: of the drawing."""
 
     x: Scale
     y: Scale
     parts: list[str]
+    height: float = HEIGHT
 
 
 def frame(
@@ -194,8 +201,12 @@ def frame(
     height: float = HEIGHT,
     width: float = WIDTH,
 ) -> Frame:
-    """Axes with round ticks; `names` make a legend above, `marks` dashed upright lines."""
+    """Axes with round ticks; `names` make a legend above, `marks` dashed upright lines.
+
+    A legend of more than two rows makes the drawing taller, not the plot smaller.
+    """
     parts, top = legend(names, 2)
+    height += max(0.0, top - 43)
     if y_label:
         parts.append(write(0, top + 10, clip(y_label, 48)))
         top += 16
@@ -219,4 +230,4 @@ def frame(
         if xs[0] <= value <= xs[1]:
             anchor = "end" if x(value) > width * 0.7 else "start" if x(value) < width * 0.3 else "middle"
             parts += [stroke(x(value), top, x(value), bottom, "mark"), write(x(value), top - 5, clip(name, 30), anchor)]
-    return Frame(x, y, parts)
+    return Frame(x, y, parts, height)

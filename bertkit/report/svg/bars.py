@@ -37,7 +37,7 @@ def bar_plot(
 ) -> str:
     """Bars that lie, a name and a value each; intervals: (low, high) or None a bar. most: the axis reaches this far.
 
-    The first 40 are drawn, and the rest is told.
+    A value below zero reaches to the left of zero, in another colour. The first 40 are drawn, and the rest is told.
     """
     numbers = [as_number(value) for value in values]
     rows = [(n, value) for n, value in enumerate(numbers) if value is not None]
@@ -51,24 +51,28 @@ def bar_plot(
     high = max(high, most) if most is not None else high
     labels = [clip(names[n], 26) for n, _ in shown]
     left = min(0.42 * WIDTH, 10 + max(text_width(label) for label in labels))
-    x = Scale(low, high, left, WIDTH - 62)
+    x = Scale(low, high, left + (54 if low < 0 else 0), WIDTH - 62)
     height = 26.0 * len(shown) + 26 + (20 if len(rows) > len(shown) else 0)
     parts = _upright(x, 2, 26.0 * len(shown) + 4)
+    if low < 0:
+        parts.append(stroke(x(0), 2, x(0), 26.0 * len(shown) + 4, "mark"))
     for row, ((n, value), label) in enumerate(zip(shown, labels)):
         y = 6 + 26.0 * row
         start, stop = sorted((x(min(max(0.0, low), high)), x(value)))
         parts.append(
-            f'<rect class="f0" x="{start:.1f}" y="{y:.1f}" width="{max(0.8, stop - start):.1f}" height="16" rx="2">'
+            f'<rect class="{"f0" if value >= 0 else "f1"}" x="{start:.1f}" y="{y:.1f}" '
+            f'width="{max(0.8, stop - start):.1f}" height="16" rx="2">'
             f"<title>{escape(clip(names[n], 120))}: {escape(plain(value))}</title></rect>"
         )
         parts.append(write(left - 8, y + 12.5, label, "end", "strong"))
-        pair, end = between.get(n), stop
+        pair, end = between.get(n), stop if value >= 0 else start
         if pair:
-            end = max(stop, x(pair[1]))
+            end = max(stop, x(pair[1])) if value >= 0 else min(start, x(pair[0]))
             middle = y + 8
             parts.append(stroke(x(pair[0]), middle, x(pair[1]), middle, "whisker"))
             parts += [stroke(x(edge), middle - 4, x(edge), middle + 4, "whisker") for edge in pair]
-        parts.append(write(end + 6, y + 12.5, plain(value, 3)))
+        aside, anchor = (6, "start") if value >= 0 else (-6, "end")
+        parts.append(write(end + aside, y + 12.5, plain(value, 3), anchor))
     if len(rows) > len(shown):
         parts.append(write(0, height - 4, words(lang)["more"].format(count=f"{len(rows) - len(shown):,}")))
     return drawing(title, parts, height)

@@ -55,7 +55,7 @@ def line_plot(
                 dot(axes.x(x), axes.y(y), 3, f"f{number % COLOURS}", f"{clip(name, 60)}: {plain(x)}, {plain(y)}")
                 for x, y in points
             )
-    return drawing(title, axes.parts)
+    return drawing(title, axes.parts, axes.height)
 
 
 def points_of(xs: Sequence[Any], ys: Sequence[Any], *, above_zero: bool = False) -> Points:
