@@ -6,7 +6,7 @@ by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -85,6 +85,7 @@ class PretrainingFeed:
 
     causal: this share of a step's examples is read from left to right, with nothing hidden.
     beside: another feed, whose batches are added to each step.
+    teacher: gives its states of the words of masked examples, to be matched.
     """
 
     def __init__(
@@ -102,8 +103,9 @@ class PretrainingFeed:
         ranks: int = 1,
         causal: float = 0.0,
         beside: Feed | None = None,
+        teacher: WordStatesOf | None = None,
     ) -> None:
-        self.causal, self.beside = causal, beside
+        self.causal, self.beside, self.teacher = causal, beside, teacher
         self.masking, self.plan, self.seed, self.micro_tokens = masking, plan, seed, micro_tokens
         self.rank, self.ranks = rank, ranks
         fewest = min(phase.rows for phase in plan)
@@ -163,14 +165,16 @@ class PretrainingFeed:
         rate = self.masking.at(step / max(1, self.plan[-1].last))
         mine = self.numbers(step)[self.rank :: self.ranks]
         whole = round(self.causal * len(mine))
-        own = self._batches(phase.length, mine[whole:], rate)
+        own = self._batches(phase.length, mine[whole:], rate, self.teacher)
         own += [replace(batch, causal=True) for batch in self._batches(phase.length, mine[:whole], 0.0)]
         return own + self.beside.step(step) if self.beside else own
 
-    def _batches(self, length: int, numbers: list[tuple[int, int]], rate: float) -> list[Batch]:
+    def _batches(
+        self, length: int, numbers: list[tuple[int, int]], rate: float, teacher: WordStatesOf | None = None
+    ) -> list[Batch]:
         rows = [self.masked(length, number, epoch, rate) for number, epoch in numbers]
         parts = budgeted([len(row[0].ids) for row in rows], self.micro_tokens)
-        return [collate([rows[i] for i in part]) for part in parts]
+        return [collate([rows[i] for i in part], teacher) for part in parts]
 
     def masked(self, length: int, number: int, epoch: int, rate: float) -> tuple[Example, np.ndarray, np.ndarray]:
         """One example with (ids after hiding, hidden places)."""
@@ -182,8 +186,15 @@ class PretrainingFeed:
         return example, *hide(example, self.masking, rate, self.pieces, chance)
 
 
-def collate(rows: list[tuple[Example, np.ndarray, np.ndarray]]) -> Batch:
-    """Masked examples as one packed batch. extra: places, targets (hidden,); labels (texts,); real (tokens,)."""
+# Rows → the word of each of their tokens (tokens,), and the words' states (words, layers, width).
+WordStatesOf = Callable[[Sequence[Example]], tuple[np.ndarray, torch.Tensor]]
+
+
+def collate(rows: list[tuple[Example, np.ndarray, np.ndarray]], teacher: WordStatesOf | None = None) -> Batch:
+    """Masked examples as one packed batch. extra: places, targets (hidden,); labels (texts,); special (tokens,).
+
+    With a teacher also its states (words, layers, width) of their words, and the word of every token.
+    """
     batch = pack([ids for _, ids, _ in rows], [example.segments for example, _, _ in rows], multiple=ROUND)
     starts = batch.starts.numpy()
     ordered = [rows[caller] for caller in batch.order]
@@ -194,6 +205,10 @@ def collate(rows: list[tuple[Example, np.ndarray, np.ndarray]]) -> Batch:
         "labels": torch.tensor([example.label for example, _, _ in ordered]),
         "special": torch.from_numpy(np.concatenate([example.special for example, _, _ in ordered])),
     }
+    if teacher is not None:
+        word, states = teacher([example for example, _, _ in ordered])
+        word = np.pad(word, (0, batch.filler), constant_values=len(states))
+        batch.extra |= {"word": torch.from_numpy(word), "states": states}
     return batch
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,6 +13,7 @@ from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.objectives.causal import next_term
 from bertkit.objectives.vocab_loss import rounded, words_loss
+from bertkit.objectives.word_states import TERM, WordStates
 from bertkit.tasks.embed import Taught
 from bertkit.training.objective import Objective
 
@@ -20,20 +23,28 @@ PAIR_HEADS = ("next_sentence", "order")
 class Masked(Objective):
     """Masked words, with next sentence or sentence order where the model has that head.
 
-    A batch that is read from left to right hides nothing: each next piece is guessed, by the same head.
+    A batch that is read from left to right hides nothing: each next piece is guessed, by the same head. Where the
+    batch brings a teacher's states of its words, they are matched too (`match`).
     """
+
+    passing = ("match.",)
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
+        self.match: WordStates | None = None
+        self.match_weight: Callable[[float], float] = lambda progress: 1.0  # by the share of the run that is done
         self.pair = next((head for head in PAIR_HEADS if head in model.heads), None)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """words: over hidden places; next_sentence or order: over texts; next: over pieces, from left to right."""
-        encoded = self.model.encoder(batch)
+        matched = self._matched(batch)
+        encoded = self.model.encoder(batch, layers=matched)
         if batch.causal:
             return {"next": next_term(self.model, encoded)}
         losses = {"words": words_term(self.model, encoded, batch)}
+        if matched and self.match is not None:
+            losses[TERM] = self.match(encoded)
         if self.pair:
             answers = self.model.ask(self.pair, encoded).float()
             losses[self.pair] = F.cross_entropy(answers, batch.extra["labels"], reduction="sum")
@@ -44,18 +55,29 @@ class Masked(Objective):
         if batch.causal:
             return {"next": batch.tokens - batch.texts}
         counts = {"words": len(batch.extra["targets"])}
+        if self._matched(batch):
+            counts[TERM] = WordStates.count(batch)
         return counts | {self.pair: batch.texts} if self.pair else counts
+
+    def weights_at(self, progress: float) -> dict[str, float]:
+        """The match counts for less as the run goes on."""
+        return {TERM: self.match_weight(progress)}
+
+    def _matched(self, batch: Batch) -> bool:
+        return self.match is not None and TERM in batch.extra and not batch.causal
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
         """Losses and right guesses of both."""
-        encoded = self.model.encoder(batch)
+        encoded = self.model.encoder(batch, layers=self._matched(batch))
         logits = self.model.ask("words", encoded, batch.extra["places"]).float()
         targets = batch.extra["targets"]
         sums = {
             "words": float(F.cross_entropy(logits, targets, reduction="sum")),
             "words:right": float((logits.argmax(-1) == targets).sum()),
         }
+        if encoded.layers and self.match is not None:
+            sums[TERM] = float(self.match(encoded))
         if self.pair:
             answers = self.model.ask(self.pair, encoded).float()
             labels = batch.extra["labels"]

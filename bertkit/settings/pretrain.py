@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
 from bertkit.config import option
@@ -12,6 +13,38 @@ from bertkit.settings.training import LoopSettings, MaskSettings, RunSettings
 
 OBJECTIVES = ("masked", "replaced", "next-token")
 PACKING = ("next-sentence", "sentence-order", "full-sentences", "sentences", "mixed-sentences")
+
+
+HEIGHTS = ((5 / 12, 1 / 2), (8 / 12, 5 / 6), (10 / 12, 1.0))  # of the layers that are matched, teacher and student
+
+
+@dataclass(frozen=True)
+class TeachingSettings:
+    """How the states of --teacher are matched at every word."""
+
+    pairs: tuple[tuple[int, ...], ...] = option(
+        (), "Layers that are matched, the teacher's and the model's own; empty: three that lie at like heights."
+    )
+    weight: float = option(8.0, "Weight of the match beside the masked words.", at_least=0)
+    weight_end: float = option(0.8, "The weight falls to this.", at_least=0)
+    fall: float = option(0.6, "Share of the run by which it has fallen.", at_least=0, at_most=1)
+
+    def layer_pairs(self, teacher: int, own: int) -> list[tuple[int, int]]:
+        """(teacher's layer, own layer) for these depths. Grammar sits lower in an encoder than sentiment does, and the
+        last layers of a sentence encoder are the least like words."""
+        if not self.pairs:
+            return [(ceil(teacher * t), ceil(own * s)) for t, s in HEIGHTS]
+        for pair in self.pairs:
+            if len(pair) != 2 or not (0 <= pair[0] <= teacher and 0 <= pair[1] <= own):
+                raise UserError(
+                    f"teaching.pairs has {list(pair)}; it must be a layer of the teacher (0 to {teacher}) and a layer "
+                    f"of the model (0 to {own}), e.g. [[5, 3], [8, 5], [10, 6]]."
+                )
+        return [(int(a), int(b)) for a, b in self.pairs]
+
+    def at(self, progress: float) -> float:
+        """The weight when this share of the run is done."""
+        return self.weight + (self.weight_end - self.weight) * min(1.0, progress / max(self.fall, 1e-9))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +57,9 @@ class PretrainSettings(RunSettings):
     add_tokens: int = option(
         0, "With --init: this many frequent words of the text become pieces of their own.", at_least=0
     )
-    teacher: str = option("", "A model whose sentence vectors are learnt beside the words; needs --teacher-texts.")
+    teacher: str = option(
+        "", "A model whose states are matched at every word; with --teacher-texts, its sentence vectors instead."
+    )
     teacher_texts: Path | None = option(
         None, "Texts, or pairs of texts, without labels: of these the vectors are learnt."
     )
@@ -59,6 +94,7 @@ class PretrainSettings(RunSettings):
     model: Config = option(factory=Config)
     masking: MaskSettings = option(factory=MaskSettings)
     loop: LoopSettings = option(factory=LoopSettings)
+    teaching: TeachingSettings = option(factory=TeachingSettings)
 
     @property
     def length_plan(self) -> tuple[tuple[float, int], ...]:

@@ -89,6 +89,7 @@ class Training:
             for name, count in self.objective.counts(batch).items():
                 local[name] = local.get(name, 0.0) + count
         counts = self.world.sums(local)
+        weights = self.objective.weights_at(self.done / max(1, self.steps))
         sums = dict.fromkeys((name for name in counts if name != "tokens"), 0.0)
         blamed = batches[:1]
         # Ranks that share weights must compute in step: one with fewer parts repeats its last, weighing nothing.
@@ -101,7 +102,7 @@ class Training:
             if part >= len(batches):
                 torch.stack([loss * 0 for loss in losses.values()]).sum().backward()
                 continue
-            weighted = [loss * (self.objective.weights.get(k, 1.0) / max(1.0, counts[k])) for k, loss in losses.items()]
+            weighted = [loss * (weights.get(k, 1.0) / max(1.0, counts[k])) for k, loss in losses.items()]
             torch.stack(weighted).sum().backward()
             values = {name: float(loss.detach()) for name, loss in losses.items()}
             if not math.isfinite(sum(values.values())) and math.isfinite(sum(sums.values())):
@@ -110,7 +111,7 @@ class Training:
         self.world.add_gradients(self.parameters)
         sums = self.world.sums(sums)
         means = {name: value / max(1.0, counts[name]) for name, value in sums.items()}
-        total = sum(self.objective.weights.get(name, 1.0) * value for name, value in means.items())
+        total = sum(weights.get(name, 1.0) * value for name, value in means.items())
         length = self.world.clip(self.parameters, s.clip)
         if not math.isfinite(total) or not math.isfinite(length):
             self._refuse(total, length, lr, means, blamed)
@@ -154,10 +155,13 @@ class Training:
     def load(self, tensors: Callable[[str], dict[str, Tensor]], state: dict[str, Any]) -> None:
         """Continue where `state` and the tensors were saved."""
         saved = tensors("weights")
+        passing = self.objective.passing
         for name, parameter in named(self.objective).items():
-            parameter.copy_(like(saved[name], parameter))
-        load_optimizer_tensors(self.optimizers, self.objective, tensors("optimizer"))
+            if name in saved or not name.startswith(passing):
+                parameter.copy_(like(saved[name], parameter))
+        load_optimizer_tensors(self.optimizers, self.objective, tensors("optimizer"), passing)
         if self.average:
             current = named(self.objective)
-            self.average = {name: like(t, current[name]).clone() for name, t in tensors("average").items()}
+            averaged = {n: t for n, t in tensors("average").items() if n in current or not n.startswith(passing)}
+            self.average |= {name: like(t, current[name]).clone() for name, t in averaged.items()}
         self.done, self.steps = int(state["done"]), int(state["steps"])

@@ -16,6 +16,12 @@ class Objective(nn.Module):
 
     weights: ClassVar[dict[str, float]] = {}  # terms that count for more or less than 1
 
+    passing: ClassVar[tuple[str, ...]] = ()  # beginnings of names of weights that may come and go between sittings
+
+    def weights_at(self, progress: float) -> dict[str, float]:
+        """The weights of the terms when this share of the run is done."""
+        return self.weights
+
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Each term's loss, SUMMED over the batch."""
         raise NotImplementedError

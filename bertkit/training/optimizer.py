@@ -74,13 +74,18 @@ def optimizer_tensors(optimizers: list[torch.optim.Optimizer], model: nn.Module)
 
 
 def load_optimizer_tensors(
-    optimizers: list[torch.optim.Optimizer], model: nn.Module, tensors: dict[str, Tensor]
+    optimizers: list[torch.optim.Optimizer],
+    model: nn.Module,
+    tensors: dict[str, Tensor],
+    passing: tuple[str, ...] = (),
 ) -> None:
-    """Bring the optimisers' memory back."""
+    """Bring the optimisers' memory back. passing: beginnings of names that may be gone."""
     parameters = named(model)
     owners = {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
     for full, value in tensors.items():
         key, _, name = full.partition(":")
+        if name not in parameters and name.startswith(passing):
+            continue
         parameter = parameters[name]
         spread = value if key == "step" else like(value, parameter)
         owners[parameter].state[parameter][key] = spread.clone()

@@ -12,13 +12,12 @@ import pytest
 
 from bertkit.errors import UserError
 from bertkit.report import html as html_of_report
-from bertkit.report.comparison import comparison_report
+from bertkit.report.comparison import comparison_report, verdict
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.format import Between, duration, large, percent, plain, settings_text, shorten
 from bertkit.report.html import Code, Facts, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
 from bertkit.report.svg import line_plot
-from bertkit.report.verdict import verdict
 from bertkit.report.words import name_of, tables
 from tests.support.hostile_reports import Reader
 from tests.support.made_up_results import LABELS, comparison_result, finetuning_result, pretraining_run

@@ -11,7 +11,7 @@ import torch
 
 from bertkit.checkpoint.folder import Folder, check_writable, read_folder
 from bertkit.checkpoint.locate import locate
-from bertkit.data.feed import Phase, PretrainingFeed, phases
+from bertkit.data.feed import Phase, PretrainingFeed, WordStatesOf, phases
 from bertkit.data.packing import PACKINGS
 from bertkit.data.store import Store
 from bertkit.data.windows import Windows
@@ -22,6 +22,7 @@ from bertkit.notify import note
 from bertkit.objectives.causal import NextToken
 from bertkit.objectives.electra import Replaced, generator_config
 from bertkit.objectives.masked import Masked, MaskedTaught
+from bertkit.objectives.word_states import WordStates
 from bertkit.settings.model import Config
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.base import Item, Reading
@@ -45,6 +46,7 @@ class Built:
     folders: dict[str, Folder]
     settings: PretrainSettings
     taught: list[Item]  # texts whose vectors a teacher has said
+    words_teacher: WordStatesOf | None = None  # its states are matched at every word
 
     @property
     def model(self) -> Model:
@@ -93,8 +95,11 @@ def build(settings: PretrainSettings, world: World) -> Built:
     if settings.causal and not isinstance(objective, Masked):
         raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     taught: list[Item] = []
-    if settings.teacher or settings.teacher_texts:
+    words_teacher = None
+    if settings.teacher_texts:
         objective, taught = _taught(settings, objective, store.tokenizer)
+    if settings.teacher and (settings.teaching.pairs or not settings.teacher_texts):
+        words_teacher = _word_teacher(settings, objective, store.tokenizer, world)
     folders[""] = Folder(model, store.tokenizer, settings.family, about=about)
     for name in sorted(folders):  # the run's own first
         check_writable(folders[name])
@@ -105,7 +110,7 @@ def build(settings: PretrainSettings, world: World) -> Built:
         world.shard(objective)
     if settings.compile:
         model.encoder.compile(dynamic=True)
-    return Built(objective, store, train, held_out, folders, settings, taught)
+    return Built(objective, store, train, held_out, folders, settings, taught, words_teacher)
 
 
 def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
@@ -156,9 +161,7 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     from bertkit.inference.teacher import teacher
 
     if not settings.teacher or settings.teacher_texts is None:
-        raise UserError(
-            "--teacher and --teacher-texts go together: the model that teaches, and the texts it teaches by."
-        )
+        raise UserError("--teacher-texts and --teacher go together: name the model whose sentence vectors are learnt.")
     if not isinstance(objective, Masked):
         raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     task = Taught(teacher=teacher(settings.teacher, settings.out / "teacher", settings.precision, settings.device))
@@ -168,6 +171,21 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     if cut := sum(item.cut > 0 for item in items):
         note(f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model sees, and are cut.")
     return MaskedTaught(objective.model, task), items
+
+
+def _word_teacher(settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer, world: World) -> WordStatesOf:
+    """A teacher whose states are matched at every word; the objective gets the maps to them."""
+    from bertkit.inference.word_teacher import WordTeacher
+
+    if not isinstance(objective, Masked):
+        raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
+    plan = settings.teaching
+    folder = read_folder(locate(settings.teacher))
+    pairs = plan.layer_pairs(folder.model.config.depth, objective.model.config.depth)
+    teacher = WordTeacher(folder, [of for of, _ in pairs], tokenizer, settings.precision, str(world.device))
+    objective.match = WordStates([own for _, own in pairs], objective.model.config.width, teacher.width)
+    objective.match_weight = plan.at
+    return teacher
 
 
 def plan_of(built: Built, steps: int) -> list[Phase]:
@@ -189,4 +207,5 @@ def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
         built.store, built.train_documents, packing=s.packing, masking=s.hiding,
         plan=plan_of(built, steps), seed=s.seed, short_prob=s.short_prob,
         micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size, causal=s.causal, beside=beside,
+        teacher=built.words_teacher,
     )  # fmt: skip

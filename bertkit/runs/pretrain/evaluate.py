@@ -17,7 +17,14 @@ from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
 
-NAMES = {"words": "mlm", "next": "lm", "next_sentence": "next_sentence", "order": "order", "replaced": "replaced"}
+NAMES = {
+    "words": "mlm",
+    "states": "match",
+    "next": "lm",
+    "next_sentence": "next_sentence",
+    "order": "order",
+    "replaced": "replaced",
+}
 
 
 class Evaluation:
@@ -47,7 +54,7 @@ class Evaluation:
         rows = [self.feed.masked(length, number, 0, self.rate) for length, number in self.examples]
         sums: dict[str, float] = {}
         for part, picked in enumerate(budgeted([len(row[0].ids) for row in rows], 8192)):
-            batch = collate([rows[i] for i in picked]).to(self.world.device)
+            batch = collate([rows[i] for i in picked], self.built.words_teacher).to(self.world.device)
             for chance in objective.chances():
                 chance.seed(self.built.settings.seed, 0, 0, part)
             for name, value in objective.judge(batch).items():
@@ -60,7 +67,8 @@ class Evaluation:
             count = max(1.0, sums[f"{name}:count"])
             spelled = NAMES[name]
             found[f"{spelled}_loss"] = sums[name] / count
-            found[f"{spelled}_accuracy"] = sums[f"{name}:right"] / count
+            if f"{name}:right" in sums:
+                found[f"{spelled}_accuracy"] = sums[f"{name}:right"] / count
             if spelled in ("mlm", "lm"):
                 found["perplexity"] = math.exp(min(50.0, found[f"{spelled}_loss"]))
         if self.built.settings.minimal_pairs and self.world.speaks and not self.built.settings.shard:
