@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import typer
 
 from bertkit import config, notify
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 from bertkit.errors import Stopped, UserError
 
 Item = TypeVar("Item")
@@ -42,11 +42,11 @@ class Terminal:
     last_status = 0.0
 
     def __init__(self) -> None:
-        self.speaks = os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
+        self.is_main = os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
 
     def note(self, message: str) -> None:
         """One line, set apart from results."""
-        if not self.speaks:
+        if not self.is_main:
             return
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""
         print(f"{clear}· {message}", file=sys.stderr, flush=True)
@@ -54,7 +54,7 @@ class Terminal:
     def status(self, message: str) -> None:
         """A line that replaces itself on a terminal; elsewhere one line in half a minute."""
         now = time.monotonic()
-        if not self.speaks:
+        if not self.is_main:
             return
         if sys.stderr.isatty():
             print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
@@ -84,8 +84,11 @@ def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float 
             print(f"· {label}: {count:,}{f' of {total:,}' if total else ''}{left}", file=sys.stderr, flush=True)
 
 
-def _parameter(f: Field[Any], kind: Any) -> inspect.Parameter:
-    """A settings field as a typer parameter. Default None: "not given", so that --config and presets show through."""
+def _parameter(f: Field[Any], kind: Any, alias: str = "") -> inspect.Parameter:
+    """A settings field as a typer parameter. Default None: "not given", so that --config and presets show through.
+
+    alias: another name of it, which help does not show.
+    """
     meta = f.metadata
     many = get_origin(kind) in (tuple, list)
     plain: Any = list[kind.__args__[0]] if many else kind
@@ -94,19 +97,19 @@ def _parameter(f: Field[Any], kind: Any) -> inspect.Parameter:
         return inspect.Parameter(
             f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[plain | None, info]
         )
-    spelled = "--" + (meta.get("name") or f.name.replace("_", "-"))
+    spelled = "--" + (alias or meta.get("name") or f.name).replace("_", "-")
     if kind is bool:
         names = [f"{spelled}/--no-{spelled[2:]}"] if f.default else [spelled]
     else:
-        names = [spelled] + ([meta["short"]] if meta.get("short") else [])
+        names = [spelled] + ([meta["short"]] if meta.get("short") and not alias else [])
     shown = meta.get("help", "")
     if meta.get("choices"):
         shown += f" [{'|'.join(meta['choices'])}]"
     if f.default not in (MISSING, None, "", False) and kind is not bool:
         shown += f" (default: {f.default})"
-    info = typer.Option(*names, help=shown, show_default=False, hidden=meta.get("hidden", False))
+    info = typer.Option(*names, help=shown, show_default=False, hidden=bool(alias) or meta.get("hidden", False))
     return inspect.Parameter(
-        f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[plain | None, info]
+        alias or f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[plain | None, info]
     )
 
 
@@ -133,6 +136,13 @@ def _command(verb: str, module: ModuleType) -> Callable[..., None]:
     shown = [f for f in fields(settings) if "help" in f.metadata and not _is_nested(kinds[f.name])]
     shown.sort(key=lambda f: not f.metadata["argument"])
     parameters = [_parameter(f, kinds[f.name]) for f in shown]
+    names = {f.name for f in fields(settings)}
+    parameters += [
+        _parameter(f, kinds[f.name], alias)
+        for f in shown
+        for alias in config.aliases_of(f)
+        if alias not in names and not f.metadata["argument"]
+    ]
     extra = {
         "config_file": (Path, typer.Option("--config", help="Settings from a TOML file, e.g. a run's run.toml.")),
         "sets": (list[str], typer.Option("--set", help="One setting: KEY=VALUE; in a section: SECTION.KEY=VALUE.")),
@@ -150,7 +160,7 @@ def _command(verb: str, module: ModuleType) -> Callable[..., None]:
         layers += [values, *(config.parse_set(s) for s in sets or [])]
         table: dict[str, Any] = {}
         for layer in layers:
-            table = config.merged(table, layer)
+            table = config.merged(table, config.current_names(settings, layer))
         table = module.resolve(table) if hasattr(module, "resolve") else table
         built = config.build(settings, table, f"bertkit {verb}")
         result = module.run(built)
@@ -177,7 +187,7 @@ def main() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     # Only the verb that is asked for is imported in full; the others appear in the list of commands.
-    for verb, about in VERBS.items():
+    for verb, about in COMMANDS.items():
         if verb == asked:
             module = import_module(f"bertkit.commands.{verb}")
             app.command(verb)(_command(verb, module))
@@ -201,7 +211,7 @@ def main() -> None:
         sys.exit(0)
     except UsageError as mistake:
         words = mistake.format_message() if hasattr(mistake, "format_message") else str(mistake)
-        print(f"bertkit: {words} See: bertkit {asked + ' ' if asked in VERBS else ''}--help", file=sys.stderr)
+        print(f"bertkit: {words} See: bertkit {asked + ' ' if asked in COMMANDS else ''}--help", file=sys.stderr)
         sys.exit(2)
 
 

@@ -19,6 +19,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from bertkit.errors import UserError, suggest
 
 T = TypeVar("T")
+# What most other trainers call these settings: understood wherever there is such a setting, and not shown.
+USUAL = {"lr": ("learning_rate",), "batch": ("batch_size",), "max_tokens": ("max_length",), "out": ("output_dir",)}
 
 
 def option(
@@ -31,16 +33,18 @@ def option(
     name: str = "",
     factory: Any = MISSING,
     hidden: bool = False,
+    aliases: tuple[str, ...] = (),
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> Any:
     """A field of a settings class with its help. `argument`: given by place, not by name.
 
+    aliases: other names it is known by, on the command line and in files; help and documents do not show them.
     at_least, at_most: the smallest and the largest number that mean something; `build` refuses others.
     """
     metadata = {
         "help": help, "argument": argument, "choices": choices, "short": short, "name": name, "hidden": hidden,
-        "at_least": at_least, "at_most": at_most,
+        "aliases": aliases, "at_least": at_least, "at_most": at_most,
     }  # fmt: skip
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -62,12 +66,30 @@ def hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+def aliases_of(f: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """Every other name of a setting: older ones, and the usual one elsewhere."""
+    return (*f.metadata.get("aliases", ()), *USUAL.get(f.name, ()))
+
+
+def current_names(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The same values under the names the settings have now; a setting given twice is an error."""
+    known = {f.name for f in fields(cls)}
+    other = {alias: f.name for f in fields(cls) for alias in aliases_of(f) if alias not in known}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = other.get(key.replace("-", "_"), key)
+        if name != key and name in {given.replace("-", "_") for given in values}:
+            raise UserError(f"{key} and {name} are the same setting. Give one of them.")
+        found[name] = value
+    return found
+
+
 def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T | None = None) -> T:
     """A settings object from plain values; an unknown key or a wrong type is an error with the fix."""
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     types_ = hints(cls)
     given: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in current_names(cls, values).items():
         name = key.replace("-", "_")
         if name not in known:
             raise UserError(f"{where}: there is no setting '{key}'. {suggest(name, list(known))}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli import _is_nested
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 from bertkit.config import Common, hints
 
 HEAD = """# Command line
@@ -78,16 +78,16 @@ def chapter(verb: str) -> Iterator[str]:
     shown.sort(key=lambda f: not f.metadata["argument"])
     places = " ".join(spelled(f, kinds[f.name]).strip("`") for f in shown if f.metadata["argument"])
     yield from ("", f"## {verb}", "", f"`bertkit {verb}{' ' + places if places else ''}`", "")
-    yield from ((inspect.getdoc(module.run) or VERBS[verb]), "", *table(shown, kinds))
+    yield from ((inspect.getdoc(module.run) or COMMANDS[verb]), "", *table(shown, kinds))
 
 
 def reference() -> str:
     """The whole page."""
     rows = [HEAD, "| command | |", "|---|---|"]
-    rows += [f"| [{verb}](#{verb}) | {words} |" for verb, words in VERBS.items()]
+    rows += [f"| [{verb}](#{verb}) | {words} |" for verb, words in COMMANDS.items()]
     rows += ["", "## Options of every command", "", *table(list(fields(Common)), hints(Common))]
     rows += [f"| {name} | {words} | |" for name, words in EVERYWHERE]
-    for verb in VERBS:
+    for verb in COMMANDS:
         rows += chapter(verb)
     return "\n".join(rows) + "\n"
 

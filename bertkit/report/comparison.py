@@ -17,10 +17,10 @@ from bertkit.report.html import (
     Text,
     between,
     facts_of,
+    notes_of,
     page,
     settings_text,
     table_of,
-    told,
 )
 from bertkit.report.svg import Dot, line_plot, scatter_plot
 from bertkit.report.words import name_of, words
@@ -137,7 +137,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(said["learning"], _learning(result, lang)),
         Section(said["skipped"], table_of(said["skipped_caption"], result.get("skipped") or (), lang)),
         Section(said["data"], [Facts(facts_of(result["data"], lang))] if result.get("data") else []),
-        Section(said["notes"], told(result.get("notes") or (), lang)),
+        Section(said["notes"], notes_of(result.get("notes") or (), lang)),
         Section(
             said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
         ),

@@ -17,7 +17,7 @@ HABITS = ("layer", "head", "itself", "before", "after", "special", "spread")
 DARK = (24, 74, 140)  # the colour of full attention
 
 
-def looking_report(found: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
+def explain_report(found: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
     """The page of what `looking.look` found."""
     said = words(lang)
     tokens = found["tokens"]

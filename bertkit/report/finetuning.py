@@ -19,10 +19,10 @@ from bertkit.report.html import (
     Warning_,
     between,
     facts_of,
+    notes_of,
     page,
     settings_text,
     table_of,
-    told,
 )
 from bertkit.report.svg import bar_plot, coverage_plot, heat_map, histogram, reliability_plot
 from bertkit.report.svg.lines import take
@@ -167,7 +167,7 @@ def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(said["data"], data_blocks(dict(result.get("data") or {}), lang)),
         Section(said["training"], _training(run, lang)),
         Section(said["speed"], [Facts(facts_of(result["speed"], lang))] if result.get("speed") else []),
-        Section(said["notes"], told(result.get("notes") or (), lang)),
+        Section(said["notes"], notes_of(result.get("notes") or (), lang)),
         Section(
             said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
         ),

@@ -318,7 +318,7 @@ def between(value: Any, interval: Any = None) -> Between:
     return Between(as_number(value), *ends)
 
 
-def told(notes: Sequence[Any], lang: str) -> list[Block]:
+def notes_of(notes: Sequence[Any], lang: str) -> list[Block]:
     """What was told during the run, each once; many are counted."""
     once = list(dict.fromkeys(map(str, notes)))
     blocks: list[Block] = [Warning_(note) for note in once[:20]]

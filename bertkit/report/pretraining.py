@@ -16,10 +16,10 @@ from bertkit.report.html import (
     Text,
     Warning_,
     facts_of,
+    notes_of,
     page,
     settings_text,
     table_of,
-    told,
 )
 from bertkit.report.words import name_of, words
 
@@ -58,7 +58,7 @@ def pretraining_report(run: Mapping[str, Any], metrics: Sequence[Mapping[str, An
         Section(said["evaluations"], _evaluation_table(evaluations, lang)),
         Section(said["about"], [Facts(facts_of(about, lang))] if about else []),
         Section(said["settings"], [Code(settings_text(settings))] if settings else []),
-        Section(said["notes"], told(run.get("notes") or (), lang)),
+        Section(said["notes"], notes_of(run.get("notes") or (), lang)),
     ]
     return page(title, sections, lang=lang, subtitle=said["pretraining_subtitle"], facts=_tiles(about, metrics, lang))
 
