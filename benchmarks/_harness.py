@@ -80,11 +80,11 @@ def machine(threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
     """The machine and its measured matrix speed, how busy it is, and the versions of the contestants' libraries."""
     import torch
 
-    from bertkit.machine import look
+    from bertkit.machine import describe
 
     torch.set_num_threads(threads)
     busy = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-    found = look(threads) | {"load_before": busy}
+    found = describe(threads) | {"load_before": busy}
     for name in libraries:
         try:
             found["versions"][name] = version(name)

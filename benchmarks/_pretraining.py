@@ -97,7 +97,7 @@ def open_bertkit(case: Case, folder: Path, threads: int, precision: str) -> Step
         vocabulary=-(-case.vocabulary // 64) * 64, width=case.width, depth=case.depth, heads=case.heads,
         inner=4 * case.width, dropout=DROPOUT, attention_dropout=DROPOUT,
     )  # fmt: skip
-    objective = Masked(Model(config, {"words": 0, "next_sentence": 2}))
+    objective = Masked(Model(config, {"mlm": 0, "next_sentence": 2}))
     objective.set_precision(choose(precision))
     forever = 1_000_000
     feed = PretrainingFeed(

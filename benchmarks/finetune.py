@@ -78,7 +78,7 @@ def bertkit(folder: Path, texts: Sequence[str], mix: str, threads: int, precisio
     from bertkit.tasks.batches import SupervisedFeed
     from bertkit.training.loop import Training
 
-    rows = make_task("classify").wrap([{"text": t, "label": "ab"[n % 2]} for n, t in enumerate(texts)])
+    rows = make_task("classify").from_inputs([{"text": t, "label": "ab"[n % 2]} for n, t in enumerate(texts)])
     settings = FinetuneSettings(
         task="classify", train=Path(), model=str(folder), batch=BATCH, threads=threads, precision=precision
     )

@@ -87,10 +87,10 @@ def bertkit(folder: Path, threads: int, precision: str = "auto", **limits: Any) 
     from bertkit.server.app import make_app
     from bertkit.server.errors import Limits
     from bertkit.server.models import load
-    from bertkit.server.service import Desk
+    from bertkit.server.service import InferenceService
 
     own.set_up(threads)
-    return start(make_app(Desk(load([str(folder)], precision), Limits(**limits), threads=threads)))
+    return start(make_app(InferenceService(load([str(folder)], precision), Limits(**limits), threads=threads)))
 
 
 def usual(folder: Path, threads: int) -> int:

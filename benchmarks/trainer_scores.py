@@ -47,7 +47,7 @@ def labels_of(name: str, rows: list[Any]) -> tuple[str, ...]:
 
     task = make(REAL[name].task)
     if task.labelled_by_name:
-        task.learn(rows)
+        task.fit_labels(rows)
     return task.labels
 
 

@@ -37,21 +37,22 @@ def finetune(task: str, **settings: Any) -> Predictor:
     return predictor
 
 
-_VERBS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "index", "search", "ask",
+_COMMANDS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "index", "search", "ask",
           "distill", "quantize", "prune", "export")  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Further verbs as functions of their options, imported when first used: `bertkit.prepare(texts=…, out=…)`."""
-    if name not in _VERBS:
+    if name not in _COMMANDS:
         raise AttributeError(f"module 'bertkit' has no attribute '{name}'")
     from importlib import import_module
 
-    from bertkit.config import build
+    from bertkit.config import build, current_names
 
     verb = import_module(f"bertkit.commands.{name}")
 
     def call(**settings: Any) -> Any:
+        settings = current_names(verb.Settings, settings)
         table = verb.resolve(settings) if hasattr(verb, "resolve") else settings
         return verb.run(build(verb.Settings, table, f"bertkit.{name}"))
 

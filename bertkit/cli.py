@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from bertkit import config, notify
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 from bertkit.commands.parser import Command, Invocation, Parser, did_you_mean
 from bertkit.errors import Stopped, UserError, suggest
 
@@ -31,18 +31,18 @@ class Terminal:
     last_status = 0.0
 
     def __init__(self, quiet: bool = False) -> None:
-        self.speaks = not quiet and os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
+        self.is_main = not quiet and os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
 
     def note(self, message: str) -> None:
         """One line, set apart from results."""
-        if self.speaks:
+        if self.is_main:
             clear = "\r\x1b[K" if sys.stderr.isatty() else ""
             print(f"{clear}· {message}", file=sys.stderr, flush=True)
 
     def status(self, message: str) -> None:
         """A line that replaces itself on a terminal; elsewhere one line every half minute."""
         now = time.monotonic()
-        if not self.speaks:
+        if not self.is_main:
             return
         if sys.stderr.isatty():
             print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
@@ -52,12 +52,12 @@ class Terminal:
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
         """Pass items on, showing the progress."""
-        if self.speaks and sys.stderr.isatty():
+        if self.is_main and sys.stderr.isatty():
             from tqdm import tqdm
 
             yield from tqdm(items, label, total, leave=False, dynamic_ncols=True)
         else:
-            yield from _lines(items, label, total) if self.speaks else items
+            yield from _lines(items, label, total) if self.is_main else items
 
 
 def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float = 10.0) -> Iterator[Item]:
@@ -114,7 +114,7 @@ def _run(command: Command, argv: list[str]) -> None:
     table = _environment(module.Settings)
     files = [config.read_toml(how.config_file)] if how.config_file else []
     for layer in [*files, given, *map(config.parse_set, how.sets)]:
-        table = config.merged(table, layer)
+        table = config.merged(table, config.current_names(module.Settings, layer))
     table = module.resolve(table) if hasattr(module, "resolve") else table
     built = config.build(module.Settings, table, command.verb)
     result = module.run(built)
@@ -128,7 +128,7 @@ def _overview() -> Parser:
     parser = Parser("bertkit", "bertkit COMMAND [options]", ABOUT)
     parser.epilog = "bertkit COMMAND --help shows the arguments and options of a command."
     commands = parser.add_argument_group("Commands")
-    for verb, about in VERBS.items():
+    for verb, about in COMMANDS.items():
         commands.add_argument(verb, help=about.replace("%", "%%"))
     others = parser.add_argument_group("Options")
     others.add_argument("--version", action="store_true", help="Print the version.")
@@ -139,7 +139,7 @@ def _overview() -> Parser:
 def _start(argv: list[str]) -> None:
     """Only the verb that is asked for is imported; the others appear in the list of commands."""
     first = argv[0] if argv else ""
-    if first in VERBS:
+    if first in COMMANDS:
         _run(Command(first), argv[1:])
     elif first == "--version":
         from bertkit import __version__
@@ -151,11 +151,11 @@ def _start(argv: list[str]) -> None:
         _overview().print_help(sys.stderr)
         sys.exit(2)
     elif first.startswith("-"):
-        verb = next((word for word in argv if word in VERBS), "")
+        verb = next((word for word in argv if word in COMMANDS), "")
         hint = f"Options come after the command: bertkit {verb} … {first}" if verb else "See: bertkit --help"
         raise UserError(f"there is no option '{first}' before a command. {hint}")
     else:
-        hint = did_you_mean(first, {verb: verb for verb in VERBS})
+        hint = did_you_mean(first, {verb: verb for verb in COMMANDS})
         raise UserError(f"there is no command '{first}'.{hint} See: bertkit --help")
 
 

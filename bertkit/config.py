@@ -19,6 +19,16 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from bertkit.errors import UserError, suggest
 
 T = TypeVar("T")
+# Names known from other tools: a setting accepts the others of its row, unless another setting is called that.
+SYNONYMS = (
+    ("lr", "learning_rate"),
+    ("batch", "batch_size"),
+    ("max_tokens", "max_length"),
+    ("out", "output_dir"),
+    ("epochs", "passes", "num_epochs"),
+    ("warmup", "warmup_ratio"),
+    ("decay", "weight_decay"),
+)
 KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes", Path: "a path"}
 
 
@@ -70,16 +80,33 @@ def hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+def aliases_of(f: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """Every other name of a setting: earlier ones, and what other tools call it."""
+    earlier = (alias.lstrip("-").replace("-", "_") for alias in f.metadata.get("aliases", ()))
+    row = next((row for row in SYNONYMS if f.name in row), ())
+    return (*earlier, *(name for name in row if name != f.name))
+
+
+def current_names(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The same values under the names the settings have now; a setting given twice is an error."""
+    known = {f.name for f in fields(cls)}
+    renamed = {alias: f.name for f in fields(cls) for alias in aliases_of(f) if alias not in known}
+    current: dict[str, Any] = {}
+    for key, value in values.items():
+        name = renamed.get(key.replace("-", "_"), key)
+        if name != key and name in {given.replace("-", "_") for given in values}:
+            raise UserError(f"{key} and {name} are the same setting. Give one of them.")
+        current[name] = value
+    return current
+
+
 def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T | None = None) -> T:
     """A settings object from plain values; an unknown key or a wrong type is an error with the fix."""
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    aliases = [(alias, f.name) for f in known.values() for alias in f.metadata.get("aliases", ())]
-    renamed = {alias.lstrip("-").replace("-", "_"): name for alias, name in aliases}
     types_ = hints(cls)
     given: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in current_names(cls, values).items():
         name = key.replace("-", "_")
-        name = name if name in known else renamed.get(name, name)
         if name not in known:
             raise UserError(f"{where}: there is no setting '{key}'. {suggest(name, list(known))}")
         current = getattr(base, name) if base is not None else None

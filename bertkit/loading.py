@@ -19,7 +19,7 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "bayes": (Texts, "ancestors.baselines.linear", "NaiveBayes"),
     "tfidf": (Texts, "ancestors.baselines.linear", "TfIdf"),
     "ngram": (Texts, "ancestors.baselines.rows", "NgramClassifier"),
-    "averaged": (Texts, "ancestors.baselines.fasttext", "Averaged"),
+    "averaged": (Texts, "ancestors.baselines.fasttext", "FastText"),
     "word2vec": (Texts, "ancestors.baselines.rows", "MeanOfVectors"),
     "glove": (Texts, "ancestors.baselines.rows", "MeanOfVectors"),
     "features": (Texts, "runs.compare.bert", "FrozenVectors"),
@@ -36,8 +36,8 @@ SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
     "features-tags": (Tags, "runs.compare.bert", "BertFeaturesTagger"),
     "elmo": (Texts, "runs.compare.bert", "ElmoClassifier"),
     "elmo-tags": (Tags, "runs.compare.bert", "ElmoTagger"),
-    "lstm-lm": (Texts, "ancestors.lstm.dai_le", "SequenceLearning"),
-    "lstm-autoencoder": (Texts, "ancestors.lstm.dai_le", "SequenceLearning"),
+    "lstm-lm": (Texts, "ancestors.lstm.dai_le", "DaiLe"),
+    "lstm-autoencoder": (Texts, "ancestors.lstm.dai_le", "DaiLe"),
     "ulmfit": (Texts, "ancestors.lstm.ulmfit", "Ulmfit"),
     "frequent-tag": (Tags, "ancestors.hmm", "FrequentTag"),
     "hmm": (Tags, "ancestors.hmm", "Hmm"),
@@ -48,8 +48,8 @@ ENCODED = {"features", "features-tags", "cosine", "vectors", "features-numbers"}
 ANCESTORS: dict[str, tuple[str, str]] = {
     "ngram": ("ancestors.ngram.model", "NgramModel"),
     "piece-ngram": ("ancestors.ngram.pieces", "PieceNgram"),
-    "nnlm": ("ancestors.language_model.model", "LeftToRight"),
-    "rnnlm": ("ancestors.language_model.model", "LeftToRight"),
+    "nnlm": ("ancestors.language_model.model", "LanguageModel"),
+    "rnnlm": ("ancestors.language_model.model", "LanguageModel"),
     "elmo": ("ancestors.elmo.model", "Elmo"),
     "seq2seq": ("ancestors.transformer.train", "Seq2Seq"),
     "word2vec": ("ancestors.vectors.vectors", "VectorsFolder"),
@@ -57,7 +57,7 @@ ANCESTORS: dict[str, tuple[str, str]] = {
 }
 
 
-class Answering:
+class ContenderPredictor:
     """A saved contender with the face of a Predictor, as far as it goes: it predicts and is evaluated."""
 
     precision, device = "fp32", "cpu"
@@ -73,7 +73,7 @@ class Answering:
     def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
         """Predictions for texts, pairs or word lists, in order. Texts are read whole whatever their length."""
         single = isinstance(inputs, (str, dict))
-        return self.predict_examples(self.task.wrap([inputs] if single else list(inputs)), on_long)
+        return self.predict_examples(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
 
     def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
         """Predictions for examples that a reader gave. Any text has one, so none is ever named."""
@@ -96,7 +96,7 @@ def open_model(name: str | Path, precision: str = "auto", device: str = "auto") 
     """A Predictor, or where the folder says so a contender or an ancestor with the same methods."""
     about = _about(Path(name))
     if key := about.get("contender"):
-        return Answering(_contender(Path(name), str(key), about, precision))
+        return ContenderPredictor(_contender(Path(name), str(key), about, precision))
     if kind := about.get("ancestor"):
         return _class(*_known(ANCESTORS, str(kind), Path(name))).load(Path(name))
     return Predictor.load(name, precision, device)

@@ -73,7 +73,7 @@ def _glibc() -> ctypes.CDLL | None:
         return None
 
 
-def keep_few_kernels() -> None:
+def limit_onednn_cache() -> None:
     """For texts of all lengths without end; call it before torch multiplies anything.
 
     oneDNN makes a kernel of some 200 KB for every new shape of a product and keeps 1,024 of them, few of which are ever
@@ -82,7 +82,7 @@ def keep_few_kernels() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Hand freed memory back to the system: between large pieces of work it would otherwise be lost in fragments."""
     libc = _glibc()
     if libc is not None:
@@ -90,7 +90,7 @@ def give_back() -> None:
 
 
 @contextmanager
-def one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
+def single_thread_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
     """A pool of threads in each of which torch computes on one core; torch's own setting is back afterwards."""
     import torch
 
@@ -160,7 +160,7 @@ def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
     return found
 
 
-def look(threads: int) -> dict[str, Any]:
+def describe(threads: int) -> dict[str, Any]:
     """The machine as bertkit sees it, with its matrix speed measured for a moment."""
     import torch
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 from bertkit.commands.parser import Command, Invocation, Option, options
 from bertkit.config import Common
 
@@ -74,9 +74,9 @@ def chapter(verb: str) -> Iterator[str]:
 def reference() -> str:
     """The whole page."""
     rows = [HEAD, "| command | |", "|---|---|"]
-    rows += [f"| [{verb}](#{verb}) | {words} |" for verb, words in VERBS.items()]
+    rows += [f"| [{verb}](#{verb}) | {words} |" for verb, words in COMMANDS.items()]
     rows += ["", "## Options of every command", "", *table([*options(Common), *options(Invocation)])]
-    for verb in VERBS:
+    for verb in COMMANDS:
         rows += chapter(verb)
     return "\n".join(rows) + "\n"
 

@@ -162,7 +162,7 @@ def test_every_preset_writes_out_every_number_and_makes_a_model(name: str) -> No
         embedding_width=min(settings.model.embedding_width, 16), positions=16 * bool(settings.model.positions),
         max_tokens=8,
     )  # fmt: skip
-    heads = {"replaced": 1} if settings.objective == "replaced" else {"words": 0}
+    heads = {"replaced": 1} if settings.objective == "replaced" else {"mlm": 0}
     assert sum(p.numel() for p in Model(tiny, heads).parameters()) > 0
     longest = max(length for _, length in settings.length_plan)
     assert longest <= settings.model.max_tokens
@@ -219,9 +219,9 @@ def numbers_of(settings: type) -> Iterator[tuple[type, Field]]:
 def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> None:
     from importlib import import_module
 
-    from bertkit.commands import VERBS
+    from bertkit.commands import COMMANDS
 
-    for verb in VERBS:
+    for verb in COMMANDS:
         for settings, f in numbers_of(import_module(f"bertkit.commands.{verb}").Settings):
             where = f"{verb}: {settings.__name__}.{f.name}"
             assert f.metadata["at_least"] is not None, f"{where} has no smallest number"
@@ -232,9 +232,35 @@ def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> Non
 def test_hints_resolve_for_every_verb() -> None:
     from importlib import import_module
 
-    from bertkit.commands import VERBS
+    from bertkit.commands import COMMANDS
 
-    for verb in VERBS:
+    for verb in COMMANDS:
         settings = import_module(f"bertkit.commands.{verb}").Settings
         assert set(config.hints(settings)) >= {f.name for f in fields(settings)}
         assert {"seed", "threads", "device", "precision"} <= {f.name for f in fields(settings)}
+
+
+def test_older_and_usual_names_of_a_setting_are_understood():
+    from bertkit.settings.compress import DistillSettings
+    from bertkit.settings.finetune import FinetuneSettings
+
+    usual = {"learning_rate": 0.5, "batch-size": 7, "max_length": 9, "output_dir": "o", "other_settings": True}
+    found = config.build(FinetuneSettings, {"task": "classify", "train": "t", **usual})
+    assert (found.lr, found.batch, found.max_tokens, found.out) == (0.5, 7, 9, Path("o"))
+    assert found.allow_changed_settings
+    old = config.build(DistillSettings, {"teacher": "t", "train": "t", "heat": 3.0, "hard": 0.25})
+    assert (old.temperature, old.alpha) == (3.0, 0.25)
+    with pytest.raises(UserError, match="heat and temperature are the same setting"):
+        config.build(DistillSettings, {"teacher": "t", "train": "t", "heat": 3.0, "temperature": 2.0})
+
+
+def test_other_names_hide_no_setting_of_their_own():
+    from importlib import import_module
+
+    from bertkit.commands import COMMANDS
+
+    for verb in COMMANDS:
+        settings = import_module(f"bertkit.commands.{verb}").Settings
+        names = {f.name for f in fields(settings)}
+        aliases = [alias for f in fields(settings) for alias in config.aliases_of(f)]
+        assert len(set(aliases)) == len(aliases) and not names & set(aliases), verb

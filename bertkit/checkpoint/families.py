@@ -15,10 +15,10 @@ Rows = dict[str, str | tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class Architecture:
-    """One class of transformers: its name, and where it keeps the text summary (None: it has none)."""
+    """One class of transformers: its name, and where it keeps the pooler (None: it has none)."""
 
     name: str
-    summary: str | None = None
+    pooler: str | None = None
     summary_activation: str | None = None  # where it is not the family's
 
 
@@ -35,7 +35,7 @@ class Family:
     architectures: dict[frozenset[str], Architecture]
     written: dict[str, Any] = field(default_factory=dict)  # keys config.json carries beside the numbers
     transposed: tuple[str, ...] = ()  # our modules whose weights this family stores the other way round
-    untied_bias: str = ""  # the word head's bias when it is not tied: beside the decoder instead of beside the head
+    untied_bias: str = ""  # the mlm head's bias when it is not tied: beside the decoder instead of beside the head
 
 
 def _layer(at: str, rows: Rows) -> Rows:
@@ -54,7 +54,7 @@ def _architectures(
     """The five classes every family has, and the special ones."""
     table = {
         (): Architecture(f"{stem}Model", "{base}pooler.dense" if pooled else None),
-        ("words",): Architecture(f"{stem}ForMaskedLM"),
+        ("mlm",): Architecture(f"{stem}ForMaskedLM"),
         ("text",): Architecture(f"{stem}ForSequenceClassification", text),
         ("token",): Architecture(f"{stem}ForTokenClassification"),
         ("span",): Architecture(f"{stem}ForQuestionAnswering"),
@@ -64,7 +64,7 @@ def _architectures(
 
 
 _EMBEDDINGS: Rows = {
-    "encoder.embeddings.words": "{base}embeddings.word_embeddings",
+    "encoder.embeddings.tokens": "{base}embeddings.word_embeddings",
     "encoder.embeddings.positions": "{base}embeddings.position_embeddings",
     "encoder.embeddings.segments": "{base}embeddings.token_type_embeddings",
     "encoder.embeddings.norm": "{base}embeddings.LayerNorm",
@@ -126,16 +126,16 @@ BERT = Family(
     | _BERT_LAYER
     | _TASKS
     | {
-        "heads.words.transform.dense": "cls.predictions.transform.dense",
-        "heads.words.transform.norm": "cls.predictions.transform.LayerNorm",
-        "heads.words.bias": "cls.predictions.bias",
-        "heads.words.decoder": "cls.predictions.decoder.weight",
+        "heads.mlm.transform.dense": "cls.predictions.transform.dense",
+        "heads.mlm.transform.norm": "cls.predictions.transform.LayerNorm",
+        "heads.mlm.bias": "cls.predictions.bias",
+        "heads.mlm.decoder": "cls.predictions.decoder.weight",
         "heads.next_sentence.out": "cls.seq_relationship",
     },
     architectures=_architectures(
         "Bert",
         {
-            ("words", "next_sentence"): Architecture("BertForPreTraining", "{base}pooler.dense"),
+            ("mlm", "next_sentence"): Architecture("BertForPreTraining", "{base}pooler.dense"),
             ("next_sentence",): Architecture("BertForNextSentencePrediction", "{base}pooler.dense"),
         },
         text="{base}pooler.dense",
@@ -156,10 +156,10 @@ ROBERTA = Family(
     | _TASKS
     | {
         "heads.text.out": "classifier.out_proj",
-        "heads.words.transform.dense": "lm_head.dense",
-        "heads.words.transform.norm": "lm_head.layer_norm",
-        "heads.words.bias": "lm_head.bias",
-        "heads.words.decoder": "lm_head.decoder.weight",
+        "heads.mlm.transform.dense": "lm_head.dense",
+        "heads.mlm.transform.norm": "lm_head.layer_norm",
+        "heads.mlm.bias": "lm_head.bias",
+        "heads.mlm.decoder": "lm_head.decoder.weight",
     },
     architectures=_architectures("Roberta", {}, text="classifier.dense", choice="{base}pooler.dense", pooled=True),
     written={"bos_token_id": 0, "eos_token_id": 2},
@@ -200,17 +200,17 @@ ALBERT = Family(
     )
     | _TASKS
     | {
-        "heads.words.transform.dense": "predictions.dense",
-        "heads.words.transform.norm": "predictions.LayerNorm",
-        "heads.words.bias": "predictions.bias",
-        "heads.words.decoder": "predictions.decoder.weight",
+        "heads.mlm.transform.dense": "predictions.dense",
+        "heads.mlm.transform.norm": "predictions.LayerNorm",
+        "heads.mlm.bias": "predictions.bias",
+        "heads.mlm.decoder": "predictions.decoder.weight",
         "heads.order.out": "sop_classifier.classifier",
     },
     architectures=_architectures(
         "Albert",
         {
             (): Architecture("AlbertModel", "{base}pooler"),
-            ("words", "order"): Architecture("AlbertForPreTraining", "{base}pooler"),
+            ("mlm", "order"): Architecture("AlbertForPreTraining", "{base}pooler"),
         },
         text="{base}pooler",
         choice=None,
@@ -232,10 +232,10 @@ ELECTRA = Family(
     | _TASKS
     | {
         "heads.text.out": "classifier.out_proj",
-        "heads.words.transform.dense": "generator_predictions.dense",
-        "heads.words.transform.norm": "generator_predictions.LayerNorm",
-        "heads.words.bias": "generator_lm_head.bias",
-        "heads.words.decoder": "generator_lm_head.weight",
+        "heads.mlm.transform.dense": "generator_predictions.dense",
+        "heads.mlm.transform.norm": "generator_predictions.LayerNorm",
+        "heads.mlm.bias": "generator_lm_head.bias",
+        "heads.mlm.decoder": "generator_lm_head.weight",
         "heads.replaced.transform.dense": "discriminator_predictions.dense",
         "heads.replaced.out": "discriminator_predictions.dense_prediction",
     },
@@ -275,7 +275,7 @@ DISTILBERT = Family(
     fixed={"segments": 0, "summary_activation": "relu"},
     defaults=_DEFAULTS | {"activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1, "seq_classif_dropout": 0.2},
     rows={
-        "encoder.embeddings.words": "{base}embeddings.word_embeddings",
+        "encoder.embeddings.tokens": "{base}embeddings.word_embeddings",
         "encoder.embeddings.positions": "{base}embeddings.position_embeddings",
         "encoder.embeddings.norm": "{base}embeddings.LayerNorm",
     }
@@ -292,10 +292,10 @@ DISTILBERT = Family(
     )
     | _TASKS
     | {
-        "heads.words.transform.dense": "vocab_transform",
-        "heads.words.transform.norm": "vocab_layer_norm",
-        "heads.words.bias": "vocab_projector.bias",
-        "heads.words.decoder": "vocab_projector.weight",
+        "heads.mlm.transform.dense": "vocab_transform",
+        "heads.mlm.transform.norm": "vocab_layer_norm",
+        "heads.mlm.bias": "vocab_projector.bias",
+        "heads.mlm.decoder": "vocab_projector.weight",
     },
     architectures=_architectures("DistilBert", {}, text="pre_classifier", choice=None, pooled=False),
     written={"sinusoidal_pos_embds": False, "qa_dropout": 0.1},
@@ -356,19 +356,19 @@ MODERN = Family(
         "classifier_activation": "gelu",
     },
     rows={
-        "encoder.embeddings.words": "{base}embeddings.tok_embeddings",
+        "encoder.embeddings.tokens": "{base}embeddings.tok_embeddings",
         "encoder.embeddings.norm": "{base}embeddings.norm",
         "encoder.final_norm": "{base}final_norm",
-        "heads.words.transform.dense": "head.dense",
-        "heads.words.transform.norm": "head.norm",
-        "heads.words.bias": "decoder.bias",
-        "heads.words.decoder": "decoder.weight",
+        "heads.mlm.transform.dense": "head.dense",
+        "heads.mlm.transform.norm": "head.norm",
+        "heads.mlm.bias": "decoder.bias",
+        "heads.mlm.decoder": "decoder.weight",
         "heads.token.transform.dense": "head.dense",
         "heads.token.transform.norm": "head.norm",
         "heads.span.transform.dense": "head.dense",
         "heads.span.transform.norm": "head.norm",
         "heads.span.out": "classifier",
-        "summary.norm": "head.norm",
+        "pooler.norm": "head.norm",
     }
     | _layer(
         "{base}layers.{n}.",
@@ -437,17 +437,17 @@ GPT2 = Family(
         },
     )
     | {
-        "encoder.embeddings.words": "{base}wte",
+        "encoder.embeddings.tokens": "{base}wte",
         "encoder.embeddings.positions": "{base}wpe",
         "encoder.final_norm": "{base}ln_f",
-        "heads.words.decoder": "lm_head.weight",
+        "heads.mlm.decoder": "lm_head.weight",
         "heads.text.out": "score",
         "heads.token.out": "classifier",
         "heads.span.out": "qa_outputs",
     },
     architectures={
         frozenset(): Architecture("GPT2Model"),
-        frozenset({"words"}): Architecture("GPT2LMHeadModel"),
+        frozenset({"mlm"}): Architecture("GPT2LMHeadModel"),
         frozenset({"text"}): Architecture("GPT2ForSequenceClassification"),
         frozenset({"token"}): Architecture("GPT2ForTokenClassification"),
         frozenset({"span"}): Architecture("GPT2ForQuestionAnswering"),

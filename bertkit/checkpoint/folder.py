@@ -108,7 +108,7 @@ def read_folder(
         heads = {kind: HEADS[kind].outputs or len(stored) for kind in kinds}
     architecture = architecture_for(family, frozenset(heads))
     _fits(config, tensors, where, source)
-    model = Model(config, heads, summary=architecture.summary is not None)
+    model = Model(config, heads, pooler=architecture.pooler is not None)
     _untie_check(tensors, family, config.tied, str(source))
     state, missing, left = tensors_from(tensors, model, family, architecture, str(source))
     _accept(model, state, missing, str(source))
@@ -189,9 +189,9 @@ def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
 
 def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: str) -> None:
     """A tied decoder stored as a copy must be one."""
-    decoder = tensors.get(str(family.rows["heads.words.decoder"]))
+    decoder = tensors.get(str(family.rows["heads.mlm.decoder"]))
     base = family.base if any(k.startswith(family.base) for k in tensors) else ""
-    words = tensors.get(str(family.rows["encoder.embeddings.words"]).format(base=base) + ".weight")
+    words = tensors.get(str(family.rows["encoder.embeddings.tokens"]).format(base=base) + ".weight")
     if tied and decoder is not None and words is not None and not torch.equal(decoder, words):
         raise UserError(
             f"{where}: config.json says the word head is tied to the word vectors, but the file holds two different "
@@ -217,7 +217,7 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
             "These weights are of another kind of model than config.json says, or incomplete."
         )
     model.load_state_dict(state, strict=False)
-    heads = sorted({name.split(".")[1] if name.startswith("heads.") else "summary" for name in missing})
+    heads = sorted({name.split(".")[1] if name.startswith("heads.") else "pooler" for name in missing})
     model.untrained = tuple(heads)
     if heads:
         plural = "are" if len(heads) > 1 else "is"

@@ -169,8 +169,8 @@ def heads_of(family: Family, architecture: str | None) -> frozenset[str] | None:
 def names(model: Model, family: Family, architecture: Architecture, base: str) -> dict[str, tuple[str, ...]]:
     """Our tensor → their tensor, or three of them to be joined: for every tensor of the model."""
     rows = dict(family.rows)
-    if architecture.summary:
-        rows["summary.dense"] = architecture.summary
+    if architecture.pooler:
+        rows["pooler.dense"] = architecture.pooler
     table: dict[str, tuple[str, ...]] = {}
     for ours in model.state_dict():
         generic = re.sub(r"^encoder\.layers\.(\d+)\.", "encoder.layers.{n}.", ours)
@@ -178,7 +178,7 @@ def names(model: Model, family: Family, architecture: Architecture, base: str) -
         module, _, leaf = generic.rpartition(".")
         theirs, ending = (rows[generic], "") if generic in rows else (rows.get(module), f".{leaf}")
         if theirs is None:
-            continue  # the family has no place for it: a summary no class of this family stores
+            continue  # the family has no place for it: a pooler no class of this family stores
         n = number.group(1) if number else ""
         parts = (theirs,) if isinstance(theirs, str) else theirs
         table[ours] = tuple(part.format(base=base, n=n) + ending for part in parts)
@@ -191,7 +191,7 @@ def _turned(ours: str, family: Family) -> bool:
 
 
 def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict[str, Tensor]:
-    """The model's tensors under transformers' names, without an untrained summary's."""
+    """The model's tensors under transformers' names, without an untrained pooler's."""
     base = "" if not model.heads else family.base
     state = model.state_dict()
     out: dict[str, Tensor] = {}
@@ -201,8 +201,8 @@ def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict
         tensor = state[ours].t() if _turned(ours, family) else state[ours]
         parts = (tensor,) if len(theirs) == 1 else tensor.chunk(3)
         out |= {name: part.detach().cpu().contiguous().clone() for name, part in zip(theirs, parts)}
-    if "heads.words.decoder" in state and family.untied_bias:
-        out[family.untied_bias] = out[str(family.rows["heads.words.bias"])].clone()
+    if "heads.mlm.decoder" in state and family.untied_bias:
+        out[family.untied_bias] = out[str(family.rows["heads.mlm.bias"])].clone()
     return out
 
 
@@ -212,7 +212,7 @@ def tensors_from(
     """Their tensors → ours. Returns (state, our missing tensors, their tensors that were left over)."""
     with_base = any(key.startswith(family.base) for key in raw)
     if not model.config.tied and family.untied_bias in raw:
-        raw = raw | {str(family.rows["heads.words.bias"]): raw[family.untied_bias]}
+        raw = raw | {str(family.rows["heads.mlm.bias"]): raw[family.untied_bias]}
     state: dict[str, Tensor] = {}
     missing: list[str] = []
     used: set[str] = set()

@@ -3,7 +3,7 @@
 Modules here import nothing heavy at the top, so that `--help` is quick.
 """
 
-VERBS = {  # the order of `bertkit --help`
+COMMANDS = {  # the order of `bertkit --help`
     "demo": "The main job on sample data, in a minute or two.",
     "doctor": "What this machine can do, and what is in a data file.",
     "tokenizer": "Learn a vocabulary from text.",

@@ -24,11 +24,11 @@ class Settings(Common):
 
 def run(settings: Settings) -> str:
     """Print a completion script: source it, or save it where your shell looks for completions."""
-    from bertkit.commands import VERBS
+    from bertkit.commands import COMMANDS
     from bertkit.commands.parser import Command
 
     write = {"bash": _bash, "zsh": _zsh, "fish": _fish}[settings.shell]
-    return "\n".join(write([Command(verb) for verb in VERBS]))
+    return "\n".join(write([Command(verb) for verb in COMMANDS]))
 
 
 def _options(command: Command) -> list[Option]:
@@ -63,7 +63,7 @@ def _bash(commands: list[Command]) -> Iterator[str]:
 
 
 def _zsh(commands: list[Command]) -> Iterator[str]:
-    from bertkit.commands import VERBS
+    from bertkit.commands import COMMANDS
 
     yield "#compdef bertkit"
     yield "# zsh completion for bertkit. To use it: source <(bertkit completion zsh)"
@@ -71,7 +71,7 @@ def _zsh(commands: list[Command]) -> Iterator[str]:
     yield "    if (( CURRENT == 2 )); then"
     yield "        local -a commands=("
     for c in commands:
-        yield f"            {_quoted(c.verb + ':' + VERBS[c.verb])}"
+        yield f"            {_quoted(c.verb + ':' + COMMANDS[c.verb])}"
     yield "        )"
     yield "        _describe command commands"
     yield "        return"
@@ -102,7 +102,7 @@ def _zsh_values(o: Option) -> str:
 
 
 def _fish(commands: list[Command]) -> Iterator[str]:
-    from bertkit.commands import VERBS
+    from bertkit.commands import COMMANDS
 
     yield "# fish completion for bertkit. To use it: bertkit completion fish | source"
     yield "function __bertkit_command"
@@ -110,7 +110,7 @@ def _fish(commands: list[Command]) -> Iterator[str]:
     yield '    test "$words[2]" = "$argv[1]"'
     yield "end"
     for c in commands:
-        about = _quoted(VERBS[c.verb], fish=True)
+        about = _quoted(COMMANDS[c.verb], fish=True)
         yield f"complete -c bertkit -n '__bertkit_command \"\"' -f -a {c.verb} -d {about}"
     for c in commands:
         asked = f"complete -c bertkit -n '__bertkit_command {c.verb}'"

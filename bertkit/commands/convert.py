@@ -70,7 +70,7 @@ def _mix(folder: Any, settings: Settings) -> int:
     second = read_folder(locate(settings.mix))
     if any(folder.tokenizer.id_to_token(n) != second.tokenizer.id_to_token(n) for n in range(folder.tokenizer.size)):
         raise UserError(f"{settings.mix} has another vocabulary than {settings.source}. Mix models of one tokenizer.")
-    new = tuple("summary." if part == "summary" else f"heads.{part}." for part in second.model.untrained)
+    new = tuple("pooler." if part == "pooler" else f"heads.{part}." for part in second.model.untrained)
     other = {name: tensor for name, tensor in second.model.named_parameters() if not name.startswith(new)}
     own = dict(folder.model.named_parameters())
     both = [name for name in own if name in other and own[name].shape == other[name].shape]

@@ -28,7 +28,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.files.atomic import atomic_write, explained, make_folder
     from bertkit.inference.predictor import Predictor
     from bertkit.notify import note
-    from bertkit.runs.compare.contenders import Given, ladder
+    from bertkit.runs.compare.contenders import Resources, contenders_for
     from bertkit.runs.finetune.run import Finetuning
     from bertkit.settings.finetune import FinetuneSettings
 
@@ -58,9 +58,9 @@ def run(settings: Settings) -> dict[str, Any]:
         raise Stopped(stop.signal, "the demo was stopped; give it again, and it begins anew.") from None
     train, dev, test = (finetuning.split.examples[role] for role in ("train", "dev", "test"))
     result["baselines"] = {}
-    for rung in ladder("classify", ("majority", "tfidf"), Given()):
-        rival = rung.make(Given()).fit(finetuning.task, train, dev, seed=settings.seed, minutes=0.0)
-        result["baselines"][rival.name] = dict(finetuning.task.score(test, rival.predict(test)))
+    for entry in contenders_for("classify", ("majority", "tfidf"), Resources()):
+        baseline = entry.make(Resources()).fit(finetuning.task, train, dev, seed=settings.seed, minutes=0.0)
+        result["baselines"][baseline.name] = dict(finetuning.task.score(test, baseline.predict(test)))
     predictor = Predictor.load(out / "model", settings.precision, settings.device)
     fresh = samples.path(settings.lang, "fresh.txt").read_text("utf-8").splitlines()
     result["predictions"] = [{"text": text, **_short(p)} for text, p in zip(fresh, predictor.predict(fresh))]

@@ -28,7 +28,7 @@ def run(settings: Settings) -> dict[str, Any]:
     """Say what this machine can do and, for data files, what is in them."""
     from bertkit import machine
 
-    found: dict[str, Any] = {"machine": machine.look(machine.set_up(settings.threads)), "files": [], "lines": []}
+    found: dict[str, Any] = {"machine": machine.describe(machine.set_up(settings.threads)), "files": [], "lines": []}
     if settings.files:
         from bertkit.checkpoint.locate import locate
         from bertkit.data.inspect import inspect_file
@@ -55,7 +55,7 @@ def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
 
     task = make("classify")
     texts = first_texts(file, LOOKED_AT, encoding, **columns)
-    return starting_model(AUTO, task, task.wrap(texts)) if embedded() else ""
+    return starting_model(AUTO, task, task.from_inputs(texts)) if embedded() else ""
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -54,7 +54,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
     _check(settings)
     not_the_input(settings.out, settings.file, settings.probe)
-    machine.keep_few_kernels()
+    machine.limit_onednn_cache()
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
     note(f"{settings.model}: {predictor.precision} on {predictor.device}.")

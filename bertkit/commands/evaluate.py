@@ -54,7 +54,7 @@ def run(settings: Settings) -> dict[str, Any]:
     examples = task.read(settings.file, reading)
     task.check(examples, str(settings.file))
     predictions = predictor.predict_examples(examples)
-    metric, gold, said, extra = task.judged(examples, predictions)
+    metric, gold, said, extra = task.metric_inputs(examples, predictions)
     scores = metric(gold, said, **extra)
     intervals = metrics.bootstrap(metric, gold, said, seed=settings.seed, **extra) if len(gold) > 1 else {}
     return {

@@ -44,12 +44,12 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.tasks import make
 
     check_folder(settings.out)
-    machine.keep_few_kernels()
+    machine.limit_onednn_cache()
     machine.set_up(settings.threads)
     task = make("classify")
     files = _files(settings)
     documents = read_documents(files, text=settings.text, encoding=settings.encoding)
-    some = task.wrap([text[:FIRST] for text in islice(documents, LOOKED_AT)])
+    some = task.from_inputs([text[:FIRST] for text in islice(documents, LOOKED_AT)])
     model = starting_model(settings.model, task, some)
     predictor = Predictor.load(model, settings.precision, settings.device)
     tell_unknown(predictor.tokenizer, task.encode(some, predictor.tokenizer, NO_LIMIT), model)

@@ -24,17 +24,17 @@ def run(settings: Settings) -> dict[str, Any]:
     """Show tokens, where every head looks, and which tokens matter."""
     from bertkit import machine
     from bertkit.files.atomic import atomic_write, check_folder, explained, make_folder
-    from bertkit.inference.explain import look
+    from bertkit.inference.explain import explain
     from bertkit.inference.predictor import Predictor
-    from bertkit.report.explain import looking_report
+    from bertkit.report.explain import explain_report
 
     check_folder(settings.out.parent)
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
-    found = look(predictor, settings.text, settings.text_b or None)
+    found = explain(predictor, settings.text, settings.text_b or None)
     with explained(f"{settings.out} cannot be written"):
         make_folder(settings.out.parent)
-    atomic_write(settings.out, looking_report(found, model=settings.model, lang=settings.lang))
+    atomic_write(settings.out, explain_report(found, model=settings.model, lang=settings.lang))
     rounded = [[[[round(float(x), 4) for x in row] for row in head] for head in layer] for layer in found["attention"]]
     return {**found, "attention": rounded, "page": str(settings.out)}
 

@@ -13,16 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, get_args, get_origin
 
-from bertkit.commands import VERBS
-from bertkit.config import KIND_NAMES, Common, hints, option
+from bertkit.commands import COMMANDS
+from bertkit.config import KIND_NAMES, Common, aliases_of, hints, option
 from bertkit.errors import UserError
 
 WIDEST = 100
-# Spellings known from other tools: an option accepts the others of its row, unless another option is called that.
-SYNONYMS = (
-    ("lr", "learning-rate"), ("batch", "batch-size"), ("max-tokens", "max-length"), ("out", "output-dir"),
-    ("epochs", "passes", "num-epochs"), ("warmup", "warmup-ratio"), ("decay", "weight-decay"),
-)  # fmt: skip
 LONG = 12  # a command with more options than this shows them under headings
 GROUPS = {  # heading → settings; `option(group=…)` comes first
     "Data": "train dev test data tokenizer kind size cased units min_count text text_b label labels multi_label "
@@ -30,9 +25,9 @@ GROUPS = {  # heading → settings; `option(group=…)` comes first
     "Model": "model models contenders vectors lm elmo gpt preset init add_tokens layers width order window vocabulary "
     "architecture dropout reinit freeze word crf",
     "Training": "epochs steps minutes tokens batch batch_tokens micro_tokens lr warmup schedule decay clip layer_decay "
-    "loss smoothing class_weights language teacher teacher_batch heat hard seeds search plan compile shard",
-    "Evaluation": "evals eval_every eval_tokens minimal_pairs patience folds abstain judged curve beam",
-    "Output": "out lang resume other_settings overwrite save_minutes save_every log_every tensorboard",
+    "loss smoothing class_weights language teacher teacher_batch temperature alpha seeds search plan compile shard",
+    "Evaluation": "evals eval_every eval_tokens minimal_pairs patience folds abstain max_test_rows curve beam",
+    "Output": "out lang resume allow_changed_settings overwrite save_minutes save_every log_every tensorboard",
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names.split()}
 
@@ -140,14 +135,13 @@ class Command:
         named = [o for o in [*self.own, *self.common] if not o.meta["argument"]]
         self.spellings = {spelling: (spelling, o) for o in named for spelling in o.spellings}
         for o in named:
-            row = next((row for row in SYNONYMS if o.spelled[2:] in row), ())
-            for alias in [*o.meta["aliases"], *(f"--{name}" for name in row)]:
-                self.spellings.setdefault(alias, (o.spelled, o))
+            for alias in aliases_of(o.field):
+                self.spellings.setdefault("--" + alias.replace("_", "-"), (o.spelled, o))
 
     @property
     def about(self) -> str:
         """What it does, in a sentence."""
-        return inspect.getdoc(self.module.run) or VERBS[self.verb]
+        return inspect.getdoc(self.module.run) or COMMANDS[self.verb]
 
     @property
     def usage(self) -> str:

@@ -48,7 +48,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     from bertkit.loading import open_model
 
     not_the_input(settings.out, settings.file)
-    machine.keep_few_kernels()
+    machine.limit_onednn_cache()
     machine.set_up(settings.threads)
     predictor = open_model(settings.model, settings.precision, settings.device)
     if not hasattr(predictor, "predict_examples"):
@@ -80,7 +80,7 @@ def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[
             count.tokens += answer.get("seen", answer.get("tokens", 0))
             yield answer
         chunk.clear()  # before the next is read: two at once would be the peak
-        machine.give_back()
+        machine.trim_memory()
     if cut := count.tokens_cut:
         note(f"{count.rows_cut} of {count.rows} rows were cut: {cut} of {cut + count.tokens} tokens were not seen.")
     count.seconds = seconds = time.perf_counter() - start
@@ -93,7 +93,7 @@ def examples(settings: Settings, predictor: Any) -> Iterator[Any]:
         from bertkit.files.open import open_text
 
         for number, line in enumerate(open_text("-", settings.encoding), 1):
-            yield from predictor.task.wrap([_said(line)], number)
+            yield from predictor.task.from_inputs([_said(line)], number)
         return
     yield from predictor.task.stream(settings.file, _reading(settings))
 

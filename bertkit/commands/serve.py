@@ -47,7 +47,7 @@ def run(settings: Settings) -> dict[str, Any]:
         from bertkit.server.errors import Limits
         from bertkit.server.middleware import LOCAL, hosts_of
         from bertkit.server.models import load
-        from bertkit.server.service import Desk
+        from bertkit.server.service import InferenceService
     except ModuleNotFoundError as missing:
         raise UserError(
             f"The server needs {missing.name}, which is not installed. Install it: pip install 'bertkit[serve]'."
@@ -58,22 +58,22 @@ def run(settings: Settings) -> dict[str, Any]:
         characters=settings.max_characters, waiting=settings.max_waiting,
         waiting_characters=10 * settings.max_characters, seconds=settings.timeout,
     )  # fmt: skip
-    machine.keep_few_kernels()
+    machine.limit_onednn_cache()
     machine.set_up(settings.threads)
     with bind(settings.host, settings.port) as bound:  # before the models are read: a taken port is told at once
-        shelf = load(settings.models, settings.precision, settings.device)
-        desk = Desk(
-            shelf, limits, on_long=settings.on_long, threads=settings.threads, prefix=settings.metrics_prefix
+        registry = load(settings.models, settings.precision, settings.device)
+        service = InferenceService(
+            registry, limits, on_long=settings.on_long, threads=settings.threads, prefix=settings.metrics_prefix
         )  # fmt: skip
-        for one in shelf.values():
+        for one in registry.values():
             note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.precision} on {one.predictor.device})")
         address = address_of(bound)
         if settings.host not in LOCAL and not key:
             note("Other machines may be able to connect, and no key is asked for: set BERTKIT_API_KEY.")
         began = time.monotonic()
-        app = make_app(desk, hosts=hosts_of(settings.host, settings.allow_hosts), key=key)
-        serve(app, desk, bound, lambda: note(f"{address}: a page to try it, and the routes; Ctrl-C stops."))
-    requests = desk.metrics.counters["request_success"]
+        app = make_app(service, hosts=hosts_of(settings.host, settings.allow_hosts), key=key)
+        serve(app, service, bound, lambda: note(f"{address}: a page to try it, and the routes; Ctrl-C stops."))
+    requests = service.metrics.counters["request_success"]
     return {"address": address, "answered": sum(requests.values()), "seconds": round(time.monotonic() - began, 1)}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.machine import one_core_each
+from bertkit.machine import single_thread_pool
 
 # A padded group may hold this share of padding before it is split. Padding costs attention
 # products only, and each further group costs some 30 microseconds a layer.
@@ -167,7 +167,7 @@ def _group(lengths: np.ndarray, start: int) -> Group:
 TOKENS = 2048  # a batch: large enough for full matrix speed, small enough to share out evenly over the cores
 
 
-def budgeted(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:
+def batches_by_tokens(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:
     """Indices of texts, longest first, cut into batches of about `tokens` tokens (never less than one text).
 
     Longest first, so that the largest batch comes first and a lack of memory shows at once.
@@ -192,12 +192,12 @@ def budgeted(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:
 WORTH_SHARING = 1024  # tokens from which on it pays
 
 
-def share_out(sizes: Sequence[int], compute: Callable[[list[int]], None], device: str = "cpu") -> None:
+def run_batched(sizes: Sequence[int], compute: Callable[[list[int]], None], device: str = "cpu") -> None:
     """Call `compute` with lists of indices until every index was in one. sizes: tokens of each."""
     total = sum(sizes)
     alone = not device.startswith("cpu") or total < WORTH_SHARING
     threads = 1 if alone else torch.get_num_threads()
-    parts = budgeted(sizes, max(WORTH_SHARING // 2, min(TOKENS, total // threads)))
+    parts = batches_by_tokens(sizes, max(WORTH_SHARING // 2, min(TOKENS, total // threads)))
 
     def without_gradients(numbers: list[int]) -> None:
         with torch.inference_mode():  # each thread has to say so for itself
@@ -207,5 +207,5 @@ def share_out(sizes: Sequence[int], compute: Callable[[list[int]], None], device
         for numbers in parts:
             without_gradients(numbers)
         return
-    with one_core_each(threads) as pool:
+    with single_thread_pool(threads) as pool:
         list(pool.map(without_gradients, parts))

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from bertkit.data.batch import ROUND, Batch, budgeted, pack
-from bertkit.data.masking import Pieces, hide
+from bertkit.data.batch import ROUND, Batch, batches_by_tokens, pack
+from bertkit.data.masking import MaskVocabulary, mask_tokens
 from bertkit.data.packing import PACKINGS, Example, Packing
 from bertkit.data.store import Store
 from bertkit.errors import UserError
@@ -120,7 +120,7 @@ class PretrainingFeed:
             self.packing(phase.length)  # now rather than in the middle of a run: what cannot be packed is told at once
         tokenizer = store.tokenizer
         ordinary = np.setdiff1d(np.arange(tokenizer.size), list(tokenizer.special_ids))
-        self.pieces = Pieces(tokenizer.mask_id if tokenizer.mask_id is not None else -1, ordinary)
+        self.pieces = MaskVocabulary(tokenizer.mask_id if tokenizer.mask_id is not None else -1, ordinary)
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def packing(self, length: int) -> Packing:
@@ -173,7 +173,7 @@ class PretrainingFeed:
         self, length: int, numbers: list[tuple[int, int]], rate: float, teacher: WordStatesOf | None = None
     ) -> list[Batch]:
         rows = [self.masked(length, number, epoch, rate) for number, epoch in numbers]
-        parts = budgeted([len(row[0].ids) for row in rows], self.micro_tokens)
+        parts = batches_by_tokens([len(row[0].ids) for row in rows], self.micro_tokens)
         return [collate([rows[i] for i in part], teacher) for part in parts]
 
     def masked(self, length: int, number: int, epoch: int, rate: float) -> tuple[Example, np.ndarray, np.ndarray]:
@@ -183,7 +183,7 @@ class PretrainingFeed:
         example = self.packing(length).example(number, chance)
         if self.pieces.mask < 0:
             return example, example.ids, np.zeros(0, np.int64)
-        return example, *hide(example, self.masking, rate, self.pieces, chance)
+        return example, *mask_tokens(example, self.masking, rate, self.pieces, chance)
 
 
 # Rows → the word of each of their tokens (tokens,), and the words' states (words, layers, width).
@@ -212,7 +212,7 @@ def collate(rows: list[tuple[Example, np.ndarray, np.ndarray]], teacher: WordSta
     return batch
 
 
-class Ahead:
+class Prefetcher:
     """A feed that makes the next step's batches while this one is computed."""
 
     def __init__(self, feed: Callable[[int], list[Batch]], last: int) -> None:

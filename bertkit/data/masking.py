@@ -12,15 +12,15 @@ from bertkit.settings.training import MaskSettings
 
 
 @dataclass(frozen=True)
-class Pieces:
+class MaskVocabulary:
     """The vocabulary as masking sees it."""
 
     mask: int
     ordinary: np.ndarray  # ids that may stand in for a hidden piece: all but the specials
 
 
-def hide(
-    example: Example, settings: MaskSettings, rate: float, pieces: Pieces, chance: Generator
+def mask_tokens(
+    example: Example, settings: MaskSettings, rate: float, pieces: MaskVocabulary, chance: Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (ids with the hidden tokens replaced, the places that were hidden, in order)."""
     candidates = np.flatnonzero(~example.special)

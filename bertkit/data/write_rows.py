@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import closed_at_end, open_new, told
+from bertkit.files.atomic import closed_at_end, open_new, write_errors
 from bertkit.files.open import kind_of
 from bertkit.notify import note
 
@@ -72,7 +72,7 @@ class _Jsonl:
 
     def write(self, row: dict[str, Any]) -> None:
         line = as_json(row).encode() + b"\n"
-        with told(self._path):
+        with write_errors(self._path):
             self._file.write(line)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class _Table:
             text = self._line.getvalue().removesuffix("\r\n") + "\n"
             self._line.seek(0)
             self._line.truncate()
-        with told(self._path):
+        with write_errors(self._path):
             self._file.write(text.encode())
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class _Parquet:
             raise UserError(
                 f"{self._path}: a row does not fit the ones before ({error}). Write a .jsonl instead."
             ) from error
-        with told(self._path):
+        with write_errors(self._path):
             self._writer.write_table(table)
         self._rows = []
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.data.write_rows import arrow_for, as_json
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import closed_at_end, open_new, told
+from bertkit.files.atomic import closed_at_end, open_new, write_errors
 from bertkit.files.open import kind_of
 
 _NPY_HEADER = 128  # bytes: room for any shape, so that the header can be written again at the end
@@ -47,7 +47,7 @@ class VectorWriter:
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise ValueError(f"{len(texts)} texts and vectors of shape {vectors.shape}")
         self._check_width(vectors.shape[1])
-        with told(self._path):
+        with write_errors(self._path):
             self._put(texts, vectors)
         self.count += len(texts)
 
@@ -60,7 +60,7 @@ class VectorWriter:
             raise ValueError(f"{len(texts)} texts and {len(rows)} arrays, which must be (tokens, width) each")
         for each in rows:
             self._check_width(each.shape[1])
-        with told(self._path):
+        with write_errors(self._path):
             self._put_tokens(texts, rows, [list(each) for each in tokens] if tokens is not None else None)
         self.count += len(texts)
 

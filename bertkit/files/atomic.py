@@ -290,7 +290,7 @@ def open_new(path: str | Path) -> Iterator[IO[bytes]]:
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is to be written. Add a name.")
-    with told(path):
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Devices and pipes cannot be renamed onto.
         special = path.exists() and not path.is_file()
@@ -299,7 +299,7 @@ def open_new(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         packed = _packed(path, raw)
         yield packed
-        with told(path):
+        with write_errors(path):
             if packed is not raw:
                 packed.close()
             raw.flush()
@@ -332,12 +332,12 @@ def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
         with suppress(Exception):
             writer.close()
         raise
-    with told(path):
+    with write_errors(path):
         writer.close()
 
 
 @contextmanager
-def told(path: str | Path) -> Iterator[None]:
+def write_errors(path: str | Path) -> Iterator[None]:
     """Trouble with the disk as a message to the user."""
     try:
         yield

@@ -16,7 +16,7 @@ from bertkit.model.heads import first_vectors
 LONGEST = 256  # tokens: a page with larger maps cannot be read
 
 
-def look(predictor: Predictor, text: str, text_b: str | None = None) -> dict[str, Any]:
+def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[str, Any]:
     """Everything about one text (or pair).
 
     tokens: [{token, start, end, importance, looked_at}]; attention: (layers, heads, tokens, tokens), rows look at
@@ -61,13 +61,13 @@ def _importance(predictor: Predictor, row: Row, special: list[bool]) -> tuple[di
     places = [n for n, is_special in enumerate(special) if not is_special]
     rows = [row] + [Row([*row.ids[:n], hide, *row.ids[n + 1 :]], row.segments, row.core) for n in places]
     options = predictor.folder.about.get("options", {})
-    several, heat = options.get("multi_label"), options.get("temperature", 1.0)
+    several, temperature = options.get("multi_label"), options.get("temperature", 1.0)
     tells = "text" in model.heads and "text" not in model.untrained and len(predictor.folder.labels) > 1
 
     def use(encoded: Encoded) -> list[np.ndarray]:
         if tells:
             logits = model.ask("text", encoded).float()
-            found = logits.sigmoid() if several else (logits / heat).softmax(-1)
+            found = logits.sigmoid() if several else (logits / temperature).softmax(-1)
         else:
             found = torch.nn.functional.normalize(first_vectors(encoded, "mean").float(), dim=-1)
         return list(encoded.batch.restore(found).cpu().numpy())

@@ -15,7 +15,7 @@ from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.pooling import Pooling
-from bertkit.data.batch import Batch, pack, share_out
+from bertkit.data.batch import Batch, pack, run_batched
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model import layer_choice
@@ -24,7 +24,7 @@ from bertkit.model.heads import is_trained
 from bertkit.model.inference import INT8, prepare
 from bertkit.notify import note
 from bertkit.tasks import TASKS, make
-from bertkit.tasks.base import Reading, Task, check_labels, checked, outputs_of_heads
+from bertkit.tasks.base import Reading, Task, check_labels, outputs_of_heads, validated
 from bertkit.tasks.batches import outputs_of
 from bertkit.text.checks import BadRow, by_line
 from bertkit.text.encoding import Encoding
@@ -87,7 +87,7 @@ class Predictor:
             for number, answer in zip(numbers, found, strict=True):
                 answers[number] = answer
 
-        share_out([len(row.ids) for row in rows], compute, self.device)
+        run_batched([len(row.ids) for row in rows], compute, self.device)
         return answers
 
     def _pack(self, rows: Sequence[Row]) -> Batch:
@@ -154,7 +154,7 @@ class Predictor:
 
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
         """Texts that have masks, each short enough to be seen whole; another is refused."""
-        self.needs("words", "guess masked words")
+        self.needs("mlm", "guess masked words")
         mask = self.tokenizer.mask_id
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
@@ -178,7 +178,7 @@ class Predictor:
         def use(encoded: Encoded) -> list[tuple[list[float], list[int]]]:
             batch = encoded.batch
             hidden = batch.ids[: batch.tokens].eq(mask)
-            scores = self.model.ask("words", encoded, hidden.nonzero()[:, 0]).float().softmax(-1)
+            scores = self.model.ask("mlm", encoded, hidden.nonzero()[:, 0]).float().softmax(-1)
             scores = scores[:, : self.tokenizer.size]  # further rows only pad the table
             best = scores.topk(min(top, self.tokenizer.size), dim=-1)
             counts = [int(part.sum()) for part in hidden.split(list(batch.lengths))]
@@ -218,7 +218,7 @@ class Predictor:
         """
         from bertkit.inference.scoring import score
 
-        self.needs("words", "score texts")
+        self.needs("mlm", "score texts")
         return score(self, [texts] if isinstance(texts, str) else list(texts), words)
 
     @cached_property
@@ -253,7 +253,7 @@ class Predictor:
     @cached_property
     def about(self) -> dict[str, Any]:
         """What bertkit.json says of the task, each value of its kind."""
-        return checked(self.folder.about, f"{self.folder.name}/bertkit.json")
+        return validated(self.folder.about, f"{self.folder.name}/bertkit.json")
 
     def windows(self, on_long: str = "") -> Windows:
         """How long texts are read: as in training, unless asked otherwise."""
@@ -264,7 +264,7 @@ class Predictor:
     def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
         """Predictions for texts (or pairs, word lists, questions, choices: what the task takes), in order."""
         single = isinstance(inputs, (str, dict))
-        return self._predict(self.task.wrap([inputs] if single else list(inputs)), on_long)
+        return self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
 
     def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
         """Predictions for examples that a reader gave; one that has none is named by its line (of `file`)."""
@@ -276,7 +276,7 @@ class Predictor:
             self.needs(self.task.head, "predict")
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
         if len(items) >= AT_ONCE:
-            machine.give_back()  # what the tokenizer left in fragments, before the computation takes its share
+            machine.trim_memory()  # what the tokenizer left in fragments, before the computation takes its share
         found = outputs_of(self.model, self.task, items, self.device)
         for number, output in enumerate(found):
             if not np.isfinite(output).all():

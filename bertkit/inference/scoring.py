@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bertkit.data.batch import pack, share_out
+from bertkit.data.batch import pack, run_batched
 from bertkit.errors import UserError
 from bertkit.notify import note, track
 
@@ -45,14 +45,14 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
         at = [starts[i] + place for i, n in enumerate(numbers) for place in places[n]]
         answers = torch.tensor([t for n in numbers for t in targets[n]], device=predictor.device)
         encoded = predictor.model.encoder(batch)
-        logits = predictor.model.ask("words", encoded, torch.tensor(at, device=predictor.device)).float()
+        logits = predictor.model.ask("mlm", encoded, torch.tensor(at, device=predictor.device)).float()
         chosen = (logits.gather(1, answers[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
         taken = 0
         for n in numbers:
             values[n] = chosen[taken : taken + len(places[n])]
             taken += len(places[n])
 
-    share_out([len(ids) for ids in inputs], compute, predictor.device)
+    run_batched([len(ids) for ids in inputs], compute, predictor.device)
     for owner, found in zip(owners, values):
         totals[owner] += sum(found)
     return totals
@@ -67,7 +67,7 @@ def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, f
     Texts longer than the model sees are left out, and told. Pieces differ from tokenizer to tokenizer: compare
     pseudo_bits_per_byte.
     """
-    predictor.needs("words", "guess hidden words")
+    predictor.needs("mlm", "guess hidden words")
     sizes = [len(encoding) for encoding in predictor.tokenizer.encode_batch(texts)]
     fit = [text for text, size in zip(texts, sizes) if text.strip() and size <= predictor.config.max_tokens]
     if left := sum(size > predictor.config.max_tokens for size in sizes):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.data.batch import Batch, Group
-from bertkit.model.layers import Chance, Dropout, Linear
+from bertkit.model.layers import Dropout, DropoutMasks, Linear
 from bertkit.settings.model import Config
 
 # Above this length the scores of one group no longer fit the cache, and torch's fused kernel,
@@ -54,7 +54,7 @@ def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: 
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, torch.finfo(dtype).min)
 
 
-def soften(scores: Tensor) -> Tensor:
+def softmax(scores: Tensor) -> Tensor:
     """Softmax over the last axis, of the precision of scores.
 
     On a CPU torch's softmax leaves its vector code for rows shorter than a register (16 float32,
@@ -103,12 +103,12 @@ class Attention(nn.Module):
 
     fused_from = FUSED_FROM  # 0 while it is traced for export: a traced length has no size to choose by
 
-    def __init__(self, config: Config, chance: Chance) -> None:
+    def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.config = config
         self.qkv = Linear(config.width, 3 * config.width, bias=config.bias)
         self.out = Linear(config.width, config.width, bias=config.bias)
-        self.dropout = Dropout(config.attention_dropout, chance)
+        self.dropout = Dropout(config.attention_dropout, dropout_masks)
 
     def forward(
         self,
@@ -150,7 +150,7 @@ class Attention(nn.Module):
         scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(head_width))
         if hidden is not None:
             scores = (scores.view(texts, heads, length, length) + hidden).view(texts * heads, length, length)
-        weights = soften(scores)
+        weights = softmax(scores)
         if maps is not None:
             maps.append(weights.view(texts, heads, length, length))
         return torch.bmm(self.dropout(weights), v).to(apart.dtype).view(texts, heads, length, head_width)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
 from bertkit.model.attention import Attention, Rotation, mask
-from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm
+from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, Norm
 from bertkit.settings.model import Config
 
 
@@ -34,20 +34,20 @@ class Encoded:
 class Embeddings(nn.Module):
     """Ids to vectors: words, positions and segments added up, then normalised."""
 
-    def __init__(self, config: Config, chance: Chance) -> None:
+    def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         width = config.embedding_width
         self.first_position = config.first_position
-        self.words = nn.Embedding(config.vocabulary, width)
+        self.tokens = nn.Embedding(config.vocabulary, width)
         self.positions = nn.Embedding(config.positions, width) if config.positions else None
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = Norm(width, config.eps, config.norm_bias) if config.embedding_norm else None
-        self.dropout = Dropout(config.dropout, chance)
+        self.dropout = Dropout(config.dropout, dropout_masks)
         self.project = Linear(width, config.width) if width != config.width else None
 
     def forward(self, batch: Batch, dtype: torch.dtype) -> Tensor:
         """Returns (tokens, width)."""
-        x = self.words(batch.ids)
+        x = self.tokens(batch.ids)
         if self.positions is not None:
             x = x + self.positions(batch.positions + self.first_position)
         if self.segments is not None:
@@ -80,16 +80,16 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Attention, then feed-forward; the norm after each sum (post) or before each part (pre)."""
 
-    def __init__(self, config: Config, chance: Chance, first: bool) -> None:
+    def __init__(self, config: Config, dropout_masks: DropoutMasks, first: bool) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
-        self.attention = Attention(config, chance)
+        self.attention = Attention(config, dropout_masks)
         # A pre-norm stack whose embeddings are already normalised has no norm before its first attention.
         skip = self.pre and first and config.embedding_norm
         self.attention_norm = None if skip else Norm(config.width, config.eps, config.norm_bias)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = Norm(config.width, config.eps, config.norm_bias)
-        self.dropout = Dropout(config.dropout, chance)
+        self.dropout = Dropout(config.dropout, dropout_masks)
 
     def forward(
         self,
@@ -115,10 +115,10 @@ class Encoder(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.chance = Chance()
+        self.dropout_masks = DropoutMasks()
         self.dtype = torch.float32  # the precision of what flows; the weights stay float32
-        self.embeddings = Embeddings(config, self.chance)
-        self.layers = nn.ModuleList(Layer(config, self.chance, i == 0) for i in range(config.unique_layers))
+        self.embeddings = Embeddings(config, self.dropout_masks)
+        self.layers = nn.ModuleList(Layer(config, self.dropout_masks, i == 0) for i in range(config.unique_layers))
         self.final_norm = Norm(config.width, config.eps, config.norm_bias) if config.norm == "pre" else None
 
     def forward(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:

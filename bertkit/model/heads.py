@@ -13,33 +13,33 @@ from torch import Tensor, nn
 from bertkit.errors import UserError, suggest
 from bertkit.model.crf import Crf
 from bertkit.model.encoder import Encoded, Encoder
-from bertkit.model.layers import ACTIVATION, Chance, Dropout, Linear, Norm, initialise
+from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, Norm, initialise
 from bertkit.settings.model import Config
 
 
 @dataclass(frozen=True)
 class HeadKind:
-    """Where a head looks (the text's summary, or every token) and how many numbers it gives."""
+    """Where a head looks (the text's pooled vector, or every token) and how many numbers it gives."""
 
-    looks_at: str  # summary | tokens
+    looks_at: str  # pooler | tokens
     outputs: int = 0  # 0: as many as there are labels
     transform: str = "never"  # a dense layer before the output: never | always | family (Config.token_transform)
 
 
 HEADS = {
-    "words": HeadKind("tokens", transform="always"),
+    "mlm": HeadKind("tokens", transform="always"),
     "replaced": HeadKind("tokens", 1, transform="always"),
-    "next_sentence": HeadKind("summary", 2),
-    "order": HeadKind("summary", 2),
-    "text": HeadKind("summary"),
-    "choice": HeadKind("summary", 1),
+    "next_sentence": HeadKind("pooler", 2),
+    "order": HeadKind("pooler", 2),
+    "text": HeadKind("pooler"),
+    "choice": HeadKind("pooler", 1),
     "token": HeadKind("tokens", transform="family"),
     "span": HeadKind("tokens", 2, transform="family"),
 }
 
 
 def is_trained(kind: str, untrained: Collection[str]) -> bool:
-    """Whether a head answers: neither it nor the summary it looks at is untrained."""
+    """Whether a head answers: neither it nor the pooler it looks at is untrained."""
     return kind not in untrained and HEADS[kind].looks_at not in untrained
 
 
@@ -61,17 +61,17 @@ class Transform(nn.Module):
 class Head(nn.Module):
     """Vectors to numbers: an optional transform, dropout, one linear map."""
 
-    def __init__(self, kind: str, config: Config, labels: int, chance: Chance) -> None:
+    def __init__(self, kind: str, config: Config, labels: int, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         what = HEADS[kind]
         self.looks_at = what.looks_at
-        words = kind == "words"
+        words = kind == "mlm"
         plain = words and config.word_head == "plain"
         transformed = what.transform == "always" or (what.transform == "family" and config.token_transform)
         width = config.embedding_width if words else config.width
         norm = words or config.summary_norm
         self.transform = Transform(config, width, config.activation, norm) if transformed and not plain else None
-        self.dropout = Dropout(0.0 if what.transform == "always" else config.head_dropout, chance)
+        self.dropout = Dropout(0.0 if what.transform == "always" else config.head_dropout, dropout_masks)
         if words:
             self.out: Linear | None = None
             self.bias = None if plain else nn.Parameter(torch.zeros(config.vocabulary))
@@ -86,7 +86,7 @@ class Head(nn.Module):
         return self.dropout(x if self.transform is None else self.transform(x))
 
     def forward(self, x: Tensor, words: Tensor | None = None) -> Tensor:
-        """x: (…, width) → (…, outputs). The word head needs the word vectors (vocabulary, width) it is tied to."""
+        """x: (…, width) → (…, outputs). The mlm head needs the token embeddings (vocabulary, width) it is tied to."""
         x = self.vectors(x)
         if self.out is not None:
             return self.out(
@@ -98,9 +98,9 @@ class Head(nn.Module):
 
 
 class Model(nn.Module):
-    """An encoder, the summary of a text, and any heads."""
+    """An encoder, the pooler that makes one vector of a text, and any heads."""
 
-    def __init__(self, config: Config, heads: dict[str, int] | None = None, *, summary: bool = True) -> None:
+    def __init__(self, config: Config, heads: dict[str, int] | None = None, *, pooler: bool = True) -> None:
         """heads: kind → number of labels (0 where the kind fixes it)."""
         super().__init__()
         for kind in heads or {}:
@@ -108,13 +108,11 @@ class Model(nn.Module):
                 raise UserError(f"There is no head '{kind}'. {suggest(kind, list(HEADS))}")
         self.config = config
         self.encoder = Encoder(config)
-        needs = summary or any(HEADS[kind].looks_at == "summary" for kind in heads or {})
+        needs = pooler or any(HEADS[kind].looks_at == "pooler" for kind in heads or {})
         needs = needs and config.summary_activation != "none"
-        self.summary = (
-            Transform(config, config.width, config.summary_activation, config.summary_norm) if needs else None
-        )
-        chance = self.encoder.chance
-        self.heads = nn.ModuleDict({k: Head(k, config, n, chance) for k, n in (heads or {}).items()})
+        self.pooler = Transform(config, config.width, config.summary_activation, config.summary_norm) if needs else None
+        dropout_masks = self.encoder.dropout_masks
+        self.heads = nn.ModuleDict({k: Head(k, config, n, dropout_masks) for k, n in (heads or {}).items()})
         self.crf: Crf | None = None  # what a tagger learnt of tags side by side; set by whoever trains or reads one
         self.untrained: tuple[str, ...] = ()  # heads whose weights no checkpoint and no training gave
         initialise(self, config)
@@ -123,34 +121,34 @@ class Model(nn.Module):
         """One head."""
         return cast(Head, self.heads[kind])
 
-    def word_weights(self) -> tuple[Tensor, Tensor | None]:
-        """What the word head multiplies with and adds: (vocabulary, width) and (vocabulary,)."""
-        head = self.head("words")
-        return (self.encoder.embeddings.words.weight if head.decoder is None else head.decoder), head.bias
+    def mlm_weights(self) -> tuple[Tensor, Tensor | None]:
+        """What the mlm head multiplies with and adds: (vocabulary, width) and (vocabulary,)."""
+        head = self.head("mlm")
+        return (self.encoder.embeddings.tokens.weight if head.decoder is None else head.decoder), head.bias
 
-    def summarise(self, encoded: Encoded) -> Tensor:
+    def pooled(self, encoded: Encoded) -> Tensor:
         """The vector that stands for each text: (texts, width), packed order."""
         x = first_vectors(encoded, self.config.summary)
-        return x if self.summary is None else self.summary(x)
+        return x if self.pooler is None else self.pooler(x)
 
     def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:
         """A head's answer: (texts, outputs) or (tokens, outputs), packed order; at `places` (tokens) only if given."""
         head = self.head(kind)
-        x = self.summarise(encoded) if HEADS[kind].looks_at == "summary" else encoded.tokens
+        x = self.pooled(encoded) if HEADS[kind].looks_at == "pooler" else encoded.tokens
         if places is not None:
             x = x[places]
-        return head(x, self.encoder.embeddings.words.weight)
+        return head(x, self.encoder.embeddings.tokens.weight)
 
 
-def first_vectors(encoded: Encoded, summary: str) -> Tensor:
+def first_vectors(encoded: Encoded, pool: str) -> Tensor:
     """The first, last, mean or greatest (number by number) token vector of each text: (texts, width), packed order."""
     batch = encoded.batch
-    if summary == "first":
+    if pool == "first":
         return encoded.tokens[batch.starts]
     lengths = torch.tensor(batch.lengths, device=encoded.tokens.device)
-    if summary == "last":
+    if pool == "last":
         return encoded.tokens[batch.starts + lengths - 1]
-    if summary == "max":
+    if pool == "max":
         return torch.segment_reduce(encoded.tokens[: batch.tokens].float(), "max", lengths=lengths)
     owner = torch.repeat_interleave(torch.arange(batch.texts, device=lengths.device), lengths)
     total = torch.zeros(batch.texts, encoded.tokens.shape[1], device=lengths.device)

@@ -44,7 +44,7 @@ class Norm(nn.LayerNorm):
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
 
-class Chance:
+class DropoutMasks:
     """The source of dropout: a pure function of the numbers last given to `seed`.
 
     Drawing a fresh random number for every activation costs a tenth of a training step on a CPU.
@@ -90,12 +90,12 @@ class Chance:
 
 
 class Dropout(nn.Module):
-    """Dropout from slices of ready-made masks (see Chance)."""
+    """Dropout from slices of ready-made masks (see DropoutMasks)."""
 
-    def __init__(self, rate: float, chance: Chance) -> None:
+    def __init__(self, rate: float, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.rate = rate
-        self.chance = chance
+        self.dropout_masks = dropout_masks
 
     def forward(self, x: Tensor) -> Tensor:
         """x: any shape. Returns like x."""
@@ -103,7 +103,7 @@ class Dropout(nn.Module):
             return x
         if not x.is_cpu:
             return F.dropout(x, self.rate)
-        return x * self.chance.mask(x.shape, self.rate, x.dtype)
+        return x * self.dropout_masks.mask(x.shape, self.rate, x.dtype)
 
 
 # ---- First weights: a pure function of torch's seed and the configuration.

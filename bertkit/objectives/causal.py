@@ -8,7 +8,7 @@ from torch import Tensor
 from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.objectives.vocab_loss import rounded, words_loss
+from bertkit.objectives.vocab_loss import rounded, vocab_loss
 from bertkit.training.objective import Objective
 
 
@@ -36,7 +36,7 @@ class NextToken(Objective):
     def judge(self, batch: Batch) -> dict[str, float]:
         """The loss and the right guesses."""
         places, targets = next_pieces(batch)
-        logits = self.model.ask("words", self.model.encoder(batch), places).float()
+        logits = self.model.ask("mlm", self.model.encoder(batch), places).float()
         return {
             "next": float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum")),
             "next:right": float((logits.argmax(-1) == targets).sum()),
@@ -55,5 +55,5 @@ def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:
 def next_term(model: Model, encoded: Encoded) -> Tensor:
     """Summed loss of guessing every piece from those before it."""
     places, targets = rounded(*next_pieces(encoded.batch))
-    vectors = model.head("words").vectors(encoded.tokens[places])
-    return words_loss(vectors, *model.word_weights(), targets)
+    vectors = model.head("mlm").vectors(encoded.tokens[places])
+    return vocab_loss(vectors, *model.mlm_weights(), targets)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertkit.data.batch import Batch
 from bertkit.model.heads import Model
-from bertkit.objectives.masked import words_term
+from bertkit.objectives.masked import mlm_term
 from bertkit.settings.model import Config
 from bertkit.training.objective import Objective
 
@@ -24,8 +24,8 @@ def generator_config(config: Config, fraction: float) -> Config:
     return replace(config, width=width, heads=heads, inner=inner)
 
 
-class Replaced(Objective):
-    """Replaced-token detection with tied embeddings."""
+class Electra(Objective):
+    """Electra-token detection with tied embeddings."""
 
     weights: ClassVar[dict[str, float]] = {"replaced": 50.0}
 
@@ -35,17 +35,17 @@ class Replaced(Objective):
         self.model = model
         self.generator = generator
         ours, theirs = model.encoder.embeddings, generator.encoder.embeddings
-        theirs.words, theirs.positions, theirs.segments = ours.words, ours.positions, ours.segments
+        theirs.tokens, theirs.positions, theirs.segments = ours.tokens, ours.positions, ours.segments
 
     def _filled(self, batch: Batch) -> tuple[Tensor, Batch, Tensor]:
         """The generator's loss, the batch with its guesses filled in, and which pieces are replaced: (tokens,)."""
         places, targets = batch.extra["places"], batch.extra["targets"]
         encoded = self.generator.encoder(batch)
-        loss = words_term(self.generator, encoded, batch)
+        loss = mlm_term(self.generator, encoded, batch)
         with torch.no_grad():
-            logits = self.generator.ask("words", encoded, places).float()
+            logits = self.generator.ask("mlm", encoded, places).float()
             reached = logits.softmax(-1).cumsum(-1)
-            draws = torch.from_numpy(self.generator.encoder.chance.uniform(len(places))).to(reached)
+            draws = torch.from_numpy(self.generator.encoder.dropout_masks.uniform(len(places))).to(reached)
             guesses = torch.searchsorted(reached, draws[:, None] * reached[:, -1:]).squeeze(1)
             guesses.clamp_(max=logits.shape[-1] - 1)
             filled = batch.ids.clone()

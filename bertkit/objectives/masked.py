@@ -12,7 +12,7 @@ from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.objectives.causal import next_term
-from bertkit.objectives.vocab_loss import rounded, words_loss
+from bertkit.objectives.vocab_loss import rounded, vocab_loss
 from bertkit.objectives.word_states import TERM, WordStates
 from bertkit.tasks.embed import Taught
 from bertkit.training.objective import Objective
@@ -42,7 +42,7 @@ class Masked(Objective):
         encoded = self.model.encoder(batch, layers=matched)
         if batch.causal:
             return {"next": next_term(self.model, encoded)}
-        losses = {"words": words_term(self.model, encoded, batch)}
+        losses = {"words": mlm_term(self.model, encoded, batch)}
         if matched and self.match is not None:
             losses[TERM] = self.match(encoded)
         if self.pair:
@@ -70,7 +70,7 @@ class Masked(Objective):
     def judge(self, batch: Batch) -> dict[str, float]:
         """Losses and right guesses of both."""
         encoded = self.model.encoder(batch, layers=self._matched(batch))
-        logits = self.model.ask("words", encoded, batch.extra["places"]).float()
+        logits = self.model.ask("mlm", encoded, batch.extra["places"]).float()
         targets = batch.extra["targets"]
         sums = {
             "words": float(F.cross_entropy(logits, targets, reduction="sum")),
@@ -86,11 +86,11 @@ class Masked(Objective):
         return sums
 
 
-def words_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
-    """Summed loss of the word head, computed at the hidden places only."""
+def mlm_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
+    """Summed loss of the mlm head, computed at the hidden places only."""
     places, targets = rounded(batch.extra["places"], batch.extra["targets"])
-    vectors = model.head("words").vectors(encoded.tokens[places])
-    return words_loss(vectors, *model.word_weights(), targets)
+    vectors = model.head("mlm").vectors(encoded.tokens[places])
+    return vocab_loss(vectors, *model.mlm_weights(), targets)
 
 
 # ---- Masked words, and beside them the sentence vectors of a teacher: one model that fills gaps and embeds.

@@ -43,25 +43,25 @@ class Supervised(Objective):
 # ---- A student learns what a teacher says of every example, and the right answers where they are known.
 
 
-def soft_labels(said: Tensor, taught: Tensor, heat: float) -> Tensor:
+def soft_labels(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """Kullback–Leibler divergence from the teacher's softened distribution (Hinton et al., 2015): (rows,).
 
-    said, taught: logits (rows, labels). Times heat², so that gradients keep their size whatever the heat.
+    said, taught: logits (rows, labels). Times heat², so that gradients keep their size whatever the temperature.
     """
-    own, wanted = ((x / heat).log_softmax(-1) for x in (said, taught))
-    return F.kl_div(own, wanted, reduction="none", log_target=True).sum(-1) * heat**2
+    own, wanted = ((x / temperature).log_softmax(-1) for x in (said, taught))
+    return F.kl_div(own, wanted, reduction="none", log_target=True).sum(-1) * temperature**2
 
 
-def soft_several(said: Tensor, taught: Tensor, heat: float) -> Tensor:
+def soft_several(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """The same for each label by itself, yes or no, averaged over labels: (rows,)."""
-    wanted = (taught / heat).sigmoid()
-    loss = F.binary_cross_entropy_with_logits(said / heat, wanted, reduction="none")
-    least = F.binary_cross_entropy_with_logits(taught / heat, wanted, reduction="none")
-    return (loss - least).mean(-1) * heat**2
+    wanted = (taught / temperature).sigmoid()
+    loss = F.binary_cross_entropy_with_logits(said / temperature, wanted, reduction="none")
+    least = F.binary_cross_entropy_with_logits(taught / temperature, wanted, reduction="none")
+    return (loss - least).mean(-1) * temperature**2
 
 
-def soft_number(said: Tensor, taught: Tensor, heat: float) -> Tensor:
-    """Squared distance from the teacher's number; heat means nothing here: (rows,)."""
+def soft_number(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
+    """Squared distance from the teacher's number; temperature means nothing here: (rows,)."""
     return (said - taught).square()[:, 0]
 
 
@@ -84,20 +84,20 @@ KINDS = {"classify": LABELS, "pair": LABELS, "tag": LABELS, "choose": LABELS, "r
 class Distill(Objective):
     """A student, its task, and batches that carry the teacher's numbers ("taught") and which answers are "known".
 
-    heat: the temperature of both softmaxes. hard: the right answers' share of the loss.
+    temperature: of both softmaxes. alpha: the right answers' share of the loss.
     """
 
-    def __init__(self, model: Model, task: Task, heat: float = 2.0, hard: float = 0.5) -> None:
+    def __init__(self, model: Model, task: Task, temperature: float = 2.0, alpha: float = 0.5) -> None:
         super().__init__()
-        self.model, self.task, self.heat = model, task, heat
+        self.model, self.task, self.temperature = model, task, temperature
         self.kind = SEVERAL if task.options.get("multi_label") else KINDS[task.name]
-        self.weights = {"soft": 1.0 - hard, "hard": hard}  # type: ignore[misc]
+        self.weights = {"soft": 1.0 - alpha, "hard": alpha}  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """soft: over all rows; hard: over those whose answer is known."""
         taught, known, target = (batch.extra[name] for name in ("taught", "known", "target"))
         said = self.task.logits(self.model, self.model.encoder(batch), int(batch.extra["owner"].max()) + 1)
-        soft = self.kind.soft(said, taught, self.heat).sum()
+        soft = self.kind.soft(said, taught, self.temperature).sum()
         return {"soft": soft, "hard": self.kind.hard(said[known], target[known]).sum()}
 
     def counts(self, batch: Batch) -> dict[str, int]:

@@ -17,7 +17,7 @@ from bertkit.data.batch import ROUND
 CHUNK = 512  # rows at a time: 512 × 30,000 logits are 30 MB in bf16
 
 
-class _WordsLoss(torch.autograd.Function):
+class _VocabLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
         total = x.new_zeros((), dtype=torch.float32)
@@ -63,7 +63,7 @@ def rounded(places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return fill(places, (0, missing)), fill(targets, (0, missing), value=-1)
 
 
-def words_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+def vocab_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """Summed cross-entropy of guesses. x: (n, width), weight: (vocabulary, width), targets: (n,), -1 to pass over."""
     if not torch.is_grad_enabled():
         logits = (
@@ -76,4 +76,4 @@ def words_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) 
             for row, wanted in pairs
         ]
         return torch.stack(parts).sum() if parts else x.new_zeros((), dtype=torch.float32)
-    return _WordsLoss.apply(x, weight, bias, targets)
+    return _VocabLoss.apply(x, weight, bias, targets)

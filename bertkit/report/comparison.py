@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertkit.report.format import as_number, between, duration, facts_of, large, percent, plain, settings_text
-from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text, page, table_of, told
+from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text, notes_of, page, table_of
 from bertkit.report.svg import Dot, line_plot, scatter_plot
 from bertkit.report.words import name_of, rows_of, words
 
@@ -43,7 +43,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(said["learning"], _learning(result, lang)),
         Section(said["skipped"], table_of(said["skipped_caption"], result.get("skipped") or (), lang)),
         Section(said["data"], [Facts(facts_of(result["data"], lang, "roles"))] if result.get("data") else []),
-        Section(said["notes"], told(result.get("notes") or (), lang)),
+        Section(said["notes"], notes_of(result.get("notes") or (), lang)),
         Section(
             said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
         ),

@@ -20,7 +20,7 @@ MOST_NAMED = 24  # tokens that a map has room to name
 SMALL = 11.0  # the letters beside a map
 
 
-def looking_report(found: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
+def explain_report(found: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
     """The page of what `look` found. Tokens are numbered alike in the chart, the table and the maps."""
     said = words(lang)
     tokens, attention = found["tokens"], found["attention"]

@@ -17,9 +17,9 @@ from bertkit.report.html import (
     Table,
     Text,
     Warning_,
+    notes_of,
     page,
     table_of,
-    told,
 )
 from bertkit.report.svg import bar_plot, coverage_plot, heat_map, histogram, reliability_plot
 from bertkit.report.svg.lines import take
@@ -85,7 +85,7 @@ def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(said["data"], data_blocks(dict(result.get("data") or {}), lang)),
         Section(said["training"], _training(run, _scored(result, lang), lang)),
         Section(said["speed"], [Facts(facts_of(result["speed"], lang))] if result.get("speed") else []),
-        Section(said["notes"], told(result.get("notes") or (), lang)),
+        Section(said["notes"], notes_of(result.get("notes") or (), lang)),
         Section(
             said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
         ),

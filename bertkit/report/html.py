@@ -300,7 +300,7 @@ def _cell(key: str, value: Any, lang: str) -> Any:
     return readable(key, value, lang) if key.endswith(("seconds", "sha256", "share")) else value
 
 
-def told(notes: Sequence[Any], lang: str) -> list[Block]:
+def notes_of(notes: Sequence[Any], lang: str) -> list[Block]:
     """What was told during the run, each once; many are counted."""
     once = list(dict.fromkeys(map(str, notes)))
     blocks: list[Block] = [Warning_(note) for note in once[:20]]

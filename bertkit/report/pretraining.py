@@ -7,7 +7,7 @@ from typing import Any
 
 from bertkit.report.curves import curve_figures, is_evaluation, last_number
 from bertkit.report.format import as_number, duration, facts_of, large, percent, plain, settings_text
-from bertkit.report.html import Block, Code, Facts, Good, Section, Text, Warning_, page, table_of, told
+from bertkit.report.html import Block, Code, Facts, Good, Section, Text, Warning_, notes_of, page, table_of
 from bertkit.report.words import name_of, words
 
 HELD_OUT_LOSS = ("mlm_loss", "held_out_loss", "loss")
@@ -45,7 +45,7 @@ def pretraining_report(run: Mapping[str, Any], metrics: Sequence[Mapping[str, An
         Section(said["evaluations"], _evaluation_table(evaluations, lang)),
         Section(said["about"], [Facts(facts_of(about, lang))] if about else []),
         Section(said["settings"], [Code(settings_text(settings))] if settings else []),
-        Section(said["notes"], told(run.get("notes") or (), lang)),
+        Section(said["notes"], notes_of(run.get("notes") or (), lang)),
     ]
     return page(title, sections, lang=lang, subtitle=said["pretraining_subtitle"], facts=_tiles(about, metrics, lang))
 

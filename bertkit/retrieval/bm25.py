@@ -12,7 +12,7 @@ SATURATION, LENGTH = 1.2, 0.75  # Robertson's k1 and b
 ARRAYS = ("starts", "passages", "counts", "lengths")
 
 
-class WordTable:
+class BM25:
     """For every piece the passages that have it: `passages[starts[p]:starts[p + 1]]`, as often as `counts` says."""
 
     def __init__(self, starts: np.ndarray, passages: np.ndarray, counts: np.ndarray, lengths: np.ndarray) -> None:
@@ -20,7 +20,7 @@ class WordTable:
         self.mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[int] | np.ndarray], vocabulary: int) -> WordTable:
+    def of(cls, rows: Iterable[Sequence[int] | np.ndarray], vocabulary: int) -> BM25:
         """From the piece ids of every passage."""
         pieces, counts, sizes, lengths = [], [], [], []
         for row in rows:
@@ -42,7 +42,7 @@ class WordTable:
             np.save(folder / f"{name}.npy", getattr(self, name))
 
     @classmethod
-    def open(cls, folder: Path) -> WordTable:
+    def open(cls, folder: Path) -> BM25:
         """Mapped, not read: a question touches its own pieces only."""
         return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
 

@@ -27,7 +27,7 @@ from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import write_folder
 from bertkit.inference.predictor import AT_ONCE, Predictor
-from bertkit.retrieval.bm25 import WordTable
+from bertkit.retrieval.bm25 import BM25
 from bertkit.retrieval.passages import Passage
 from bertkit.text.load import LAYOUTS
 
@@ -71,7 +71,7 @@ def build(
         if not rows:
             raise UserError("There is no text to index.")
         np.save(folder / "lines.npy", np.array(lines, np.int64))
-        WordTable.of(rows, predictor.tokenizer.size).save(folder)
+        BM25.of(rows, predictor.tokenizer.size).save(folder)
         facts.update(passages=len(rows), tokens=sum(map(len, rows)), files=len(files))
         given = {"model": model, "fingerprint": fingerprint(model), **facts, **about}
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
@@ -111,7 +111,7 @@ class Index:
     about: dict[str, Any]
     vectors: np.ndarray
     lines: np.ndarray
-    words: WordTable
+    words: BM25
     predictor: Predictor
 
     @classmethod
@@ -122,7 +122,7 @@ class Index:
             lines = np.load(folder / "lines.npy")
             size = (folder / "passages.jsonl").stat().st_size
             vectors = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(-1, int(about["width"]))
-            words = WordTable.open(folder)
+            words = BM25.open(folder)
         except FileNotFoundError as error:
             raise UserError(
                 f"{folder} is no index ({Path(error.filename).name} is missing). Make one: bertkit index."

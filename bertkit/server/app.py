@@ -20,23 +20,23 @@ from fastapi.responses import HTMLResponse
 from bertkit import __version__
 from bertkit.errors import UserError
 from bertkit.server import errors, routes_native, routes_openai, routes_tei
-from bertkit.server.middleware import Guard
-from bertkit.server.service import Desk
+from bertkit.server.middleware import GuardMiddleware
+from bertkit.server.service import InferenceService
 
 PAGE = Path(__file__).with_name("page.html")
 
 
-def make_app(desk: Desk, *, hosts: Collection[str] = (), key: str = "") -> FastAPI:
-    """An ASGI application that answers with a desk's models. key: what clients must know; none where empty."""
+def make_app(service: InferenceService, *, hosts: Collection[str] = (), key: str = "") -> FastAPI:
+    """An ASGI application that answers with a service's models. key: what clients must know; none where empty."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        desk.queue.close()
+        service.queue.close()
 
     # No pages of documentation: they would load scripts from elsewhere. /openapi.json tells the same.
     app = FastAPI(title="bertkit", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.desk = desk
+    app.state.service = service
     page = PAGE.read_text("utf-8")
     policy = {"content-security-policy": _policy(page)}
 
@@ -47,7 +47,7 @@ def make_app(desk: Desk, *, hosts: Collection[str] = (), key: str = "") -> FastA
     for routes in (routes_tei, routes_openai, routes_native):
         app.include_router(routes.router)
     errors.install(app)
-    app.add_middleware(Guard, desk=desk, hosts=hosts, key=key)
+    app.add_middleware(GuardMiddleware, service=service, hosts=hosts, key=key)
     return app
 
 
@@ -101,9 +101,9 @@ class Server(uvicorn.Server):
     ready: called once, when connections are accepted.
     """
 
-    def __init__(self, config: uvicorn.Config, desk: Desk, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: InferenceService, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self.desk, self.ready = desk, ready
+        self.service, self.ready = service, ready
         self.until = 0.0
         self.silent: dict[tuple[Any, Any], float] = {}  # (connection, its last request) → since when it is waited for
 
@@ -116,14 +116,14 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """What a signal does."""
         self.force_exit = self.should_exit = bool(self.until)
-        self.until = time.monotonic() + self.desk.limits.stop_seconds
-        self.desk.queue.closing = True  # no lock here: the thread that a signal interrupts may hold it
+        self.until = time.monotonic() + self.service.limits.stop_seconds
+        self.service.queue.closing = True  # no lock here: the thread that a signal interrupts may hold it
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether it is time to leave."""
         self._close_silent(time.monotonic())
         done = await super().on_tick(counter)
-        return done or bool(self.until and (self.desk.queue.idle or time.monotonic() > self.until))
+        return done or bool(self.until and (self.service.queue.idle or time.monotonic() > self.until))
 
     def _close_silent(self, now: float) -> None:
         """Close connections whose next request has not come, header and all, within the keep-alive time.
@@ -144,16 +144,18 @@ def _is_waited_for(connection: Any) -> bool:
     return idle and connection.timeout_keep_alive_task is None
 
 
-def server_of(app: FastAPI, desk: Desk, ready: Callable[[], None] = lambda: None) -> Server:
+def server_of(app: FastAPI, service: InferenceService, ready: Callable[[], None] = lambda: None) -> Server:
     """A server that has not begun."""
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
     )  # fmt: skip
-    return Server(config, desk, ready)
+    return Server(config, service, ready)
 
 
-def run(app: FastAPI, desk: Desk, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+def run(
+    app: FastAPI, service: InferenceService, bound: socket.socket, ready: Callable[[], None] = lambda: None
+) -> None:
     """Serve until a signal comes."""
-    server_of(app, desk, ready).run([bound])
-    desk.queue.join(1)  # it is idle, or its time is up
+    server_of(app, service, ready).run([bound])
+    service.queue.join(1)  # it is idle, or its time is up

@@ -47,7 +47,7 @@ REASONS = {
 STATUSES = {400: "syntax", 404: "path", 405: "method"}  # what the framework itself refuses
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """A request that gets no answer. retry: seconds after which it may."""
 
     def __init__(self, why: str, message: str, *, retry: int | None = None, param: str | None = None) -> None:
@@ -55,7 +55,7 @@ class Refused(Exception):
         self.why, self.message, self.retry, self.param = why, message, retry, param
 
 
-def response(refused: Refused, path: str) -> JSONResponse:
+def response(refused: ApiError, path: str) -> JSONResponse:
     """A refusal in the shape of its route's family."""
     reason = REASONS[refused.why]
     # It may name a key that the client made up: of any length, and of characters that are none.
@@ -73,27 +73,27 @@ def install(app: FastAPI) -> None:
     """Let every error of the app leave in its family's shape."""
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
-        found = error if isinstance(error, Refused) else _told(error)
-        request.app.state.desk.metrics.failed(REASONS[found.why].tei)
+        found = error if isinstance(error, ApiError) else _told(error)
+        request.app.state.service.metrics.failed(REASONS[found.why].tei)
         return response(found, request.scope["path"])
 
-    for kind in (Refused, RequestValidationError, HTTPException, Exception):
+    for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)
 
 
-def _told(error: Exception) -> Refused:
+def _told(error: Exception) -> ApiError:
     """The framework's errors in our words. The input is never repeated: it may be large, private, or no JSON."""
     if isinstance(error, RequestValidationError):
         problems = error.errors()
         if problems[0]["type"] == "json_invalid":
-            return Refused("syntax", f"The body is not JSON: {problems[0]['ctx']['error']}.")
+            return ApiError("syntax", f"The body is not JSON: {problems[0]['ctx']['error']}.")
         param = str(next(iter(problems[0]["loc"][1:]), "")) or None
-        return Refused("invalid", _problems(problems), param=param)
+        return ApiError("invalid", _problems(problems), param=param)
     if isinstance(error, HTTPException):
         why = STATUSES.get(error.status_code, "invalid")
         words = {"path": "There is no such route.", "method": "This route takes another method: see /openapi.json."}
-        return Refused(why, words.get(why, "The request cannot be read: it is nested too deeply or no JSON."))
-    return Refused("fault", "The server made a mistake. Its own log says where.")
+        return ApiError(why, words.get(why, "The request cannot be read: it is nested too deeply or no JSON."))
+    return ApiError("fault", "The server made a mistake. Its own log says where.")
 
 
 def _problems(problems: Any) -> str:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.server.errors import REASONS, Refused, response
-from bertkit.server.service import Desk
+from bertkit.server.errors import REASONS, ApiError, response
+from bertkit.server.service import InferenceService
 
 OPEN = ("/", "/health", "/ping", "/metrics")  # need no key when they are looked at: as in TEI
 PREFIX = "/models/"  # /models/NAME/embed asks NAME
@@ -22,13 +22,13 @@ ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
 LINGER = 8  # times the largest body are read and thrown away, so that the client gets to see the refusal
 
 
-class Guard:
+class GuardMiddleware:
     """An ASGI layer. hosts: allowed values of the Host header, all where there are none."""
 
-    def __init__(self, app: ASGIApp, desk: Desk, hosts: Collection[str] = (), key: str = "") -> None:
-        self.app, self.desk, self.hosts, self.key = app, desk, frozenset(hosts), key.encode()
-        self.limits = desk.limits
-        self.prefixes = {PREFIX + name + "/": name for name in sorted(desk.shelf, key=len, reverse=True)}
+    def __init__(self, app: ASGIApp, service: InferenceService, hosts: Collection[str] = (), key: str = "") -> None:
+        self.app, self.service, self.hosts, self.key = app, service, frozenset(hosts), key.encode()
+        self.limits = service.limits
+        self.prefixes = {PREFIX + name + "/": name for name in sorted(service.registry, key=len, reverse=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or pass on with the body already read."""
@@ -51,9 +51,9 @@ class Guard:
             body = await self._body(receive, headers)
             # Asked of every body: a page of another site can send anything but this without asking first.
             if body and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                raise Refused("type", "Expected request with `Content-Type: application/json`.")
-        except Refused as refused:
-            self.desk.metrics.failed(REASONS[refused.why].tei)
+                raise ApiError("type", "Expected request with `Content-Type: application/json`.")
+        except ApiError as refused:
+            self.service.metrics.failed(REASONS[refused.why].tei)
             await response(refused, scope["path"])(scope, receive, told)
             return
         await self.app(scope, _replayed(body, receive), told)
@@ -73,7 +73,7 @@ class Guard:
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self.hosts and name.lower() not in self.hosts:
-            raise Refused("host", "The Host header names no host of this server. Allow it with --allow-hosts.")
+            raise ApiError("host", "The Host header names no host of this server. Allow it with --allow-hosts.")
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
         if not self.key or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
@@ -81,11 +81,11 @@ class Guard:
         kind, _, given = headers.get("authorization", "").partition(" ")
         fits = hmac.compare_digest(given.strip().encode("latin-1"), self.key)
         if kind.lower() != "bearer" or not fits:
-            raise Refused("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
+            raise ApiError("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
 
     async def _body(self, receive: Receive, headers: Headers) -> bytes:
         """The whole body, if it is small enough and comes in time."""
-        large = Refused("large", f"The body is larger than {self.limits.body} bytes. Send less at once.")
+        large = ApiError("large", f"The body is larger than {self.limits.body} bytes. Send less at once.")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > LINGER * self.limits.body:
             raise large
@@ -97,14 +97,14 @@ class Guard:
                 while more and size <= LINGER * self.limits.body:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refused("slow", "The client went away.")
+                        raise ApiError("slow", "The client went away.")
                     size += len(message.get("body", b""))
                     if size <= self.limits.body:
                         parts.append(message.get("body", b""))
                     more = message.get("more_body", False)
         except TimeoutError:
             words = f"The request was not sent within {self.limits.body_seconds:g} s."
-            raise Refused("slow", words) from None
+            raise ApiError("slow", words) from None
         if size > self.limits.body:
             raise large
         return b"".join(parts)

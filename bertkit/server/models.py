@@ -14,7 +14,7 @@ from bertkit.data.batch import TOKENS
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.loading import open_model
-from bertkit.server.errors import Limits, Refused
+from bertkit.server.errors import ApiError, Limits
 
 ALWAYS = ("embed", "similarity", "tokenize")
 BY_TASK = {  # task → what a model with its head can be asked for
@@ -31,7 +31,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 LACKS = {  # ability → the model that has it
     "predict": "one fine-tuned with `bertkit finetune classify`, `pair` or `regress`",
     "rerank": "one fine-tuned on pairs of texts, or one for vectors",
-    "fill": "one with a words head, such as 'en'",
+    "fill": "one with an mlm head, such as 'en'",
     "tag": "one fine-tuned with `bertkit finetune tag`",
     "answer": "one fine-tuned with `bertkit finetune answer`",
     "choose": "one fine-tuned with `bertkit finetune choose`",
@@ -39,7 +39,7 @@ LACKS = {  # ability → the model that has it
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model under its name."""
 
     name: str
@@ -70,7 +70,7 @@ class Served:
         """What it can be asked for, in the order of the routes."""
         can = [*BY_TASK[self.task], *ALWAYS]
         model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
-        if "words" in model.heads and "words" not in model.untrained and mask is not None:
+        if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None:
             can.insert(0, "fill")
         if self.task == "regress" and self.pairs is False:
             can.remove("rerank")
@@ -101,13 +101,13 @@ class Served:
         }  # fmt: skip
 
 
-class Shelf(Mapping[str, Served]):
+class ModelRegistry(Mapping[str, ServedModel]):
     """All models by name, in the order they were given."""
 
-    def __init__(self, models: Sequence[Served]) -> None:
+    def __init__(self, models: Sequence[ServedModel]) -> None:
         self._models = {one.name: one for one in models}
 
-    def __getitem__(self, name: str) -> Served:
+    def __getitem__(self, name: str) -> ServedModel:
         return self._models[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -116,14 +116,16 @@ class Shelf(Mapping[str, Served]):
     def __len__(self) -> int:
         return len(self._models)
 
-    def pick(self, name: str | None, ability: str) -> Served:
+    def pick(self, name: str | None, ability: str) -> ServedModel:
         """The model of this name, else the first that has the ability."""
         if name is not None and name not in self:
-            raise Refused("model", f"There is no model {name[:80]!r} here. There is: {', '.join(self)}.", param="model")
+            raise ApiError(
+                "model", f"There is no model {name[:80]!r} here. There is: {', '.join(self)}.", param="model"
+            )
         able = [one for one in self.values() if ability in one.abilities and name in (None, one.name)]
         if not able:
             which = f"The model '{name}' cannot" if name else "No model here can"
-            raise Refused("ability", f"{which} be asked for {ability}. Serve {LACKS[ability]}.", param="model")
+            raise ApiError("ability", f"{which} be asked for {ability}. Serve {LACKS[ability]}.", param="model")
         return able[0]
 
 
@@ -146,9 +148,11 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -> Shelf:
+def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -> ModelRegistry:
     """Open models, each once."""
-    return Shelf([Served(name, _open(model, precision, device)) for name, model in names_of(models).items()])
+    return ModelRegistry(
+        [ServedModel(name, _open(model, precision, device)) for name, model in names_of(models).items()]
+    )
 
 
 def _open(model: str, precision: str, device: str) -> Predictor:

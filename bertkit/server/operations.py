@@ -99,7 +99,7 @@ def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[t
     windows = replace(predictor.windows(how.on_long), from_start=how.from_start)
     encoded = []
     for task, same in _by_task(predictor, inputs):
-        encoded += [(task, item) for item in task.encode(task.wrap(same), predictor.tokenizer, windows)]
+        encoded += [(task, item) for item in task.encode(task.from_inputs(same), predictor.tokenizer, windows)]
     return encoded
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertkit.server.errors import Limits, Refused
+from bertkit.server.errors import ApiError, Limits
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Queue:
         """Take a job, or refuse it at once: one rule for small and large requests."""
         with self._changed:
             if self.closing:
-                raise Refused("stopping", "The server is stopping.", retry=5)
+                raise ApiError("stopping", "The server is stopping.", retry=5)
             full = len(self._waiting) >= self.limits.waiting
             # A request that keeps to its own limits is never refused by an empty queue.
             if full or (self._waiting and self._size + job.size > self.limits.waiting_characters):
-                raise Refused("busy", "The server is busy: its queue is full.", retry=self.patience())
+                raise ApiError("busy", "The server is busy: its queue is full.", retry=self.patience())
             self._waiting.append(job)
             self._size += job.size
             self._changed.notify()

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from bertkit.server.routes_tei import desk_of
+from bertkit.server.routes_tei import service_of
 from bertkit.server.schemas import AnswerBody, ChooseBody, FillBody, OwnBody, TagBody
 from bertkit.server.service import Asked, reply
 
@@ -15,19 +15,19 @@ router = APIRouter()
 
 
 async def _asked(request: Request, body: OwnBody, ability: str, inputs: Sequence[Any]) -> Asked:
-    desk = desk_of(request)
-    model = desk.model(request, body.model, ability)
-    return await desk.ask(request, model, ability, inputs, desk.how(body.truncate, body.truncation_direction))
+    service = service_of(request)
+    model = service.model(request, body.model, ability)
+    return await service.ask(request, model, ability, inputs, service.how(body.truncate, body.truncation_direction))
 
 
 @router.post("/fill")
 async def fill(body: FillBody, request: Request) -> Response:
     """For every mask of a text the best guesses: [[{token, score, id, text}]]; for a list of texts a list of these."""
-    desk = desk_of(request)
-    model = desk.model(request, body.model, "fill")
+    service = service_of(request)
+    model = service.model(request, body.model, "fill")
     single = isinstance(body.inputs, str)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    asked = await desk.ask(request, model, "fill", texts, desk.how(top=body.top, guesses=desk.limits.guesses))
+    asked = await service.ask(request, model, "fill", texts, service.how(top=body.top, guesses=service.limits.guesses))
     found = [answer.value for answer in asked.answers]
     return reply(request, found[0] if single else found, asked)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from bertkit.server.errors import Refused
-from bertkit.server.routes_tei import desk_of, shaped, stacked
+from bertkit.server.errors import ApiError
+from bertkit.server.routes_tei import service_of, shaped, stacked
 from bertkit.server.schemas import OpenAIBody
 from bertkit.server.service import reply
 
@@ -30,12 +30,12 @@ FORMATS: dict[str, Callable[[np.ndarray], Any]] = {"float": np.ndarray.tolist, "
 @router.post("/embeddings")
 async def embeddings(body: OpenAIBody, request: Request) -> Response:
     """A vector of length one a text."""
-    desk = desk_of(request)
-    model = desk.model(request, body.model, "embed")
+    service = service_of(request)
+    model = service.model(request, body.model, "embed")
     inputs = body.listed()
     if "" in inputs:
-        raise Refused("invalid", "An input is an empty string.", param="input")
-    asked = await desk.ask(request, model, "embed", inputs, desk.how(), most=desk.limits.openai_items)
+        raise ApiError("invalid", "An input is an empty string.", param="input")
+    asked = await service.ask(request, model, "embed", inputs, service.how(), most=service.limits.openai_items)
     vectors = shaped(stacked(asked), body.dimensions, True)
     tokens = sum(answer.tokens for answer in asked.answers)
     found = {
@@ -53,18 +53,18 @@ async def embeddings(body: OpenAIBody, request: Request) -> Response:
 @router.get("/models")
 async def models(request: Request) -> dict[str, Any]:
     """Every model, with what it can do."""
-    return {"object": "list", "data": [_about(request, name) for name in desk_of(request).shelf]}
+    return {"object": "list", "data": [_about(request, name) for name in service_of(request).registry]}
 
 
 @router.get("/models/{name:path}")
 async def model(name: str, request: Request) -> dict[str, Any]:
     """One model."""
-    desk_of(request).shelf.pick(name, "tokenize")
+    service_of(request).registry.pick(name, "tokenize")
     return _about(request, name)
 
 
 def _about(request: Request, name: str) -> dict[str, Any]:
-    served = desk_of(request).shelf[name]
+    served = service_of(request).registry[name]
     return {
         "id": name, "object": "model", "created": STARTED, "owned_by": "bertkit",
         "task": served.task or None, "abilities": list(served.abilities), "labels": list(served.labels),

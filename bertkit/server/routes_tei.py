@@ -11,11 +11,11 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from bertkit.server.errors import Refused
-from bertkit.server.models import Served
+from bertkit.server.errors import ApiError
+from bertkit.server.models import ServedModel
 from bertkit.server.operations import Scores
 from bertkit.server.schemas import EmbedBody, PredictBody, RerankBody, SimilarityBody, TokenizeBody
-from bertkit.server.service import Asked, Desk, reply
+from bertkit.server.service import Asked, InferenceService, reply
 
 router = APIRouter()
 Kind = TypeVar("Kind", bound=BaseModel)  # Python 3.11 has no shorter way
@@ -46,17 +46,17 @@ class Piece(TypedDict):
     stop: int | None
 
 
-def desk_of(request: Request) -> Desk:
-    """The desk of the app a request came to."""
-    desk: Desk = request.app.state.desk
-    return desk
+def service_of(request: Request) -> InferenceService:
+    """The service of the app a request came to."""
+    service: InferenceService = request.app.state.service
+    return service
 
 
 def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
     """The first `dimensions` numbers of each vector, of length one if asked. vectors: (n, width)."""
     if dimensions is not None and dimensions > vectors.shape[1]:
         words = f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}."
-        raise Refused("invalid", words, param="dimensions")
+        raise ApiError("invalid", words, param="dimensions")
     vectors = vectors[:, :dimensions]
     if not normalize:
         return vectors
@@ -71,30 +71,30 @@ def stacked(asked: Asked) -> np.ndarray:
 @router.post("/embed", response_model=list[list[float]])
 async def embed(body: EmbedBody, request: Request) -> Response:
     """A vector a text."""
-    desk = desk_of(request)
-    model = desk.model(request, body.model, "embed")
-    how = desk.how(body.truncate, body.truncation_direction)
-    asked = await desk.ask(request, model, "embed", body.listed(), how)
+    service = service_of(request)
+    model = service.model(request, body.model, "embed")
+    how = service.how(body.truncate, body.truncation_direction)
+    asked = await service.ask(request, model, "embed", body.listed(), how)
     return reply(request, shaped(stacked(asked), body.dimensions, body.normalize).tolist(), asked)
 
 
 @router.post("/predict", response_model=list[Label] | list[list[Label]])
 async def predict(body: PredictBody, request: Request) -> Response:
     """Labels with their scores, best first. A model that gives numbers gives one 'label', its score the number."""
-    desk = desk_of(request)
-    model = desk.model(request, body.model, "predict")
+    service = service_of(request)
+    model = service.model(request, body.model, "predict")
     inputs = body.listed()
     for one in inputs:
         if model.pairs is not None and model.pairs != isinstance(one, tuple):
             wanted = "pairs of texts: [a, b], or [[a, b], …]" if model.pairs else "single texts: a, or [[a], [b], …]"
-            raise Refused("invalid", f"The model '{model.name}' reads {wanted}.")
-    how = desk.how(body.truncate, body.truncation_direction)
-    asked = await desk.ask(request, model, "predict", inputs, how)
+            raise ApiError("invalid", f"The model '{model.name}' reads {wanted}.")
+    how = service.how(body.truncate, body.truncation_direction)
+    asked = await service.ask(request, model, "predict", inputs, how)
     found = [_labels(model, answer.value, body.raw_scores) for answer in asked.answers]
     return reply(request, found[0] if body.single else found, asked)
 
 
-def _labels(model: Served, scores: Scores, raw: bool) -> list[Label]:
+def _labels(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
     if "value" in scores.said:
         return [Label(score=scores.said["value"], label=next(iter(model.labels), "value"))]
     said = dict(zip(model.labels, scores.raw.tolist())) if raw else scores.said["scores"]
@@ -104,17 +104,17 @@ def _labels(model: Served, scores: Scores, raw: bool) -> list[Label]:
 @router.post("/rerank", response_model=list[Ranked])
 async def rerank(body: RerankBody, request: Request) -> Response:
     """Texts by how well they answer a query: read together with it, or by cosine where the model gives vectors."""
-    desk = desk_of(request)
-    model = desk.model(request, body.model, "rerank")
-    how = desk.how(body.truncate, body.truncation_direction)
+    service = service_of(request)
+    model = service.model(request, body.model, "rerank")
+    how = service.how(body.truncate, body.truncation_direction)
     if "predict" in model.abilities:
         if model.task == "pair" and body.label not in model.labels:
             known = ", ".join(model.labels)
-            raise Refused("invalid", f"Which label's probability is the score? Send one as `label`: {known}.")
-        asked = await desk.ask(request, model, "predict", [(body.query, text) for text in body.texts], how)
+            raise ApiError("invalid", f"Which label's probability is the score? Send one as `label`: {known}.")
+        asked = await service.ask(request, model, "predict", [(body.query, text) for text in body.texts], how)
         scores = [_relevance(answer.value, body, model) for answer in asked.answers]
     else:
-        asked = await desk.ask(request, model, "embed", [body.query, *body.texts], how, beside=1)
+        asked = await service.ask(request, model, "embed", [body.query, *body.texts], how, beside=1)
         scores = _cosines(asked)
     order = sorted(range(len(scores)), key=lambda n: -scores[n])
     if "value" in getattr(asked.answers[0].value, "said", {}) and not body.raw_scores:
@@ -125,7 +125,7 @@ async def rerank(body: RerankBody, request: Request) -> Response:
     return reply(request, ranked, asked)
 
 
-def _relevance(scores: Scores, body: RerankBody, model: Served) -> float:
+def _relevance(scores: Scores, body: RerankBody, model: ServedModel) -> float:
     if "value" in scores.said:
         return float(scores.said["value"])
     place = model.labels.index(body.label or "")
@@ -141,31 +141,31 @@ def _cosines(asked: Asked) -> list[float]:
 @router.post("/similarity", response_model=list[float])
 async def similarity(body: SimilarityBody, request: Request) -> Response:
     """How alike a text is to others: cosines."""
-    desk = desk_of(request)
-    model = desk.model(request, body.model, "similarity")
+    service = service_of(request)
+    model = service.model(request, body.model, "similarity")
     chosen = body.parameters
-    how = desk.how(chosen.truncate, chosen.truncation_direction) if chosen else desk.how()
+    how = service.how(chosen.truncate, chosen.truncation_direction) if chosen else service.how()
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    asked = await desk.ask(request, model, "similarity", texts, how, beside=1)
+    asked = await service.ask(request, model, "similarity", texts, how, beside=1)
     return reply(request, _cosines(asked), asked)
 
 
 @router.post("/tokenize", response_model=list[list[Piece]])
 async def tokenize(body: TokenizeBody, request: Request) -> Response:
     """The tokens of each text."""
-    desk = desk_of(request)
-    model = desk.model(request, body.model, "tokenize")
+    service = service_of(request)
+    model = service.model(request, body.model, "tokenize")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    asked = await desk.ask(request, model, "tokenize", texts, desk.how(specials=body.add_special_tokens))
+    asked = await service.ask(request, model, "tokenize", texts, service.how(specials=body.add_special_tokens))
     return reply(request, [answer.value for answer in asked.answers], asked)
 
 
 @router.post("/")
 async def either(body: dict[str, Any], request: Request) -> Response:
     """/predict where the model can, else /embed: what clients call that know the server's address alone."""
-    desk = desk_of(request)
+    service = service_of(request)
     name = body.get("model")
-    model = desk.model(request, name if isinstance(name, str) else None, "embed")
+    model = service.model(request, name if isinstance(name, str) else None, "embed")
     if "predict" in model.abilities:
         return await predict(_parsed(PredictBody, {**body, "model": model.name}), request)
     return await embed(_parsed(EmbedBody, {**body, "model": model.name}), request)
@@ -181,22 +181,22 @@ def _parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
 @router.get("/info")
 async def info(request: Request, model: str | None = None) -> dict[str, Any]:
     """The model and the server's limits; with several models the one named by path or `?model=`, else the first."""
-    desk = desk_of(request)
-    served = desk.model(request, model, "tokenize")
-    return served.info(desk.limits, desk.on_long) | {"models": list(desk.shelf)}
+    service = service_of(request)
+    served = service.model(request, model, "tokenize")
+    return served.info(service.limits, service.on_long) | {"models": list(service.registry)}
 
 
 @router.get("/health")
 @router.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
     """200 while requests are taken."""
-    if not desk_of(request).queue.alive:
-        raise Refused("stopping", "unhealthy", retry=5)
+    if not service_of(request).queue.alive:
+        raise ApiError("stopping", "unhealthy", retry=5)
     return Response()
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> PlainTextResponse:
     """Counts and times for Prometheus."""
-    desk = desk_of(request)
-    return PlainTextResponse(desk.metrics.text(len(desk.queue)), media_type="text/plain; version=0.0.4")
+    service = service_of(request)
+    return PlainTextResponse(service.metrics.text(len(service.queue)), media_type="text/plain; version=0.0.4")

@@ -15,9 +15,9 @@ from pydantic_core import to_json
 from bertkit import machine
 from bertkit.errors import UserError
 from bertkit.notify import note
-from bertkit.server.errors import Limits, Refused
+from bertkit.server.errors import ApiError, Limits
 from bertkit.server.metrics import Metrics
-from bertkit.server.models import Served, Shelf
+from bertkit.server.models import ModelRegistry, ServedModel
 from bertkit.server.operations import OPERATIONS, Answer, How
 from bertkit.server.queue import Computed, Job, Queue
 
@@ -32,32 +32,33 @@ TRUNCATE = {True: "truncate", False: "error"}  # TEI's word for what to do with 
 class Asked:
     """What a job gave."""
 
-    model: Served
+    model: ServedModel
     answers: list[Answer]
     done: Computed
     characters: int
 
 
-class Desk:
+class InferenceService:
     """All that routes share: the models, the queue, the limits and the counts."""
 
     def __init__(
-        self, shelf: Shelf, limits: Limits = Limits(), *, on_long: str = "", threads: int = 0, prefix: str = "te"  # noqa: B008
+        self, registry: ModelRegistry, limits: Limits = Limits(), *, on_long: str = "", threads: int = 0,  # noqa: B008
+        prefix: str = "te",
     ) -> None:  # fmt: skip
-        self.shelf, self.limits, self.on_long = shelf, limits, on_long
+        self.registry, self.limits, self.on_long = registry, limits, on_long
         self.metrics = Metrics(prefix)
         self.queue = Queue(self._compute, limits, lambda: machine.set_up(threads))
 
     def _compute(self, key: tuple[str, str, How], inputs: list[Any]) -> Computed:
         """In the queue's thread."""
         name, operation, how = key
-        done = OPERATIONS[operation](self.shelf[name].predictor, inputs, how)
+        done = OPERATIONS[operation](self.registry[name].predictor, inputs, how)
         self.metrics.batch(len(inputs), sum(answer.tokens for answer in done.answers))
         return done
 
-    def model(self, request: Request, name: str | None, ability: str) -> Served:
+    def model(self, request: Request, name: str | None, ability: str) -> ServedModel:
         """The model a request means: by its path, its body, or what it can do."""
-        return self.shelf.pick(request.state.model or name, ability)
+        return self.registry.pick(request.state.model or name, ability)
 
     def how(self, truncate: bool | None = None, direction: str = "Right", **more: Any) -> How:
         """TEI's words for long texts in ours. Unless said otherwise long texts are read whole, in windows."""
@@ -65,8 +66,8 @@ class Desk:
         return How(on_long=on_long, from_start=direction.lower() == "left", **more)
 
     async def ask(
-        self, request: Request, model: Served, ability: str, inputs: Sequence[Any], how: How = How(), beside: int = 0,  # noqa: B008
-        most: int = 0,
+        self, request: Request, model: ServedModel, ability: str, inputs: Sequence[Any], how: How = How(),  # noqa: B008
+        beside: int = 0, most: int = 0,
     ) -> Asked:  # fmt: skip
         """Queue inputs, and wait for their answers as long as the client does.
 
@@ -80,14 +81,14 @@ class Desk:
         try:
             done = await self._await(request, job)
         except UserError as mistake:
-            raise Refused("invalid", str(mistake), param="input") from None
-        except (Refused, asyncio.CancelledError):
+            raise ApiError("invalid", str(mistake), param="input") from None
+        except (ApiError, asyncio.CancelledError):
             raise
         except Exception as fault:
             # Where it happened, without the message, which may hold the user's text.
             where = "".join(traceback.format_tb(fault.__traceback__)[-4:])
             note(f"{ability} with {model.name} failed: {type(fault).__name__}\n{where}")
-            raise Refused("fault", f"The model could not compute this ({type(fault).__name__}).") from None
+            raise ApiError("fault", f"The model could not compute this ({type(fault).__name__}).") from None
         seconds = {
             "duration": time.perf_counter() - request.state.began, "queue_duration": done.waited,
             "tokenization_duration": done.tokenizing, "inference_duration": done.inferring,
@@ -99,12 +100,12 @@ class Desk:
         """The characters of inputs that keep to the limits."""
         items = len(inputs) - beside
         if items < 1 or [] in inputs:
-            raise Refused("empty", "`inputs` cannot be empty.", param="input")
+            raise ApiError("empty", "`inputs` cannot be empty.", param="input")
         if items > most:
-            raise Refused("invalid", f"batch size {items} > maximum allowed batch size {most}.", param="input")
+            raise ApiError("invalid", f"batch size {items} > maximum allowed batch size {most}.", param="input")
         size = _characters(list(inputs))
         if size > self.limits.characters:
-            raise Refused(
+            raise ApiError(
                 "large",
                 f"The texts have {size} characters; one request may have {self.limits.characters}. Send several.",
                 param="input",
@@ -120,9 +121,9 @@ class Desk:
             if waiting.done():
                 return waiting.result()
             if gone.done():
-                raise Refused("slow", "The client went away.")
+                raise ApiError("slow", "The client went away.")
             words = f"There was no answer within {self.limits.seconds:g} s."
-            raise Refused("late", words, retry=self.queue.patience())
+            raise ApiError("late", words, retry=self.queue.patience())
         finally:
             gone.cancel()
             waiting.cancel()

@@ -29,7 +29,7 @@ class CompareSettings(Common):
     seeds: int = option(1, "Train each contender this many times.", at_least=1)
     curve: bool = option(True, "Learn from a quarter and a half of the rows too.")
     rows: int = option(0, "At most this many training rows; 0: all.", at_least=0)
-    judged: int = option(0, "Score at most this many rows; 0: all.", at_least=0)
+    max_test_rows: int = option(0, "Score at most this many rows; 0: all.", at_least=0, aliases=("--judged",))
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     label: str = option("label", "Name (or number) of the label column.")

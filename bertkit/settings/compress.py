@@ -24,12 +24,15 @@ class DistillSettings(FinetuneSettings):
     model: str = option("", "What the student starts from: a model, or a preset's name; without it, the teacher.")
     layers: int = option(0, "Keep this many layers of it, evenly spread; 0: all, or half of the teacher's.", at_least=0)
     out: Path = option(Path("runs/distill"), "The run's folder.")
-    heat: float = option(2.0, "Temperature: above 1 the teacher's less likely labels count for more.", at_least=0.01)
-    hard: float = option(
+    temperature: float = option(
+        2.0, "Above 1 the teacher's less likely labels count for more.", at_least=0.01, aliases=("--heat",)
+    )
+    alpha: float = option(
         0.5,
         "Share of the loss for the right answers, where they are known; the rest is the teacher.",
         at_least=0,
         at_most=1,
+        aliases=("--hard",),
     )
     labels: str = option("", "", hidden=True)
     multi_label: bool = option(False, "", hidden=True)

@@ -67,7 +67,9 @@ class FinetuneSettings(Common):
         0.0, "Choose the score below which to abstain so that this accuracy is kept.", at_least=0, at_most=1
     )
     resume: bool = option(False, "Continue the run in --out.")
-    other_settings: bool = option(False, "Resume with other settings than the run was begun with.")
+    allow_changed_settings: bool = option(
+        False, "Resume with other settings than the run was begun with.", aliases=("--other-settings",)
+    )
     overwrite: bool = option(False, "Replace the finished or begun run in --out.")
     save_minutes: float = option(5.0, "Save at least this often.", at_least=0)
     lang: str = option("en", "Language of the report.", choices=("en", "zh"))

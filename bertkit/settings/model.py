@@ -49,7 +49,7 @@ class Config:
     summary_activation: str = "tanh"
     summary_norm: bool = False
     token_transform: bool = False  # ModernBERT puts a dense layer before token and span heads too
-    tied: bool = True  # the word head reuses the word vectors
+    tied: bool = True  # the mlm head reuses the token embeddings
     word_head: str = "full"  # full: dense, norm and bias before the vocabulary (BERT); plain: none of them (GPT)
     dropout: float = 0.1
     attention_dropout: float = 0.1

@@ -43,7 +43,9 @@ class RunSettings(Common):
     steps: int = option(0, "Budget in steps.", at_least=0)
     tokens: int = option(0, "Budget in tokens.", at_least=0)
     resume: bool = option(False, "Continue the run in --out.")
-    other_settings: bool = option(False, "Resume with other settings than the run was begun with.")
+    allow_changed_settings: bool = option(
+        False, "Resume with other settings than the run was begun with.", aliases=("--other-settings",)
+    )
     held_out: float = option(0.01, "Share of the documents kept for evaluation.", at_least=0, at_most=0.99)
     eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.", at_least=0)
     save_minutes: float = option(10.0, "Save at least this often.", at_least=0)

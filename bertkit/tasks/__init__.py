@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 TASKS = {  # name → (module, class)
     "classify": ("classify", "Classify"),
-    "pair": ("pair", "Pair"),
+    "pair": ("classify", "Pair"),
     "regress": ("regress", "Regress"),
     "tag": ("tag", "Tag"),
     "answer": ("answer", "Answer"),

@@ -45,7 +45,7 @@ class Answer(Task):
             )
         return found
 
-    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Question]:
+    def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Question]:
         """Dicts with question and context, or pairs of them."""
         found = []
         for number, one in enumerate(inputs, first):
@@ -59,7 +59,7 @@ class Answer(Task):
             found.append(Question(str(number), str(one[0]), str(one[1]), line=number))
         return found
 
-    def learn(self, examples: Sequence[Question]) -> None:
+    def fit_labels(self, examples: Sequence[Question]) -> None:
         """Whether some questions have no answer; there must be something to learn."""
         if not any(q.impossible or any(start >= 0 for _, start in q.answers) for q in examples):
             raise UserError("No answer stands in its question's context: there is nothing to learn. Correct the rows.")
@@ -131,7 +131,9 @@ class Answer(Task):
         start, end = best[1], best[2]
         return {"answer": question.context[start:end], "start": start, "end": end, "score": certainty, **seen}
 
-    def judged(self, examples: Sequence[Question], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(
+        self, examples: Sequence[Question], predictions: Sequence[Prediction]
+    ) -> tuple[Any, list, list, dict]:
         """F1 and exact match by SQuAD's rules; Chinese by character."""
         gold = [[text for text, _ in q.answers] for q in examples]
         return metrics.answers, gold, [p["answer"] for p in predictions], {}

@@ -73,17 +73,17 @@ class Task:
         """Examples without answers, one at a time: for prediction over files of any size."""
         yield from self.read(path, reading, labelled=False)
 
-    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
+    def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
         """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
 
         first: the number, or line, of the first of them.
         """
         raise NotImplementedError
 
-    def learn(self, examples: Sequence[Any]) -> None:
+    def fit_labels(self, examples: Sequence[Any]) -> None:
         """Take what must be known of all examples: label names, the scale of numbers."""
 
-    def settle(self, model: Model) -> None:
+    def finalize(self, model: Model) -> None:
         """After training: bring into the weights what other tools would not know of."""
 
     def outputs(self) -> int:
@@ -135,13 +135,13 @@ class Task:
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Scores:
         """How good predictions are; the first key is the headline."""
-        metric, gold, said, extra = self.judged(examples, predictions)
+        metric, gold, said, extra = self.metric_inputs(examples, predictions)
         return metric(gold, said, **extra)
 
     def check(self, examples: Sequence[Any], where: str) -> None:
         """Refuse answers this task does not know before any work is done; `where` names their file."""
 
-    def judged(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
         """The metric, what is right, what was said, and the metric's settings."""
         raise NotImplementedError
 
@@ -202,7 +202,7 @@ KINDS: dict[str, tuple[type, str]] = {  # key → what its value must be
 }
 
 
-def checked(about: dict[str, Any], where: str) -> dict[str, Any]:
+def validated(about: dict[str, Any], where: str) -> dict[str, Any]:
     """The same, if every value is of its kind. where: names the file."""
     for key, (kind, wanted) in KINDS.items():
         if key in about and not isinstance(about[key], kind):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertkit.data.batch import Batch, budgeted, share_out
+from bertkit.data.batch import Batch, batches_by_tokens, run_batched
 from bertkit.model.heads import Model
 from bertkit.tasks.base import Item, Task
 
@@ -44,7 +44,7 @@ class SupervisedFeed:
         mine = [self.items[n] for n in self.numbers(step)[self.rank :: self.ranks]]
         sizes = [sum(len(row.ids) for row in item.rows) for item in mine]
         limit = self.micro_tokens if not self.task.options.get("whole_batch") else sum(sizes) + 1
-        return [self.collate([mine[n] for n in part]) for part in budgeted(sizes, limit)]
+        return [self.collate([mine[n] for n in part]) for part in batches_by_tokens(sizes, limit)]
 
     def collate(self, items: Sequence[Item]) -> Batch:
         """Items as one batch with their answers."""
@@ -64,5 +64,5 @@ def outputs_of(model: Model, task: Task, items: Sequence[Item], device: str = "c
         for n, output in zip(numbers, task.answers(model, model.encoder(batch), chosen), strict=True):
             found[n] = output
 
-    share_out([sum(len(row.ids) for row in item.rows) for item in items], compute, device)
+    run_batched([sum(len(row.ids) for row in item.rows) for item in items], compute, device)
     return found

@@ -41,7 +41,7 @@ class Choose(Task):
         """JSON lines."""
         return list(read_choices(path, labelled=labelled, encoding=reading.encoding))
 
-    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Choice]:
+    def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Choice]:
         """Dicts with text and choices."""
         found = []
         for number, one in enumerate(inputs, first):
@@ -102,6 +102,8 @@ class Choose(Task):
         scores = (raised / raised.sum()).tolist()
         return {"choice": int(output.argmax()), "scores": scores, "tokens": item.tokens, "cut": item.cut}
 
-    def judged(self, examples: Sequence[Choice], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(
+        self, examples: Sequence[Choice], predictions: Sequence[Prediction]
+    ) -> tuple[Any, list, list, dict]:
         """Accuracy."""
         return metrics.choice, [example.label for example in examples], [p["choice"] for p in predictions], {}

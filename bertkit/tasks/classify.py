@@ -57,11 +57,11 @@ class Classify(Task):
             labelled=labelled, multi_label=self.multi, encoding=reading.encoding,
         )  # fmt: skip
 
-    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
+    def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Texts, pairs of texts, or dicts with text and text_b."""
         return [_row(one, number, self.paired) for number, one in enumerate(inputs, first)]
 
-    def learn(self, examples: Sequence[TextRow]) -> None:
+    def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """Label names, sorted."""
         found = [name for row in examples for name in (row.label if isinstance(row.label, tuple) else (row.label,))]
         self.labels = learnt_labels([str(name) for name in found], self.labels, "training data")
@@ -134,7 +134,9 @@ class Classify(Task):
             answer["abstained"] = answer["score"] < least
         return answer
 
-    def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(
+        self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
+    ) -> tuple[Any, list, list, dict]:
         """Classification metrics, by label name."""
         scores = np.array([[p["scores"][name] for name in self.labels] for p in predictions])
         extra = {"labels": list(self.labels), "scores": scores}

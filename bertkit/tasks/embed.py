@@ -58,11 +58,11 @@ class Embed(Task):
             self.options.setdefault("scored", not bare)
         return rows
 
-    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
+    def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Pairs of texts."""
         return [_row(one, number, True) for number, one in enumerate(inputs, first)]
 
-    def learn(self, examples: Sequence[TextRow]) -> None:
+    def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """Whether the pairs are scored. The batch is compared as a whole."""
         self.options.setdefault("scored", all(row.label is not None for row in examples))
         self.options["whole_batch"] = True
@@ -130,10 +130,12 @@ class Embed(Task):
 
     def score(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> Scores:
         """Rank correlation with the scores; without them, how often a text's own partner is the nearest."""
-        metric, gold, said, extra = self.judged(examples, predictions)
+        metric, gold, said, extra = self.metric_inputs(examples, predictions)
         return metric(gold, said, **extra)
 
-    def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(
+        self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
+    ) -> tuple[Any, list, list, dict]:
         """Spearman where there are scores, else the share of partners found among all second texts."""
         if all(row.label is not None for row in examples):
             return agreement, [row.label for row in examples], [p["similarity"] for p in predictions], {}
@@ -179,7 +181,7 @@ class Taught(Embed):
             )
         )  # fmt: skip
 
-    def learn(self, examples: Sequence[TextRow]) -> None:
+    def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """The batch is compared as a whole."""
         self.options["whole_batch"] = True
 
@@ -236,10 +238,12 @@ class Taught(Embed):
         found = super().decode(item, output) if len(output) > 1 else {"tokens": item.tokens, "cut": item.cut}
         return {**found, "vectors": output}
 
-    def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(
+        self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
+    ) -> tuple[Any, list, list, dict]:
         """Spearman with the pairs' scores where there are any, else with the teacher's cosines among these texts."""
         if _scored(examples):
-            return super().judged(examples, predictions)
+            return super().metric_inputs(examples, predictions)
         self.ask(examples)
         gold = np.stack([self._known[text] for row in examples for text in _texts(row)]).astype(np.float32)
         said = np.concatenate([p["vectors"] for p in predictions])

@@ -28,7 +28,7 @@ from bertkit.text.tokenizer import Tokenizer
 class Regress(Task):
     """options: paired, mean and spread of the training numbers.
 
-    The head learns standardised numbers, which any learning rate suits; `settle` brings it to the user's scale.
+    The head learns standardised numbers, which any learning rate suits; `finalize` brings it to the user's scale.
     """
 
     name: ClassVar[str] = "regress"
@@ -51,17 +51,17 @@ class Regress(Task):
             labelled=labelled, number=True, encoding=reading.encoding,
         )  # fmt: skip
 
-    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
+    def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Texts or pairs of texts."""
         return [_row(one, number, bool(self.options.get("paired"))) for number, one in enumerate(inputs, first)]
 
-    def learn(self, examples: Sequence[TextRow]) -> None:
+    def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """The numbers' mean and spread, and whether there are second texts."""
         self.options.setdefault("paired", any(row.text_b is not None for row in examples))
         values = np.array([row.label for row in examples], dtype=np.float64)
         self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
 
-    def settle(self, model: Model) -> None:
+    def finalize(self, model: Model) -> None:
         """Let the head's last map give the user's scale itself, so that transformers reads the same numbers."""
         out = model.head("text").out
         assert out is not None
@@ -109,6 +109,8 @@ class Regress(Task):
         """{value}, with tokens seen and cut."""
         return {"value": float(output[0]), "tokens": item.tokens, "cut": item.cut}
 
-    def judged(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(
+        self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
+    ) -> tuple[Any, list, list, dict]:
         """Correlations and errors."""
         return metrics.regression, [float(row.label) for row in examples], [p["value"] for p in predictions], {}  # type: ignore[arg-type]

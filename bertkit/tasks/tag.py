@@ -83,11 +83,11 @@ class Tag(Task):
     def _sentences(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[Words]:
         if labelled is False and holds_texts(path, reading.encoding, self.labels):
             for number, line in enumerate(open_text(path, reading.encoding), 1):
-                yield from self.wrap([line], number) if line.strip() else ()
+                yield from self.from_inputs([line], number) if line.strip() else ()
             return
         yield from map(_joined, read_tagged(path, labelled=labelled, encoding=reading.encoding))
 
-    def wrap(self, inputs: Sequence[Any], first: int = 1) -> list[Words]:
+    def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Words]:
         """Texts, or lists of words."""
         found = []
         for number, one in enumerate(inputs, first):
@@ -102,7 +102,7 @@ class Tag(Task):
                 found.append(_joined(TaggedSentence(tuple(tokens), None, number)))
         return found
 
-    def learn(self, examples: Sequence[Words]) -> None:
+    def fit_labels(self, examples: Sequence[Words]) -> None:
         """All tags that occur."""
         tags = [tag for words in examples for tag in words.sentence.tags or ()]
         self.labels = learnt_labels(tags, self.labels, "training data")
@@ -229,7 +229,9 @@ class Tag(Task):
             "seen": item.tokens, "cut": item.cut,
         }  # fmt: skip
 
-    def judged(self, examples: Sequence[Words], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
+    def metric_inputs(
+        self, examples: Sequence[Words], predictions: Sequence[Prediction]
+    ) -> tuple[Any, list, list, dict]:
         """Entity F1 where tags are chunks, else accuracy: on whole words of the whole file."""
         gold = [list(words.sentence.tags or ()) for words in examples]
         return metrics.tagging, gold, [p["tags"] for p in predictions], {}

@@ -67,7 +67,7 @@ def of_row(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def panics_told(what: str, error_class: type[UserError] = UserError) -> Iterator[None]:
+def tokenizer_panics(what: str, error_class: type[UserError] = UserError) -> Iterator[None]:
     """Turn a Rust panic into an `error_class` that begins with `what`; every other exception passes."""
     try:
         yield
@@ -79,10 +79,10 @@ def panics_told(what: str, error_class: type[UserError] = UserError) -> Iterator
 
 
 @contextmanager
-def told(what: str, error_class: type[UserError] = UserError) -> Iterator[None]:
+def tokenizer_errors(what: str, error_class: type[UserError] = UserError) -> Iterator[None]:
     """Turn any failure of the tokenizers library into an `error_class` that begins with `what`."""
     try:
-        with panics_told(what, error_class):
+        with tokenizer_panics(what, error_class):
             yield
     except UserError:
         raise

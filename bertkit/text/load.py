@@ -13,7 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertkit.errors import DamagedFile, UserError
 from bertkit.notify import note
 from bertkit.text import sentencepiece
-from bertkit.text.checks import told
+from bertkit.text.checks import tokenizer_errors
 from bertkit.text.template import BERT_PAIR, USUAL_NAMES, add_specials, set_roberta_template, set_template
 
 Config = Mapping[str, Any]
@@ -40,7 +40,7 @@ def load_backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 def _from_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
     path = paths[0]
     content = read_text(path)
-    with told(
+    with tokenizer_errors(
         f"{path}: not a tokenizer.json that can be read. Fetch it again, or delete it to use vocab.txt", DamagedFile
     ):
         backend = tokenizers.Tokenizer.from_str(content)
@@ -80,7 +80,7 @@ def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
         strip_accents=config.get("strip_accents"),
         lowercase=_lower(path, pieces, config),
     )
-    dress_as_bert(backend)
+    configure_bert(backend)
     add_specials(backend, [name for name in names.values() if name in vocabulary])
     set_template(backend, BERT_PAIR, names["cls"], names["sep"])
     return _with_added(backend, path.parent)
@@ -97,7 +97,9 @@ def _from_merges(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
             if len(parts) != 2:
                 raise DamagedFile(f"{paths[1]}, line {number}: {line!r:.60} is not two pieces. Fetch the file again.")
             merges.append((parts[0], parts[1]))
-    with told(f"{paths[1]}: does not belong to {paths[0].name}. Fetch both again from one place", DamagedFile):
+    with tokenizer_errors(
+        f"{paths[1]}: does not belong to {paths[0].name}. Fetch both again from one place", DamagedFile
+    ):
         backend = tokenizers.Tokenizer(
             models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
         )
@@ -135,7 +137,7 @@ LAYOUTS: dict[tuple[str, ...], Builder] = {
 BY_ENDING: dict[str, Builder] = {".json": _from_lone_json, ".txt": _from_vocab_txt, ".model": _from_spiece}
 
 
-def dress_as_bert(backend: tokenizers.Tokenizer) -> None:
+def configure_bert(backend: tokenizers.Tokenizer) -> None:
     """Words end at spaces and punctuation; pieces inside a word begin with '##'."""
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")

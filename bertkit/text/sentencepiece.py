@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.text.checks import told
+from bertkit.text.checks import tokenizer_errors
 from bertkit.text.template import BERT_PAIR, add_specials, set_template
 
 UNIGRAM, NORMAL, UNKNOWN, CONTROL = 1, 1, 2, 3
@@ -79,7 +79,7 @@ def build(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
             "Open the model with transformers once and save its tokenizer.json beside it."
         )
     vocabulary = [(piece, _score(piece, score)) for piece, score, _ in found.pieces]
-    with told(f"{path}: cannot be used", DamagedFile):
+    with tokenizer_errors(f"{path}: cannot be used", DamagedFile):
         backend = tokenizers.Tokenizer(models.Unigram(vocabulary, found.unk_id, found.byte_fallback))
         backend.normalizer = albert_normalizer(
             lower=config.get("do_lower_case", True),

@@ -14,7 +14,7 @@ import tokenizers
 
 from bertkit.errors import UserError
 from bertkit.text import encoding as cutting
-from bertkit.text.checks import refuse_bad_rows, refuse_bad_text, told
+from bertkit.text.checks import refuse_bad_rows, refuse_bad_text, tokenizer_errors
 from bertkit.text.encoding import Encoding, Window
 from bertkit.text.load import load_backend, lowers
 from bertkit.text.template import roles_of
@@ -56,7 +56,7 @@ class Tokenizer:
         refuse_bad_text(text, "The text")
         if pair is not None:
             refuse_bad_text(pair, "The second text")
-        with told("The text cannot be encoded"):
+        with tokenizer_errors("The text cannot be encoded"):
             return _encoding(self.backend.encode(text, pair))
 
     def encode_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
@@ -80,7 +80,7 @@ class Tokenizer:
         # A byte-level piece knows by its 'Ġ' that it begins a word, so words after the first get their space back.
         spaced = self._is_byte_level and not self._has_prefix_space
         given = [" " + word if spaced and number else word for number, word in enumerate(words)]
-        with told("The words cannot be encoded"):
+        with tokenizer_errors("The words cannot be encoded"):
             raw = self.backend.encode(given, is_pretokenized=True)
         found = _encoding(raw)
         if not spaced:
@@ -102,7 +102,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Text again, as near as the pieces allow."""
-        with told("The ids cannot be decoded"):
+        with tokenizer_errors("The ids cannot be decoded"):
             return self.backend.decode(list(ids), skip_special_tokens=not keep_special)
 
     def id_to_token(self, number: int) -> str | None:
@@ -198,7 +198,7 @@ class Tokenizer:
                 raise UserError(f"There are {len(texts)} texts but {len(pairs)} second texts. Give one for each.")
             inputs = list(zip(texts, pairs))
         found: list[Result] = []
-        with told("The texts cannot be encoded"):
+        with tokenizer_errors("The texts cannot be encoded"):
             for start in range(0, len(inputs), AT_ONCE):
                 found += [pick(one) for one in encode(inputs[start : start + AT_ONCE], **options)]
         return found

@@ -20,10 +20,10 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertkit.errors import UserError, suggest
 from bertkit.notify import note, track
-from bertkit.text.checks import panics_told, refuse_bad_text
+from bertkit.text.checks import refuse_bad_text, tokenizer_panics
 from bertkit.text.chinese_forms import add_simplifying
 from bertkit.text.coverage import Survey, survey
-from bertkit.text.load import dress_as_bert, dress_as_bytes
+from bertkit.text.load import configure_bert, dress_as_bytes
 from bertkit.text.sentencepiece import albert_normalizer, dress_as_albert
 from bertkit.text.template import BERT_PAIR, add_specials, set_roberta_template, set_template
 from bertkit.text.tokenizer import Tokenizer
@@ -89,7 +89,7 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
         raise UserError("There is no text to learn a vocabulary from. Check the files given.")
     if not settings.alphabet_limit:
         settings = replace(settings, alphabet_limit=_alphabet_limit(found, settings.kind))
-    with panics_told("The vocabulary cannot be learnt"):
+    with tokenizer_panics("The vocabulary cannot be learnt"):
         tokenizer = Tokenizer(LEARNERS[settings.kind](_batches(stream), settings, found))
     if tokenizer.size < settings.size:
         note(f"The text gave {tokenizer.size} pieces, not {settings.size}: it is too small for more.")
@@ -101,7 +101,7 @@ def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings,
     backend.normalizer = normalizers.BertNormalizer(lowercase=not settings.cased)
     if settings.simplify:
         add_simplifying(backend)
-    dress_as_bert(backend)
+    configure_bert(backend)
     alphabet, inner = _alphabet(found.normalized(backend.normalizer), settings)
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.size,

@@ -75,6 +75,22 @@ class _Vanished(Exception):
     """A generation that was rotated away while it was read."""
 
 
+# Parameters as they are called now, and as checkpoints of the first versions call them.
+RENAMED = ((".heads.mlm.", ".heads.words."), (".embeddings.tokens.", ".embeddings.words."), (".pooler.", ".summary."))
+
+
+def under_current_names(tensors: Mapping[str, Tensor], known: Collection[str]) -> dict[str, Tensor]:
+    """Saved tensors under the names that the parameters have now. A name may stand after a prefix and a colon."""
+    found = {}
+    for full, tensor in tensors.items():
+        prefix, colon, name = full.rpartition(":")
+        if name not in known:
+            for now, before in RENAMED:
+                name = f".{name}".replace(before, now)[1:]
+        found[f"{prefix}{colon}{name}"] = tensor
+    return found
+
+
 def list_generations(folder: Path) -> list[Path]:
     """The generations in `folder` by name, oldest first; nothing is verified."""
     found = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)] if folder.is_dir() else []

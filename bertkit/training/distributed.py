@@ -1,4 +1,4 @@
-"""One process or many, seen alike: sums over ranks, and who speaks."""
+"""One process or many, seen alike: sums over ranks, and which one writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class World:
     device: str = "cpu"
 
     @property
-    def speaks(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes files and tells the user."""
         return self.rank == 0
 

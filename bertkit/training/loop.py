@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from bertkit.data.batch import Batch
-from bertkit.data.feed import Ahead, Feed
+from bertkit.data.feed import Feed, Prefetcher
 from bertkit.errors import UserError
 from bertkit.settings.training import LoopSettings
+from bertkit.training.checkpoints import under_current_names
 from bertkit.training.distributed import World, is_sharded, like, whole
 from bertkit.training.objective import Objective
 from bertkit.training.optimizer import load_optimizer_tensors, make_optimizers, named, optimizer_tensors, rate, set_rate
@@ -58,27 +59,27 @@ class Training:
         self.average = (
             {k: p.detach().clone() for k, p in named(self.objective).items()} if s.ema else {}
         )  # fmt: skip
-        self._ahead: Ahead | None = None  # while steps are taken
+        self._prefetcher: Prefetcher | None = None  # while steps are taken
 
     def __iter__(self) -> Iterator[Step]:
         """The remaining steps, one at a time."""
-        self._ahead = Ahead(self.feed.step, self.steps)
+        self._prefetcher = Prefetcher(self.feed.step, self.steps)
         try:
             while self.done < self.steps:
                 self.objective.train()
-                step = self._step(self._ahead.step(self.done))
+                step = self._step(self._prefetcher.step(self.done))
                 self.done += 1
                 yield step
         finally:
-            self._ahead.close()
-            self._ahead = None
+            self._prefetcher.close()
+            self._prefetcher = None
 
     def set_steps(self, steps: int) -> None:
         """Move the end of the run; batches made ahead under the old plan are made again."""
         self.steps = steps
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = Ahead(self.feed.step, steps)
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = Prefetcher(self.feed.step, steps)
 
     def _step(self, batches: list[Batch]) -> Step:
         """Count, divide, backward, add up, clip, change."""
@@ -96,8 +97,8 @@ class Training:
         parts = self.world.most(len(batches)) if self.sharded else len(batches)
         for part in range(parts):
             batch = batches[min(part, len(batches) - 1)]
-            for chance in self.objective.chances():
-                chance.seed(self.seed, self.done, self.world.rank, part)
+            for masks in self.objective.dropout_masks():
+                masks.seed(self.seed, self.done, self.world.rank, part)
             losses = self.objective(batch.to(self.world.device))
             if part >= len(batches):
                 torch.stack([loss * 0 for loss in losses.values()]).sum().backward()
@@ -129,7 +130,7 @@ class Training:
         raise NotFinite(
             f"Step {self.done}: the loss is {loss:.4g} and the gradient's length {length:.4g} ({terms}; learning rate "
             f"{lr:.3g}; the batch begins with the pieces {first}). The weights were not changed. "
-            "Lower the learning rate or use --precision fp32, and go on with --resume --other-settings."
+            "Lower the learning rate or use --precision fp32, and go on with --resume --allow-changed-settings."
         )
 
     @torch.no_grad()
@@ -154,14 +155,15 @@ class Training:
     @torch.no_grad()
     def load(self, tensors: Callable[[str], dict[str, Tensor]], state: dict[str, Any]) -> None:
         """Continue where `state` and the tensors were saved."""
-        saved = tensors("weights")
-        passing = self.objective.passing
-        for name, parameter in named(self.objective).items():
+        names, passing = named(self.objective), self.objective.passing
+        saved = under_current_names(tensors("weights"), names)
+        for name, parameter in names.items():
             if name in saved or not name.startswith(passing):
                 parameter.copy_(like(saved[name], parameter))
-        load_optimizer_tensors(self.optimizers, self.objective, tensors("optimizer"), passing)
+        moments = under_current_names(tensors("optimizer"), names)
+        load_optimizer_tensors(self.optimizers, self.objective, moments, passing)
         if self.average:
-            current = named(self.objective)
-            averaged = {n: t for n, t in tensors("average").items() if n in current or not n.startswith(passing)}
-            self.average |= {name: like(t, current[name]).clone() for name, t in averaged.items()}
+            averaged = under_current_names(tensors("average"), names)
+            kept = {name: t for name, t in averaged.items() if name in names or not name.startswith(passing)}
+            self.average |= {name: like(t, names[name]).clone() for name, t in kept.items()}
         self.done, self.steps = int(state["done"]), int(state["steps"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.data.batch import Batch
-from bertkit.model.layers import Chance
+from bertkit.model.layers import DropoutMasks
 
 
 class Objective(nn.Module):
@@ -34,10 +34,14 @@ class Objective(nn.Module):
         """Sums for evaluation: each loss under its name, and right guesses under `name:right`."""
         raise NotImplementedError
 
-    def chances(self) -> list[Chance]:
+    def dropout_masks(self) -> list[DropoutMasks]:
         """Every source of dropout in here."""
-        found = (getattr(module, "chance", None) for module in self.modules())
-        return list({id(chance): chance for chance in found if isinstance(chance, Chance)}.values())
+        found = (getattr(module, "dropout_masks", None) for module in self.modules())
+        return list(
+            {
+                id(dropout_masks): dropout_masks for dropout_masks in found if isinstance(dropout_masks, DropoutMasks)
+            }.values()
+        )
 
     def set_precision(self, dtype: torch.dtype) -> None:
         """Let activations flow in this precision; the weights stay float32."""

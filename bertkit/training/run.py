@@ -60,7 +60,7 @@ def budget(settings: RunSettings, tokens_a_step: int) -> int:
     return 0
 
 
-class LongRun:
+class Run:
     """One run. `found` is the newest evaluation; `tokens` what was seen over all sittings."""
 
     unit = "tokens"  # what is counted, in words
@@ -130,7 +130,7 @@ class LongRun:
 
     def _begin(self) -> None:
         asked = [name for name in BUDGETS if getattr(self.plan, name)]
-        if len(asked) > 1 and self.world.speaks:
+        if len(asked) > 1 and self.world.is_main:
             note(
                 f"--{asked[0]} {getattr(self.plan, asked[0]):,} says when the run ends; "
                 + " and ".join(f"--{name} {getattr(self.plan, name):,}" for name in asked[1:])
@@ -150,13 +150,13 @@ class LongRun:
             before = self.training.steps
             self.training.steps = self._last_step(self.run.elapsed() / self.training.done)
             self.replanned = 0
-            if self.world.speaks:
+            if self.world.is_main:
                 note(
                     f"The run now ends after {self.plan.minutes:g} minutes, about step {self.training.steps:,}, not "
                     f"at {before:,}."
                 )
         self.planned()
-        if self.world.speaks:
+        if self.world.is_main:
             note(self.introduce())
 
     def result(self) -> dict[str, Any]:
@@ -174,20 +174,20 @@ class LongRun:
         """The end of the run, by this speed: rank 0's word counts."""
         left = (self.plan.minutes * 60 - self.run.elapsed()) / seconds_a_step
         steps = self.training.done + max(1, round(left))
-        return round(self.world.sums({"steps": float(steps) if self.world.speaks else 0.0})["steps"])
+        return round(self.world.sums({"steps": float(steps) if self.world.is_main else 0.0})["steps"])
 
     def _replan(self) -> None:
         """At each mark of a time budget, set the end of the run by the speed seen so far."""
         if not self.timed or self.replanned >= len(REPLAN) or len(self.recent) < 10:
             return
         passed = self.run.elapsed() / (self.plan.minutes * 60)
-        passed = self.world.sums({"passed": passed if self.world.speaks else 0.0})["passed"]
+        passed = self.world.sums({"passed": passed if self.world.is_main else 0.0})["passed"]
         if passed < REPLAN[self.replanned]:
             return
         self.replanned = sum(passed >= mark for mark in REPLAN)
         # Evaluations and saves still to come take their share, as they did so far.
         steps = self._last_step(self._seconds_a_step())
-        if self.world.speaks:
+        if self.world.is_main:
             self.run.metrics.write({"step": self.training.done, "event": "replan", "steps": steps})
         self.training.set_steps(steps)
         self.planned()
@@ -212,7 +212,7 @@ class LongRun:
     def _log(self, step: Step) -> None:
         now, done = self.run.elapsed(), step.step + 1
         self.recent = [*self.recent[-SEEN:], (now, self.tokens)]
-        if not self.world.speaks:
+        if not self.world.is_main:
             return
         memory = machine.peak_memory() / 2**30
         if self._due(self.plan.log_every) or done == 1:
@@ -236,7 +236,7 @@ class LongRun:
         if not found:
             return
         self.found = found
-        if self.world.speaks:
+        if self.world.is_main:
             self.run.metrics.write({"step": self.training.done, "tokens": self.tokens, "eval": True, **found})
             note(f"step {self.training.done:,}: " + "  ".join(f"{name} {value:.4g}" for name, value in found.items()))
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from bertkit.config import read_toml, to_plain, to_toml
+from bertkit.config import current_names, read_toml, to_plain, to_toml
 from bertkit.errors import Stopped, UserError
 from bertkit.files.atomic import atomic_write, explained, make_folder
 from bertkit.files.lock import RunLock
@@ -25,8 +25,8 @@ from bertkit.training.metrics_log import MetricsLog
 
 # What may differ when a run is resumed: it moves the end, or changes no number, or is checked by its content.
 FREE = {
-    "resume", "overwrite", "other_settings", "out", "lang", "steps", "tokens", "minutes", "epochs", "patience", "test",
-    "eval_every", "save_minutes", "save_every", "log_every", "threads", "device", "tensorboard", "shard",
+    "resume", "overwrite", "allow_changed_settings", "out", "lang", "steps", "tokens", "minutes", "epochs", "patience",
+    "test", "eval_every", "save_minutes", "save_every", "log_every", "threads", "device", "tensorboard", "shard",
     "train", "data",
 }  # fmt: skip
 
@@ -75,7 +75,7 @@ class RunFolder:
 
     def __enter__(self) -> Self:
         self.started = self.last_save = time.monotonic()
-        if self.world.speaks:
+        if self.world.is_main:
             with explained(f"{self.path} cannot be written to"):
                 make_folder(self.checkpoints)
             self.lock = RunLock(self.path)
@@ -85,7 +85,7 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self.world.speaks:
+        if self.world.is_main:
             self.metrics.close()
             self.timing.close()
             self.lock.__exit__(kind, error, at)
@@ -111,9 +111,9 @@ class RunFolder:
             other = ", or replace it with --overwrite" if hasattr(settings, "overwrite") else ""
             raise UserError(f"{self.path} holds a finished model. Choose another --out{other}.")
         if newest is None:
-            if self.resume and self.world.speaks:
+            if self.resume and self.world.is_main:
                 note(f"{self.path} holds no checkpoint yet: starting from the first step.")
-            if self.world.speaks:
+            if self.world.is_main:
                 self.metrics.truncate(0)
                 self.timing.truncate(0)
                 atomic_write(self.path / "run.toml", to_toml(to_plain(settings)))
@@ -127,7 +127,7 @@ class RunFolder:
         self._same(settings)
         training.load(newest.tensors, newest.values["training"])
         self.seconds = float(newest.values["seconds"])
-        if self.world.speaks:
+        if self.world.is_main:
             self.metrics.truncate(int(newest.values["metrics"]))
             note(f"Resuming {self.path} after step {training.done} of {training.steps}.")
         return dict(newest.values["own"])
@@ -135,22 +135,23 @@ class RunFolder:
     def _same(self, settings: Any) -> None:
         """With other settings than it was begun with, a resumed run is another run: only if that is asked for."""
         path, now = self.path / "run.toml", to_toml(to_plain(settings))
-        before, after = _flat(read_toml(path)) if path.is_file() else {}, _flat(tomllib.loads(now))
+        before = _flat(current_names(type(settings), read_toml(path))) if path.is_file() else {}
+        after = _flat(tomllib.loads(now))
         both = sorted((before.keys() & after.keys()) - FREE)  # a setting that came with a later version is no change
         changed = [f"{key} = {after[key]!r} (was {before[key]!r})" for key in both if before[key] != after[key]]
-        if changed and not getattr(settings, "other_settings", True):
+        if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(
                 f"{self.path}: the run was begun with other settings: {', '.join(changed)}. "
-                "Resume it with the same, or say --other-settings: then it goes on as another run."
+                "Resume it with the same, or say --allow-changed-settings: then it goes on as another run."
             )
-        if self.world.speaks:
+        if self.world.is_main:
             if changed:
                 note(f"From here on with other settings than the run was begun with: {', '.join(changed)}.")
             atomic_write(path, now)
 
     def forget(self) -> None:
         """Leave no checkpoint behind: the run is finished, or begins anew."""
-        if self.world.speaks:
+        if self.world.is_main:
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()
         self.world.wait()
@@ -164,7 +165,7 @@ class RunFolder:
     ) -> None:
         """Save a generation with the caller's own values and tensors (rank 0; the others wait)."""
         files = {**training.tensors(), **(tensors or {})}
-        if self.world.speaks:
+        if self.world.is_main:
             values = {
                 "training": training.state(), "seconds": self.elapsed(), "metrics": self.metrics.position(),
                 "own": dict(own or {}),

@@ -10,11 +10,11 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
-from bertkit.ancestors.baselines.fasttext import Averaged
+from bertkit.ancestors.baselines.fasttext import FastText
 from bertkit.ancestors.baselines.linear import LinearModel, Majority, NaiveBayes, TfIdf
 from bertkit.ancestors.baselines.rows import MeanOfVectors, NgramClassifier, SharedWords, TfIdfNumber, VectorsNumber
 from bertkit.ancestors.hmm import FrequentTag, Hmm
-from bertkit.runs.compare.contenders import Given, ladder
+from bertkit.runs.compare.contenders import Resources, contenders_for
 
 GOOD, BAD = ["fine", "lovely", "bright", "warm"], ["dull", "cold", "grey", "sour"]
 REST = ["the", "soup", "was", "rather", "today", "and", "so", "very"]
@@ -32,7 +32,7 @@ def reviews(rows: int, seed: int) -> tuple[list[str], list[int]]:
 
 
 @pytest.mark.parametrize(
-    "make", [TfIdf, NaiveBayes, NgramClassifier, Averaged, MeanOfVectors, lambda: MeanOfVectors("glove")]
+    "make", [TfIdf, NaiveBayes, NgramClassifier, FastText, MeanOfVectors, lambda: MeanOfVectors("glove")]
 )
 def test_every_rival_learns_words_that_decide_and_opens_as_it_was_saved(make, tmp_path):
     texts, labels = reviews(120, 0)
@@ -52,8 +52,8 @@ def test_given_vectors_with_spaces_in_their_words_are_used_and_saved(tmp_path, n
     chance = np.random.default_rng(1)
     lines = [f"{word} {chance.normal()} {chance.normal()} {chance.normal()}" for word in [*GOOD, *BAD, *REST, ". . ."]]
     (tmp_path / "v.txt").write_text("\n".join(lines), "utf-8")
-    (rung,) = ladder("classify", ("word2vec",), Given(vectors=str(tmp_path / "v.txt")))
-    contender = rung.make(Given(vectors=str(tmp_path / "v.txt")))
+    (entry,) = contenders_for("classify", ("word2vec",), Resources(vectors=str(tmp_path / "v.txt")))
+    contender = entry.make(Resources(vectors=str(tmp_path / "v.txt")))
     assert contender.name == "given vectors, averaged"
     assert any("1 words with spaces" in note for note in notes)
     model = contender.model.fit(texts, labels, 2)
@@ -114,7 +114,7 @@ def test_chinese_is_counted_by_characters():
 def test_the_fastText_like_model_tells_word_order_from_word_pairs():
     texts = ["not bad at all", "bad not at all"] * 30
     labels = [1, 0] * 30
-    model = Averaged().fit(texts, labels, 2, texts, labels, seed=0)
+    model = FastText().fit(texts, labels, 2, texts, labels, seed=0)
     assert model.probabilities(texts[:2]).argmax(1).tolist() == [1, 0]
 
 

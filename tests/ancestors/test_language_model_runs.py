@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertkit.ancestors.language_model import train
-from bertkit.ancestors.language_model.model import LeftToRight
+from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.language_model.train import NOTHING_HIDDEN, held_out_batches, learn, split, training_feed
 from bertkit.ancestors.ngram.pieces import PieceNgram
 from bertkit.data.feed import PretrainingFeed, phases
@@ -62,7 +62,7 @@ def unigram_entropy(store: Store, texts: list[str]) -> float:
 def test_every_kind_learns_what_no_single_frequencies_tell(kind: str, store: Store, tmp_path: Path) -> None:
     learn(small(store, tmp_path / "run", kind=kind, steps=80, micro_tokens=8192, eval_every=80, log_every=50))
     texts = synthetic.text(30, seed=99)
-    found = LeftToRight.load(tmp_path / "run").perplexity(texts)
+    found = LanguageModel.load(tmp_path / "run").perplexity(texts)
     assert np.log(found["perplexity"]) < 0.75 * unigram_entropy(store, texts)
 
 
@@ -85,7 +85,7 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(
             patch.setattr(train._Learning, "_log", hear)
             with pytest.raises(Stopped, match="--resume"):
                 learn(small(store, out, kind=kind, dropout=0.2))
-        assert LeftToRight.load(out).score(["today the cat sees a fish."])[0] < 0
+        assert LanguageModel.load(out).score(["today the cat sees a fish."])[0] < 0
         learn(small(store, out, kind=kind, dropout=0.2, resume=True))
         assert fingerprint(out) == whole, f"stopped after step {stop}"
 
@@ -105,7 +105,7 @@ def test_averaged_weights_are_what_the_folder_holds(store: Store, tmp_path: Path
     learn(small(store, tmp_path / "run", loop=LoopSettings(lr=1e-2, ema=0.9)))
     newest = newest_generation(tmp_path / "run" / "checkpoints")
     average = newest.tensors("average")["network.words.weight"]
-    held = LeftToRight.load(tmp_path / "run").network.words.weight
+    held = LanguageModel.load(tmp_path / "run").network.words.weight
     assert (average == held).all() and not (newest.tensors("weights")["network.words.weight"] == held).all()
 
 
@@ -176,7 +176,7 @@ def test_counted_pieces_know_the_tense_and_are_far_below_single_frequencies(coun
     texts = synthetic.text(30, seed=99)
     found = counted.perplexity(texts)
     assert np.log(found["perplexity"]) < 0.5 * unigram_entropy(store, texts)
-    assert {one["token"] for one in counted.suggest("Yesterday the cat", 4)} == set(synthetic.VERBS.values())
+    assert {one["token"] for one in counted.suggest("Yesterday the cat", 4)} == set(synthetic.COMMANDS.values())
 
 
 def test_counting_in_little_memory_gives_the_same_model(counted: PieceNgram, store: Store) -> None:
@@ -192,13 +192,13 @@ def test_a_saved_count_comes_back_the_same(counted: PieceNgram, tmp_path: Path) 
     assert again.score(texts) == counted.score(texts) and again.parameters == counted.parameters
     assert again.suggest("Today", 3) == counted.suggest("Today", 3)
     with pytest.raises(UserError, match="no left-to-right model"):
-        LeftToRight.load(tmp_path / "counts")
+        LanguageModel.load(tmp_path / "counts")
 
 
 def test_minimal_pairs_are_judged_by_any_of_them(counted: PieceNgram, tmp_path: Path) -> None:
     rows = [
         {"sentence_good": f"Yesterday the cat {past} a fish.", "sentence_bad": f"Yesterday the cat {present} a fish."}
-        for present, past in synthetic.VERBS.items()
+        for present, past in synthetic.COMMANDS.items()
     ]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

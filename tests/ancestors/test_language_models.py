@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.language_model import gpt
-from bertkit.ancestors.language_model.base import KINDS, NextPiece, Nnlm, Shape, unpacked
-from bertkit.ancestors.language_model.model import LeftToRight, network_of
+from bertkit.ancestors.language_model.base import KINDS, LanguageModelObjective, Nnlm, Shape, unpacked
+from bertkit.ancestors.language_model.model import LanguageModel, network_of
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.inference.scoring import score
@@ -37,8 +37,8 @@ def make(kind: str, vocabulary: int = VOCABULARY, **numbers: float) -> torch.nn.
     return network_of(Shape(kind, vocabulary, **({"width": 12, "context": 3, "dropout": 0.0} | numbers))).eval()  # type: ignore[arg-type]
 
 
-def model_of(kind: str, tokenizer: Tokenizer, **numbers: float) -> LeftToRight:
-    return LeftToRight(make(kind, -(-tokenizer.size // 64) * 64, **numbers), tokenizer)
+def model_of(kind: str, tokenizer: Tokenizer, **numbers: float) -> LanguageModel:
+    return LanguageModel(make(kind, -(-tokenizer.size // 64) * 64, **numbers), tokenizer)
 
 
 def by_hand(network: Nnlm, text: list[int]) -> np.ndarray:
@@ -63,7 +63,7 @@ def test_the_nnlm_is_the_formula_of_its_paper(direct: int) -> None:
     network = make("nnlm", direct=direct, hidden=7)
     rows = [[4, 5, 6, 7, 8, 9, 4], [3, 3], [1, 2, 29]]
     assert isinstance(network, Nnlm)
-    loss = NextPiece(network)(pack(rows))["next"].detach()
+    loss = LanguageModelObjective(network)(pack(rows))["next"].detach()
     assert float(loss) == pytest.approx(-sum(by_hand(network, row).sum() for row in rows), rel=1e-5)
 
 
@@ -72,7 +72,7 @@ def test_the_gradient_of_the_nnlm_is_the_slope_of_the_formula(direct: int) -> No
     network = make("nnlm", direct=direct)
     assert isinstance(network, Nnlm)
     row = [4, 5, 6, 7, 5]
-    NextPiece(network)(pack([row]))["next"].backward()
+    LanguageModelObjective(network)(pack([row]))["next"].backward()
     for parameter, place in (
         (network.words.weight, (5, 3)), (network.words.weight, (VOCABULARY, 1)), (network.hidden.weight, (2, 20)),
         (network.hidden.bias, (4,)), (network.decoder.weight, (6, 5)), (network.decoder.bias, (7,)),
@@ -88,7 +88,7 @@ def test_the_gradient_of_the_nnlm_is_the_slope_of_the_formula(direct: int) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_texts_are_scored_as_each_by_itself(kind: str) -> None:
-    objective = NextPiece(make(kind))
+    objective = LanguageModelObjective(make(kind))
     rows = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [5], [7, 7, 7], [9, 8]]
     batch = pack(rows, multiple=64)
     alone = [float(objective(pack([row]))["next"].detach()) for row in rows]
@@ -130,13 +130,13 @@ def test_a_text_read_in_parts_is_the_text_read_whole(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_locked_dropout_has_one_mask_a_text_and_follows_its_seed(kind: str) -> None:
-    objective = NextPiece(make(kind, dropout=0.5)).train()
-    (chance,) = objective.chances()
+    objective = LanguageModelObjective(make(kind, dropout=0.5)).train()
+    (masks,) = objective.dropout_masks()
     mask = objective.network.drop(torch.ones(3, 5, 40))
     assert (mask == mask[:, :1]).all() and not (mask[0] == mask[1]).all()
     losses = []
     for step in (3, 4, 3):
-        chance.seed(0, step)
+        masks.seed(0, step)
         losses.append(float(objective(pack([[1, 2, 3, 4, 5]]))["next"].detach()))
     assert losses[0] == losses[2] != losses[1]
 
@@ -200,7 +200,7 @@ def test_texts_longer_than_a_stretch_are_scored_whole(tokenizer: Tokenizer) -> N
 def test_a_saved_model_comes_back_the_same(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = model_of(kind, tokenizer, hidden=9, layers=2)
     model.save(tmp_path / "model")
-    again = LeftToRight.load(tmp_path / "model")
+    again = LanguageModel.load(tmp_path / "model")
     texts = synthetic.text(5, seed=3)
     assert again.score(texts) == model.score(texts)
     assert again.network.shape == model.network.shape and again.parameters == model.parameters
@@ -232,9 +232,9 @@ def test_a_folder_that_does_not_fit_together_is_refused(tokenizer: Tokenizer, tm
     ):
         file.write_text(json.dumps(about | change))
         with pytest.raises(kind, match=words):
-            LeftToRight.load(tmp_path / "model")
+            LanguageModel.load(tmp_path / "model")
     with pytest.raises(UserError, match="no such folder"):
-        LeftToRight.load(tmp_path / "nowhere")
+        LanguageModel.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ class Answering:
             vocabulary=tokenizer.size, width=16, depth=1, heads=2, inner=16, positions=24, max_tokens=24, segments=0,
             causal=causal, embedding_width=0, unique_layers=0,
         )  # fmt: skip
-        self.model = Model(self.config, {"words": 0}, summary=False).eval()
+        self.model = Model(self.config, {"mlm": 0}, pooler=False).eval()
         self.tokenizer, self.device = tokenizer, "cpu"
 
 

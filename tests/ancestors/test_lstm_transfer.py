@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.ancestors.language_model.base import NextPiece, Shape
-from bertkit.ancestors.language_model.model import LeftToRight, network_of
+from bertkit.ancestors.language_model.base import LanguageModelObjective, Shape
+from bertkit.ancestors.language_model.model import LanguageModel, network_of
 from bertkit.ancestors.lstm import transfer
-from bertkit.ancestors.lstm.dai_le import STARTS, Autoencode, SequenceLearning, SequenceSettings, doubled
+from bertkit.ancestors.lstm.dai_le import STARTS, Autoencode, DaiLe, DaiLeSettings, doubled
 from bertkit.ancestors.lstm.transfer import (
     POOLINGS,
     SLANTED,
@@ -34,19 +34,19 @@ from bertkit.training.optimizer import rate
 from tests.support import synthetic
 
 QUICK_ULMFIT = UlmfitSettings(lm_epochs=1, epochs=3, batch=8, dropout=0.1)
-QUICK_SEQUENCE = SequenceSettings(epochs=3, lr=1e-2, batch=16, dropout=0.0, reading_epochs=1, reading_length=16)
+QUICK_SEQUENCE = DaiLeSettings(epochs=3, lr=1e-2, batch=16, dropout=0.0, reading_epochs=1, reading_length=16)
 
 
 @pytest.fixture(scope="module")
-def model() -> LeftToRight:
+def model() -> LanguageModel:
     """A language model that has learnt the made-up language a little."""
     tokenizer = learn(synthetic.text(60), VocabularySettings(kind="wordpiece", size=400))
     torch.manual_seed(0)
     network = network_of(Shape("lstm", 128, width=32, layers=2, dropout=0.0))
     rows = cut_rows(tokenizer.ids_batch(synthetic.text(60)), 48)
-    for _ in Training(NextPiece(network), TextFeed(rows, batch=16, seed=0), 100, loop_of(1e-2)):
+    for _ in Training(LanguageModelObjective(network), TextFeed(rows, batch=16, seed=0), 100, loop_of(1e-2)):
         pass
-    return LeftToRight(network, tokenizer)
+    return LanguageModel(network, tokenizer)
 
 
 def labelled(count: int, seed: int) -> tuple[list[str], list[int]]:
@@ -55,7 +55,7 @@ def labelled(count: int, seed: int) -> tuple[list[str], list[int]]:
     return sentences[:count], [int(s.startswith("Yesterday")) for s in sentences[:count]]
 
 
-def reader_of(model: LeftToRight, pooling: str = "concat", inner: int = 10) -> Reader:
+def reader_of(model: LanguageModel, pooling: str = "concat", inner: int = 10) -> Reader:
     torch.manual_seed(1)
     return Reader(network_of(model.network.shape), pooling, 2, inner, 0.0).eval()  # type: ignore[arg-type]
 
@@ -63,7 +63,7 @@ def reader_of(model: LeftToRight, pooling: str = "concat", inner: int = 10) -> R
 # ---- reading
 
 
-def test_pooling_sees_the_text_and_nothing_beside_it(model: LeftToRight) -> None:
+def test_pooling_sees_the_text_and_nothing_beside_it(model: LanguageModel) -> None:
     network = model.network
     ids = torch.randint(0, 100, (3, 20), generator=torch.Generator().manual_seed(0))
     lengths = torch.tensor([20, 7, 1])
@@ -79,7 +79,7 @@ def test_pooling_sees_the_text_and_nothing_beside_it(model: LeftToRight) -> None
 
 
 def test_a_long_text_is_read_whole_with_its_state_carried_over(
-    model: LeftToRight, monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = reader_of(model)
     rows = [list(range(60)), [4, 5, 6]]
@@ -91,7 +91,7 @@ def test_a_long_text_is_read_whole_with_its_state_carried_over(
     assert not torch.equal(changed[0], whole[0])  # the first piece of the long text still counts
 
 
-def test_only_the_end_of_a_very_long_text_teaches(model: LeftToRight, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_very_long_text_teaches(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "STRETCH", 8)
     monkeypatch.setattr(transfer, "TAUGHT", 16)
     reader = reader_of(model)
@@ -140,7 +140,7 @@ def test_the_rate_is_the_slanted_triangle_of_the_paper() -> None:
     assert np.allclose(rises, rises[0]) and rises[0] > 8 * abs(rates[cut + 1] - rates[cut])
 
 
-def test_groups_run_from_the_head_down_to_the_words(model: LeftToRight) -> None:
+def test_groups_run_from_the_head_down_to_the_words(model: LanguageModel) -> None:
     reader = reader_of(model)
     assert reader.groups == 4
     found = {name: reader.group(name) for name, _ in reader.named_parameters()}
@@ -151,7 +151,7 @@ def test_groups_run_from_the_head_down_to_the_words(model: LeftToRight) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
-def test_only_thawed_groups_change(model: LeftToRight, groups: int) -> None:
+def test_only_thawed_groups_change(model: LanguageModel, groups: int) -> None:
     reader = reader_of(model)
     before = {name: p.detach().clone() for name, p in reader.named_parameters()}
     texts, labels = labelled(16, 0)
@@ -163,7 +163,7 @@ def test_only_thawed_groups_change(model: LeftToRight, groups: int) -> None:
     assert changed == set(range(groups))
 
 
-def test_lower_groups_learn_more_slowly_by_the_divisor(model: LeftToRight) -> None:
+def test_lower_groups_learn_more_slowly_by_the_divisor(model: LanguageModel) -> None:
     reader = reader_of(model)
     reader.thaw(4)
     training = Training(
@@ -174,29 +174,36 @@ def test_lower_groups_learn_more_slowly_by_the_divisor(model: LeftToRight) -> No
     assert scales == pytest.approx([2.6**-3, 2.6**-2, 2.6**-1, 1.0])
 
 
-def test_a_stage_thaws_one_group_more_until_all_learn(model: LeftToRight) -> None:
+def test_a_stage_thaws_one_group_more_until_all_learn(model: LanguageModel) -> None:
     texts, labels = labelled(24, 1)
     found = Ulmfit(model, QUICK_ULMFIT).fit(texts, labels, 2, texts[:8], labels[:8])
     assert [stage["groups"] for stage in found.stages if "groups" in stage] == [1, 2, 3, 4]
     assert "next_loss" in found.stages[0]
 
 
-def test_reading_on_in_the_tasks_texts_makes_them_less_surprising(model: LeftToRight) -> None:
+def test_reading_on_in_the_tasks_texts_makes_them_less_surprising(model: LanguageModel) -> None:
     texts = ["the moon finds the moon finds the moon finds the moon."] * 40
     ulmfit = Ulmfit(model)
     network = ulmfit._network(True, 0.0, 0)
     before = model.perplexity(texts[:1])["perplexity"]
     ulmfit._read_on(
-        NextPiece(network), model.tokenizer.ids_batch(texts), batch=8, epochs=2, lr=2e-3, seed=0, seconds=0, divisor=2.6
+        LanguageModelObjective(network),
+        model.tokenizer.ids_batch(texts),
+        batch=8,
+        epochs=2,
+        lr=2e-3,
+        seed=0,
+        seconds=0,
+        divisor=2.6,
     )
-    assert LeftToRight(network, model.tokenizer).perplexity(texts[:1])["perplexity"] < 0.7 * before
+    assert LanguageModel(network, model.tokenizer).perplexity(texts[:1])["perplexity"] < 0.7 * before
     assert model.perplexity(texts[:1])["perplexity"] == before  # the source itself is untouched
 
 
 # ---- the autoencoder
 
 
-def test_the_autoencoder_guesses_the_second_half_only(model: LeftToRight) -> None:
+def test_the_autoencoder_guesses_the_second_half_only(model: LanguageModel) -> None:
     network = model.network
     rows = [doubled([2, 10, 11, 12, 3]), doubled([2, 3])]
     assert rows == [[2, 10, 11, 12, 3, 10, 11, 12, 3], [2, 3, 3]]
@@ -210,7 +217,7 @@ def test_the_autoencoder_guesses_the_second_half_only(model: LeftToRight) -> Non
     assert objective.counts(pack(rows)) == {"next": 5}
 
 
-def test_an_autoencoder_learns_to_repeat(model: LeftToRight) -> None:
+def test_an_autoencoder_learns_to_repeat(model: LanguageModel) -> None:
     torch.manual_seed(0)
     objective = Autoencode(network_of(Shape("lstm", 12, width=24, layers=1, dropout=0.0)))
     rows = [doubled([0, *chunk, 1]) for chunk in np.random.default_rng(0).integers(2, 12, (200, 2)).tolist()]
@@ -221,34 +228,32 @@ def test_an_autoencoder_learns_to_repeat(model: LeftToRight) -> None:
 # ---- where the weights come from
 
 
-def test_the_start_carries_weights_over(model: LeftToRight) -> None:
+def test_the_start_carries_weights_over(model: LanguageModel) -> None:
     texts, labels = labelled(20, 2)
-    still = SequenceSettings(epochs=1, lr=0.0, batch=10, reading_epochs=1, reading_lr=0.0)
+    still = DaiLeSettings(epochs=1, lr=0.0, batch=10, reading_epochs=1, reading_lr=0.0)
     heads, words = {}, {}
     for start in STARTS:
-        found = SequenceLearning(model, start, still).fit(texts, labels, 2, texts, labels)
+        found = DaiLe(model, start, still).fit(texts, labels, 2, texts, labels)
         words[start] = found.reader.network.words.weight  # type: ignore[union-attr]
         heads[start] = found.name
     assert torch.equal(words["language-model"], model.network.words.weight)
     assert not torch.equal(words["random"], model.network.words.weight)
     assert torch.equal(words["random"], words["autoencoder"])  # a rate of zero taught it nothing
-    moved = SequenceSettings(epochs=1, lr=0.0, batch=10, reading_epochs=1, reading_lr=1e-2)
-    taught = SequenceLearning(model, "autoencoder", moved).fit(texts, labels, 2, texts, labels)
+    moved = DaiLeSettings(epochs=1, lr=0.0, batch=10, reading_epochs=1, reading_lr=1e-2)
+    taught = DaiLe(model, "autoencoder", moved).fit(texts, labels, 2, texts, labels)
     assert not torch.equal(taught.reader.network.words.weight, words["random"])  # type: ignore[union-attr]
-    given = SequenceLearning(model, "autoencoder", moved, reading=["the moon"]).fit(texts, labels, 2, texts, labels)
+    given = DaiLe(model, "autoencoder", moved, reading=["the moon"]).fit(texts, labels, 2, texts, labels)
     assert not torch.equal(given.reader.network.words.weight, taught.reader.network.words.weight)  # type: ignore[union-attr]
     assert len(set(heads.values())) == 3
 
 
-def makers(model: LeftToRight) -> dict[str, RecurrentClassifier]:
-    return {"ulmfit": Ulmfit(model, QUICK_ULMFIT)} | {
-        start: SequenceLearning(model, start, QUICK_SEQUENCE) for start in STARTS
-    }
+def makers(model: LanguageModel) -> dict[str, RecurrentClassifier]:
+    return {"ulmfit": Ulmfit(model, QUICK_ULMFIT)} | {start: DaiLe(model, start, QUICK_SEQUENCE) for start in STARTS}
 
 
 @pytest.mark.parametrize("which", ["ulmfit", *STARTS])
 def test_each_learns_a_simple_task_and_comes_back_from_its_folder(
-    model: LeftToRight, which: str, tmp_path: Path
+    model: LanguageModel, which: str, tmp_path: Path
 ) -> None:
     texts, labels = labelled(160, 3)
     test, answers = labelled(60, 4)
@@ -265,7 +270,7 @@ def test_each_learns_a_simple_task_and_comes_back_from_its_folder(
         again.fit(texts, labels, 2)  # type: ignore[attr-defined]
 
 
-def test_the_same_seed_gives_the_same_classifier(model: LeftToRight) -> None:
+def test_the_same_seed_gives_the_same_classifier(model: LanguageModel) -> None:
     texts, labels = labelled(24, 6)
     found = [
         Ulmfit(model, QUICK_ULMFIT).fit(texts, labels, 2, seed=seed).probabilities(texts[:4]) for seed in (1, 1, 2)
@@ -273,9 +278,9 @@ def test_the_same_seed_gives_the_same_classifier(model: LeftToRight) -> None:
     assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
 
 
-def test_the_weights_that_did_best_on_dev_are_kept(model: LeftToRight) -> None:
+def test_the_weights_that_did_best_on_dev_are_kept(model: LanguageModel) -> None:
     texts, labels = labelled(40, 7)
-    found = SequenceLearning(model, "language-model", QUICK_SEQUENCE)
+    found = DaiLe(model, "language-model", QUICK_SEQUENCE)
     seen: list[float] = []
     judge = found._judge
 
@@ -290,7 +295,7 @@ def test_the_weights_that_did_best_on_dev_are_kept(model: LeftToRight) -> None:
     assert (found.probabilities(dev[0]).argmax(1) == dev[1]).mean() == pytest.approx(max(seen))
 
 
-def test_a_time_budget_moves_the_end_of_the_schedule(model: LeftToRight, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_budget_moves_the_end_of_the_schedule(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10_000))
     monkeypatch.setattr("bertkit.ancestors.lstm.transfer.time.monotonic", lambda: float(next(now)))
     reader = reader_of(model)
@@ -299,7 +304,7 @@ def test_a_time_budget_moves_the_end_of_the_schedule(model: LeftToRight, monkeyp
     assert sum(1 for _ in timed(training, 5.0)) == training.steps > 5
 
 
-def test_mistakes_are_told(model: LeftToRight, tmp_path: Path) -> None:
+def test_mistakes_are_told(model: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="2 texts and 1 labels"):
         Ulmfit(model).fit(["a", "b"], [0], 2)
     with pytest.raises(UserError, match="label 2 is not between 0 and 1"):
@@ -307,15 +312,15 @@ def test_mistakes_are_told(model: LeftToRight, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="learnt nothing"):
         Ulmfit(model).probabilities(["a"])
     with pytest.raises(UserError, match="start is 'zero'"):
-        SequenceLearning(model, "zero")
+        DaiLe(model, "zero")
     with pytest.raises(UserError, match="not a nnlm"):
-        Ulmfit(LeftToRight(network_of(Shape("nnlm", 128, width=4)), model.tokenizer))
+        Ulmfit(LanguageModel(network_of(Shape("nnlm", 128, width=4)), model.tokenizer))
     with pytest.raises(UserError, match="no such folder"):
         Ulmfit.load(tmp_path / "nowhere")
     texts, labels = labelled(8, 0)
     Ulmfit(model, QUICK_ULMFIT).fit(texts, labels, 2).save(tmp_path / "saved")
     with pytest.raises(UserError, match="holds no sequence-learning"):
-        SequenceLearning.load(tmp_path / "saved")
+        DaiLe.load(tmp_path / "saved")
     file = tmp_path / "saved" / "bertkit.json"
     about = json.loads(file.read_text())
     file.write_text(json.dumps(about | {"head": {"pooling": "none", "labels": 2, "inner": 3}}))

@@ -193,8 +193,8 @@ def test_a_synthetic_language_is_learnt_and_longer_contexts_help():
             )
         sentences.append(words)
     held_out = [" ".join(words) for words in sentences[2500:]]
-    surprise = [fitted(sentences[:2500], order=k).perplexity(held_out)["perplexity"] for k in (1, 2, 3)]
-    assert surprise[0] > surprise[1] * 1.2 and surprise[1] > surprise[2] * 1.2
+    perplexity_of = [fitted(sentences[:2500], order=k).perplexity(held_out)["perplexity"] for k in (1, 2, 3)]
+    assert perplexity_of[0] > perplexity_of[1] * 1.2 and perplexity_of[1] > perplexity_of[2] * 1.2
     best = fitted(sentences, order=3).suggest("a b", top=1)[0]
     assert best["word"] == "abcd"[(ord("b") + ord("a") * 2) % 4] and best["score"] > 0.8
 

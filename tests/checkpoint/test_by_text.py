@@ -41,7 +41,7 @@ def ours(path: Path, *texts: str) -> torch.Tensor:
     if not kind:
         return encoded.tokens
     said = model.ask(kind, encoded)
-    return said[0] if HEADS[kind].looks_at == "summary" else said
+    return said[0] if HEADS[kind].looks_at == "pooler" else said
 
 
 def theirs(path: Path, name: str, *texts: str) -> torch.Tensor:

@@ -18,7 +18,7 @@ from tests.support import folders
 def test_two_models_alike_are_averaged_where_both_have_weights(tmp_path):
     config = Config(vocabulary=60, width=16, depth=2, heads=2, inner=24)
     words = learn(["one two three four five"] * 9, VocabularySettings(size=60))
-    models = [Model(config, {"words": 0}), Model(config, {"text": 2})]
+    models = [Model(config, {"mlm": 0}), Model(config, {"text": 2})]
     for name, model in zip("ab", models):
         write_folder(
             tmp_path / name, Folder(model, words, "bert", labels=("no", "yes") if "text" in model.heads else ())
@@ -31,7 +31,7 @@ def test_two_models_alike_are_averaged_where_both_have_weights(tmp_path):
         first, second = (dict(model.named_parameters()).get(name) for model in models)
         wanted = first if second is None else 0.75 * first + 0.25 * second
         assert torch.allclose(weight, wanted, atol=1e-6), name
-    assert found["mixed"] > 0 and found["heads"] == ["words"]
+    assert found["mixed"] > 0 and found["heads"] == ["mlm"]
     shallow = Config(vocabulary=60, width=16, depth=1, heads=2, inner=24)
     write_folder(tmp_path / "d", Folder(Model(shallow), words, "bert"))
     with pytest.raises(UserError, match="another shape"):

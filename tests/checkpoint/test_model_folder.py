@@ -113,17 +113,17 @@ def test_a_new_head_is_named_in_one_sentence_and_refuses_to_answer(tmp_path: Pat
     assert notes == ["text is new and untrained: 2 of 57 tensors; fine-tune before you predict."]
     assert folder.model.untrained == ("text",) and folder.labels == ("a", "b", "c")
     folders.change(tmp_path, architectures=["BertForMaskedLM"])
-    with pytest.raises(UserError, match=r"cannot guess masked words yet: its words head is untrained. Fine-tune"):
+    with pytest.raises(UserError, match=r"cannot guess masked words yet: its mlm head is untrained. Fine-tune"):
         Predictor.load(tmp_path, "fp32").fill("the [MASK]")
-    with pytest.raises(UserError, match="words head is untrained"):
+    with pytest.raises(UserError, match="mlm head is untrained"):
         Predictor.load(tmp_path, "fp32").score("the cat")
 
 
 def test_an_untrained_summary_makes_the_heads_above_it_untrained_too(tmp_path: Path, notes) -> None:
     folders.write(tmp_path, "bert", "BertForMaskedLM")  # this class has no pooler
     folder = read_folder(tmp_path, heads={"text": 2})
-    assert folder.model.untrained == ("summary", "text")
-    assert notes == ["summary and text are new and untrained: 4 of 57 tensors; fine-tune before you predict."]
+    assert folder.model.untrained == ("pooler", "text")
+    assert notes == ["pooler and text are new and untrained: 4 of 57 tensors; fine-tune before you predict."]
 
 
 def without(folder: Path, part: str) -> Path:
@@ -145,7 +145,7 @@ def test_a_head_that_the_file_does_not_hold_is_not_written_as_if_it_were_trained
     folders.write(tmp_path / "a", family, name)
     without(tmp_path / "a", part)
     bare = name.split("For")[0] + "Model"
-    words = rf'^a: its weights have no trained (text|token|words) head.*"architectures": \["{bare}"\]'
+    words = rf'^a: its weights have no trained (text|token|mlm) head.*"architectures": \["{bare}"\]'
     with pytest.raises(UserError, match=words):
         convert.run(convert.Settings(source=str(tmp_path / "a"), target=tmp_path / "b"))
     with pytest.raises(UserError, match=words):
@@ -159,12 +159,12 @@ def test_a_pooler_that_no_file_gave_is_left_out_and_stays_known_as_new(tmp_path:
     without(tmp_path / "a", "pooler")
     write_folder(tmp_path / "b", read_folder(tmp_path / "a"))
     assert set(folders.tensors_of(tmp_path / "b")) == set(folders.tensors_of(tmp_path / "a"))
-    assert read_folder(tmp_path / "b").model.untrained == ("summary",)
+    assert read_folder(tmp_path / "b").model.untrained == ("pooler",)
 
 
 def test_a_model_without_the_head_says_which_it_has(tmp_path: Path) -> None:
     folders.write(tmp_path, "bert", "BertForTokenClassification")
-    with pytest.raises(UserError, match=r"no words head \(it has: token\)"):
+    with pytest.raises(UserError, match=r"no mlm head \(it has: token\)"):
         Predictor.load(tmp_path, "fp32").fill("the [MASK]")
 
 
@@ -191,12 +191,12 @@ def test_a_tied_decoder_may_be_stored_if_it_is_a_copy(tmp_path: Path) -> None:
     tensors = folders.tensors_of(tmp_path)
     words = tensors["bert.embeddings.word_embeddings.weight"]
     save_file(tensors | {"cls.predictions.decoder.weight": words.clone()}, tmp_path / "model.safetensors")
-    assert read_folder(tmp_path).model.head("words").decoder is None
+    assert read_folder(tmp_path).model.head("mlm").decoder is None
     save_file(tensors | {"cls.predictions.decoder.weight": words + 1}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r'two different tables\. Set "tie_word_embeddings": false'):
         read_folder(tmp_path)
     folders.change(tmp_path, tie_word_embeddings=False)
-    head = read_folder(tmp_path).model.head("words")
+    head = read_folder(tmp_path).model.head("mlm")
     assert head.decoder is not None and torch.equal(head.decoder, words + 1)
 
 
@@ -210,7 +210,7 @@ def test_an_untied_word_head_answers_as_transformers_does(family: str, tmp_path:
     model = read_folder(tmp_path / "a").model.eval()
     assert not model.config.tied and not model.untrained
     row = [2, 9, 11, 3]
-    mine = model.ask("words", model.encoder(pack([row])))
+    mine = model.ask("mlm", model.encoder(pack([row])))
     torch.testing.assert_close(mine, theirs(torch.tensor([row])).logits[0], atol=1e-5, rtol=0)
     write_folder(tmp_path / "b", read_folder(tmp_path / "a"))
     again = folders.reopened(tmp_path / "b", name)
@@ -220,8 +220,8 @@ def test_an_untied_word_head_answers_as_transformers_does(family: str, tmp_path:
 def test_an_unknown_class_is_read_by_its_tensors_and_told(tmp_path: Path, notes) -> None:
     folders.write(tmp_path, "bert", "BertForMaskedLM")
     folders.change(tmp_path, architectures=["MyOwnBert"])
-    assert list(read_folder(tmp_path).model.heads) == ["words"]
-    assert any("'MyOwnBert', which bertkit does not know; read as bert with words head" in note for note in notes)
+    assert list(read_folder(tmp_path).model.heads) == ["mlm"]
+    assert any("'MyOwnBert', which bertkit does not know; read as bert with mlm head" in note for note in notes)
 
 
 @pytest.mark.parametrize("architectures", [None, [], "BertModel", ["BertModel", 3], {"a": 1}, 7, [None], [["x"]]])

@@ -38,7 +38,7 @@ def ours(path: Path) -> np.ndarray:
     """Vectors as the task `embed` makes them, which are always of length one."""
     folder = read_folder(path)
     task = Embed(options=folder.about["options"])
-    items = task.encode(task.wrap([(text, text) for text in TEXTS]), folder.tokenizer, Windows(64))
+    items = task.encode(task.from_inputs([(text, text) for text in TEXTS]), folder.tokenizer, Windows(64))
     with torch.no_grad():
         encoded = folder.model.eval().encoder(task.collate(items, training=False))
         return np.stack(task.answers(folder.model, encoded, items))[:, 0]
@@ -234,12 +234,12 @@ def test_a_model_tuned_for_vectors_is_a_sentence_transformers_folder(tmp_path):
 
 
 def test_learning_vectors_does_not_pass_a_pooler_off_as_trained(plain, tmp_path):
-    plain.about, plain.model.untrained = {}, ("summary",)
+    plain.about, plain.model.untrained = {}, ("pooler",)
     write_folder(tmp_path / "model", plain)
     plain.model.untrained = ()
     files = toy.files(tmp_path, "embed")
     bertkit.finetune("embed", model=str(tmp_path / "model"), out=tmp_path / "out", **toy.SMALL | {"steps": 2}, **files)
-    assert read_folder(tmp_path / "out").model.untrained == ("summary",)
+    assert read_folder(tmp_path / "out").model.untrained == ("pooler",)
 
 
 def test_a_dense_layer_is_left_out_of_further_tuning_and_told(pooled, tmp_path, notes):

@@ -252,4 +252,4 @@ def test_half_precision_files_open_as_float32(folder: Path, whole: Path) -> None
         model = read_folder(folder).model
         assert {p.dtype for p in model.parameters()} == {torch.float32}
         words = folders.tensors_of(whole)["bert.embeddings.word_embeddings.weight"]
-        assert torch.equal(model.encoder.embeddings.words.weight, words.to(dtype).float())
+        assert torch.equal(model.encoder.embeddings.tokens.weight, words.to(dtype).float())

@@ -6,21 +6,22 @@ import io
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import bertkit
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 from tests.support.bad_files import written
 from tests.support.command_line import CommandLine
 
 HELP = """
 import contextlib, io, json, sys
 from bertkit import cli
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 shown = {}
-for words in ([], *([verb] for verb in VERBS)):
+for words in ([], *([verb] for verb in COMMANDS)):
     sys.argv = ["bertkit", *words, "--help"]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -39,14 +40,14 @@ def test_every_help_is_shown_without_importing_anything_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
-    assert shown.keys() == {"", *VERBS}
+    assert shown.keys() == {"", *COMMANDS}
     for verb, (text, heavy) in shown.items():
         assert heavy == [], verb
         assert text.startswith(f"usage: bertkit {verb}".strip()) and "--help" in text
         if verb:
             assert all(option in text for option in ("--seed", "--threads", "--device", "--precision", "--config",
                                                      "--set", "--json", "--quiet")), verb  # fmt: skip
-    assert all(verb in shown[""][0] and about[:40] in shown[""][0] for verb, about in VERBS.items())
+    assert all(verb in shown[""][0] and about[:40] in shown[""][0] for verb, about in COMMANDS.items())
 
 
 def test_the_installed_command_and_the_module_are_the_same() -> None:
@@ -206,6 +207,21 @@ def test_the_reference_is_what_the_settings_say() -> None:
     assert done.returncode == 0, done.stderr
     there = (root / "docs/cli.md").read_text("utf-8")
     assert there == done.stdout, "docs/cli.md is out of date: run python docs/make_cli.py"
+
+
+def test_other_names_of_options_work_and_are_not_shown(run: CommandLine, model: Path, tmp_path: Path) -> None:
+    rows = written(tmp_path, "rows.csv", "text,label\n" + "".join(f"cat {n},x\nsea {n},y\n" for n in range(20)))
+    config = written(tmp_path, "r.toml", "other_settings = true\nlearning_rate = 0.5\n")
+    words = ["finetune", "classify", "--train", rows, "--model", model, "--steps", 1, "--config", config]
+    said = run(*words, "--output-dir", tmp_path / "a", "--learning-rate", 0.01, "--batch-size", 4, "--max-length", 32)
+    assert said.code == 0, said.err
+    settings = tomllib.loads((tmp_path / "a/run.toml").read_text("utf-8"))
+    assert (settings["lr"], settings["batch"], settings["max_tokens"]) == (0.01, 4, 32)
+    assert settings["allow_changed_settings"] is True
+    shown = run("finetune", "--help").out
+    assert "--lr" in shown and "--learning-rate" not in shown and "--other-settings" not in shown
+    both = written(tmp_path, "both.toml", "lr = 0.01\nlearning_rate = 0.02\n")
+    assert "same setting" in run(*words[:-1], both, "--out", tmp_path / "b").mistake
 
 
 def test_a_run_is_repeated_by_its_run_toml_alone(run: CommandLine, model: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 from bertkit.commands.parser import LONG, Command, Invocation
 from bertkit.config import Common
 from tests.support.command_line import CommandLine
@@ -71,7 +71,7 @@ def test_the_usual_spellings_of_other_tools_are_accepted_and_shown_nowhere() -> 
 
 
 def test_an_alias_never_hides_an_option_of_that_name() -> None:
-    for verb in VERBS:
+    for verb in COMMANDS:
         command = Command(verb)
         for o in [*command.own, *command.common]:
             if not o.meta["argument"]:
@@ -80,12 +80,12 @@ def test_an_alias_never_hides_an_option_of_that_name() -> None:
 
 def test_no_verb_has_a_setting_of_the_command_lines_own_name() -> None:
     own = {f.name for f in fields(Invocation)}
-    for verb in VERBS:
+    for verb in COMMANDS:
         assert not own & {f.name for f in fields(Command(verb).module.Settings)}, verb
 
 
 def test_every_option_of_a_long_command_has_a_heading() -> None:
-    long = [command for verb in VERBS if len((command := Command(verb)).own) - len(command.arguments) > LONG]
+    long = [command for verb in COMMANDS if len((command := Command(verb)).own) - len(command.arguments) > LONG]
     assert {"finetune", "pretrain"} <= {command.verb for command in long}
     for command in long:
         groups = command.groups()
@@ -96,7 +96,7 @@ def test_every_option_of_a_long_command_has_a_heading() -> None:
 @pytest.mark.parametrize("columns", [60, 100, 300])
 def test_help_is_as_wide_as_the_terminal_and_at_most_100_columns(columns: int, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    for verb in VERBS:
+    for verb in COMMANDS:
         lines = Command(verb).parser().format_help().splitlines()
         described = [line for line in lines[1:] if not line.startswith("  -")]
         assert max(map(len, described)) <= min(columns, 100), verb
@@ -151,7 +151,7 @@ def test_bash_completes_commands_options_and_values(run: CommandLine, tmp_path: 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_has_every_option_and_no_hidden_one(shell: str, run: CommandLine) -> None:
     text = run("completion", shell).out
-    for verb in VERBS:
+    for verb in COMMANDS:
         command = Command(verb)
         for o in [*command.own, *command.common]:
             if not o.meta["argument"] and not o.meta["hidden"]:

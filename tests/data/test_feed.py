@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.data.batch import Batch
-from bertkit.data.feed import Ahead, PretrainingFeed, phases
+from bertkit.data.feed import Prefetcher, PretrainingFeed, phases
 from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.settings.training import MaskSettings
@@ -164,7 +164,7 @@ def test_a_return_to_a_length_goes_on_where_it_left_off(store):
 
 def test_working_ahead_changes_nothing_and_fails_like_the_work_itself(store):
     made = feed(store)
-    ahead = Ahead(made.step, 40)
+    ahead = Prefetcher(made.step, 40)
     for step in (0, 1, 2, 17, 3, 39):
         assert rows(ahead.step(step)) == rows(made.step(step))
     ahead.close()
@@ -172,7 +172,7 @@ def test_working_ahead_changes_nothing_and_fails_like_the_work_itself(store):
     def broken(step: int) -> list[Batch]:
         raise UserError(f"step {step} cannot be made")
 
-    failing = Ahead(broken, 40)
+    failing = Prefetcher(broken, 40)
     with pytest.raises(UserError, match="step 4 "):
         failing.step(4)
     failing.close()

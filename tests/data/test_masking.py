@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.config import build
-from bertkit.data.masking import UNITS, Pieces, hide
+from bertkit.data.masking import UNITS, MaskVocabulary, mask_tokens
 from bertkit.data.packing import Example
 from bertkit.errors import UserError
 from bertkit.settings.training import MaskSettings
 
 MASK = 4
-PIECES = Pieces(MASK, np.arange(5, 1000))
+PIECES = MaskVocabulary(MASK, np.arange(5, 1000))
 quick = settings(deadline=None, max_examples=150)
 
 
@@ -54,7 +54,7 @@ units = st.sampled_from(sorted(UNITS))
 @given(texts, units, st.floats(0.01, 1), st.integers(0, 9999), st.integers(0, 30))
 def test_specials_are_never_hidden_and_all_else_stays(example, unit, rate, seed, most):
     before = example.ids.copy()
-    ids, places = hide(example, MaskSettings(unit=unit, most=most), rate, PIECES, chance(seed))
+    ids, places = mask_tokens(example, MaskSettings(unit=unit, most=most), rate, PIECES, chance(seed))
     assert len(places) >= 1
     assert not example.special[places].any()
     assert (np.diff(places) > 0).all()
@@ -68,15 +68,15 @@ def test_specials_are_never_hidden_and_all_else_stays(example, unit, rate, seed,
 @quick
 @given(texts, units, st.integers(0, 9999))
 def test_the_same_chance_hides_the_same(example, unit, seed):
-    first = hide(example, MaskSettings(unit=unit), 0.15, PIECES, chance(seed))
-    again = hide(example, MaskSettings(unit=unit), 0.15, PIECES, chance(seed))
+    first = mask_tokens(example, MaskSettings(unit=unit), 0.15, PIECES, chance(seed))
+    again = mask_tokens(example, MaskSettings(unit=unit), 0.15, PIECES, chance(seed))
     assert all((a == b).all() for a, b in zip(first, again))
 
 
 @quick
 @given(texts, st.floats(0.05, 0.6), st.integers(0, 9999))
 def test_single_tokens_are_hidden_in_exactly_the_share_asked(example, rate, seed):
-    _, places = hide(example, MaskSettings(unit="token"), rate, PIECES, chance(seed))
+    _, places = mask_tokens(example, MaskSettings(unit="token"), rate, PIECES, chance(seed))
     real = int((~example.special).sum())
     assert len(places) == min(real, max(1, round(real * rate)))
 
@@ -84,7 +84,7 @@ def test_single_tokens_are_hidden_in_exactly_the_share_asked(example, rate, seed
 @quick
 @given(texts, st.sampled_from(["word", "span"]), st.floats(0.05, 0.6), st.integers(0, 9999))
 def test_a_word_is_hidden_whole_or_not_at_all(example, unit, rate, seed):
-    _, places = hide(example, MaskSettings(unit=unit), rate, PIECES, chance(seed))
+    _, places = mask_tokens(example, MaskSettings(unit=unit), rate, PIECES, chance(seed))
     hidden = set(places.tolist())
     whole = [len(hidden & set(word)) / len(word) for word in runs(example)]
     assert set(whole) <= {0.0, 1.0}
@@ -97,7 +97,7 @@ def test_a_word_is_hidden_whole_or_not_at_all(example, unit, rate, seed):
 @given(st.integers(1, 200), units, st.integers(1, 40), st.integers(0, 9999))
 def test_at_most_so_many_are_hidden(words, unit, most, seed):
     example = made([1] * words)
-    _, places = hide(example, MaskSettings(unit=unit, most=most), 0.5, PIECES, chance(seed))
+    _, places = mask_tokens(example, MaskSettings(unit=unit, most=most), 0.5, PIECES, chance(seed))
     assert len(places) <= most
 
 
@@ -112,7 +112,7 @@ def test_hidden_tokens_are_masked_swapped_and_kept_in_their_shares(unit, mask, r
     example = made([1, 2, 1, 3, 1, 1] * 20)
     fates = {"mask": 0, "same": 0, "other": 0}
     for seed in range(400):
-        ids, places = hide(
+        ids, places = mask_tokens(
             example, MaskSettings(unit=unit, mask=mask, random=random), 0.15, PIECES, chance(seed)
         )  # fmt: skip
         fates["mask"] += int((ids[places] == MASK).sum())
@@ -131,7 +131,7 @@ def test_about_fifteen_in_a_hundred_are_hidden_and_every_place_alike(unit):
     counts = np.zeros(len(example.ids))
     turns = 1500
     for seed in range(turns):
-        counts[hide(example, MaskSettings(unit=unit), 0.15, PIECES, chance(seed))[1]] += 1
+        counts[mask_tokens(example, MaskSettings(unit=unit), 0.15, PIECES, chance(seed))[1]] += 1
     real = counts[~example.special] / turns
     assert abs(real.mean() - 0.15) < 0.002
     # The last of the budget has room for short words only, and a text's first word is in fewer spans.
@@ -143,7 +143,7 @@ def test_random_pieces_are_drawn_evenly_and_never_special():
     example = made([1] * 400)
     drawn: list[int] = []
     for seed in range(60):
-        ids, places = hide(example, MaskSettings(mask=0, random=1), 1.0, PIECES, chance(seed))
+        ids, places = mask_tokens(example, MaskSettings(mask=0, random=1), 1.0, PIECES, chance(seed))
         drawn += ids[places].tolist()
     counts = np.bincount(drawn, minlength=1000)
     assert counts[:5].sum() == 0
@@ -156,7 +156,7 @@ def test_spans_are_runs_of_words_and_the_shorter_the_likelier():
     example = made([1] * 300, pair=False)
     lengths = []
     for seed in range(600):
-        _, places = hide(example, MaskSettings(unit="span", most_span=3), 0.02, PIECES, chance(seed))
+        _, places = mask_tokens(example, MaskSettings(unit="span", most_span=3), 0.02, PIECES, chance(seed))
         groups = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
         lengths += [len(group) for group in groups]
     counts = np.bincount(lengths, minlength=4)[1:4] / len(lengths)
@@ -179,5 +179,5 @@ def test_shares_that_cannot_be_are_refused_by_name(wrong):
 def test_a_text_of_specials_alone_hides_nothing():
     example = Example(np.array([2, 3]), np.zeros(2, int), np.array([True, True]), np.array([True, True]))
     for unit in UNITS:
-        ids, places = hide(example, MaskSettings(unit=unit), 0.15, PIECES, chance(0))
+        ids, places = mask_tokens(example, MaskSettings(unit=unit), 0.15, PIECES, chance(0))
         assert not len(places) and ids.tolist() == [2, 3]

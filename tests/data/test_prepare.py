@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertkit.commands import prepare as verb
 from bertkit.data.prepare.chunk import arrays_of, sentences_of, suspicious_lines
-from bertkit.data.prepare.pieces import Cutter, has_bert_rules
+from bertkit.data.prepare.pieces import PieceEncoder, has_bert_rules
 from bertkit.data.prepare.run import Digests, Reading, digest_of, prepare
 from bertkit.data.prepare.workers import _Worker
 from bertkit.data.store import Store
@@ -87,8 +87,8 @@ def test_a_store_is_what_plain_python_makes_of_the_text(
 def test_words_looked_up_in_the_table_are_the_librarys(sentences: list[str], tokenizers: dict[str, Tokenizer]) -> None:
     for name in ("cased", "uncased"):
         assert has_bert_rules(tokenizers[name])
-        table = Cutter(tokenizers[name])
-        library = Cutter(tokenizers[name])
+        table = PieceEncoder(tokenizers[name])
+        library = PieceEncoder(tokenizers[name])
         library.table = None
         ours, theirs = table.cut(sentences, [True] * len(sentences)), library.cut(sentences, [True] * len(sentences))
         assert table.table is not None, "the table was given up"
@@ -103,7 +103,7 @@ def test_the_table_of_words_stays_small_and_right_when_it_begins_anew(
     from bertkit.data.prepare import pieces as prepare_pieces
 
     monkeypatch.setattr(prepare_pieces, "TABLE_BYTES", 2000)
-    cutter = Cutter(tokenizers["uncased"])
+    cutter = PieceEncoder(tokenizers["uncased"])
     for text in made_up(0.02):
         found = cutter.cut([text], [True])
         assert found.ids.tolist() == tokenizers["uncased"].pieces_batch([text])[0]
@@ -115,7 +115,7 @@ def test_the_table_of_words_stays_small_and_right_when_it_begins_anew(
 def test_other_tokenizers_keep_every_piece_and_begin_words_at_spaces(
     texts: list[str], name: str, tokenizers: dict[str, Tokenizer]
 ) -> None:
-    cutter = Cutter(tokenizers[name])
+    cutter = PieceEncoder(tokenizers[name])
     sentences = [sentence for text in texts for sentence in sentences_of(text)]
     found = cutter.cut(sentences, [True] + [False] * (len(sentences) - 1))
     given_texts = sentences if name == "unigram" else [sentences[0], *(" " + text for text in sentences[1:])]
@@ -135,11 +135,11 @@ def test_other_tokenizers_keep_every_piece_and_begin_words_at_spaces(
 
 
 def test_a_chinese_word_is_one_word_and_punctuation_its_own(tokenizers: dict[str, Tokenizer]) -> None:
-    found = Cutter(tokenizers["uncased"]).cut(["我来到北京清华大学。ok!"], [True])
+    found = PieceEncoder(tokenizers["uncased"]).cut(["我来到北京清华大学。ok!"], [True])
     pieces = [tokenizers["uncased"].id_to_token(number) for number in found.ids]
     assert "".join(pieces[:10]) == "我来到北京清华大学。"
     assert found.starts.tolist()[:10] == [1, 1, 0, 1, 0, 1, 0, 0, 0, 1]
-    alone = Cutter(tokenizers["uncased"], segmenting=False).cut(["我来到北京清华大学。"], [True])
+    alone = PieceEncoder(tokenizers["uncased"], segmenting=False).cut(["我来到北京清华大学。"], [True])
     assert alone.starts.tolist() == [1] * 10
 
 
@@ -204,7 +204,7 @@ def test_a_worker_that_is_killed_is_told(tmp_path: Path, tokenizers: dict[str, T
     worker = _Worker(tmp_path, True)
     try:
         assert len(worker.arrays_of(["The cat sat."]).documents) == 1
-        cutter = Cutter(tokenizers["cased"], True)
+        cutter = PieceEncoder(tokenizers["cased"], True)
         for documents in ([], [""], ["", "The cat sat.", ""]):  # of a chunk of duplicates nothing is left
             assert worker.arrays_of(documents).to_bytes() == arrays_of(documents, cutter).to_bytes()
         worker.process.kill()

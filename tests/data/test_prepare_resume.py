@@ -13,7 +13,7 @@ import pytest
 
 from bertkit import notify
 from bertkit.data.prepare import run
-from bertkit.data.prepare.journal import Making
+from bertkit.data.prepare.journal import StoreWriter
 from bertkit.data.prepare.run import prepare
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
@@ -180,7 +180,7 @@ def test_changed_input_begins_anew(tmp_path: Path, tokenizers: dict[str, Tokeniz
 
 def test_a_second_writer_and_a_name_in_use_are_refused(tmp_path: Path, tokenizers: dict[str, Tokenizer]) -> None:
     path = written(tmp_path, ENGLISH)
-    with Making(tmp_path / "out", "job"), pytest.raises(UserError, match="in use"):
+    with StoreWriter(tmp_path / "out", "job"), pytest.raises(UserError, match="in use"):
         prepare([path], tokenizers["cased"], tmp_path / "out")
     prepare([path], tokenizers["cased"], tmp_path / "out")
     with pytest.raises(UserError, match="exists already"):

@@ -15,8 +15,8 @@ import transformers as hf
 import bertkit
 from bertkit.commands import inspect
 from bertkit.errors import UserError
-from bertkit.inference.explain import look
-from bertkit.report.explain import _png, looking_report
+from bertkit.inference.explain import explain
+from bertkit.report.explain import _png, explain_report
 from tests.support.toy import SMALL, make_model
 
 TEXT = "The cat sat on the old mat."
@@ -24,7 +24,7 @@ TEXT = "The cat sat on the old mat."
 
 @pytest.fixture(scope="module")
 def found():
-    return look(bertkit.load("en", precision="fp32"), TEXT)
+    return explain(bertkit.load("en", precision="fp32"), TEXT)
 
 
 def test_tokens_stand_where_their_characters_do(found):
@@ -73,10 +73,10 @@ def test_a_classifier_tells_its_label_and_what_spoke_for_it(tmp_path):
     train.write_text("text,label\n" + "\n".join(rows) + "\n")
     model = make_model(tmp_path / "model")
     run = bertkit.finetune("classify", train=str(train), model=str(model), out=str(tmp_path / "run"), **SMALL)
-    found = look(run, "bread is good here")
+    found = explain(run, "bread is good here")
     prediction = run.predict(["bread is good here"])[0]
     assert found["said"]["label"] == prediction["label"]
-    page = looking_report(found, model="run", lang="zh")
+    page = explain_report(found, model="run", lang="zh")
     assert found["said"]["label"] in page
 
 
@@ -100,6 +100,6 @@ def test_a_picture_is_dark_where_all_attention_goes():
 def test_what_cannot_be_looked_at_is_told():
     model = bertkit.load("en")
     with pytest.raises(UserError, match="nothing to look at"):
-        look(model, "")
+        explain(model, "")
     with pytest.raises(UserError, match="at most 256"):
-        look(model, "word " * 400)
+        explain(model, "word " * 400)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertkit.data.batch import pack
-from bertkit.model.attention import mask, soften
+from bertkit.model.attention import mask, softmax
 from tests.support.families import CONFIGS, load, padded, random_model
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
@@ -74,7 +74,7 @@ def test_softening_is_softmax_at_every_length(dtype: torch.dtype, close: float) 
         scores = torch.randn(3, 2, length, generator=generator).mul(8).to(dtype)
         scores[0, 0, length // 2 :] = torch.finfo(dtype).min  # hidden places
         scores[0, 0, 0] = 1
-        weights = soften(scores)
+        weights = softmax(scores)
         assert weights.dtype == dtype
         torch.testing.assert_close(weights.double(), scores.double().softmax(-1), atol=close, rtol=0)
 
@@ -83,6 +83,6 @@ def test_softening_is_softmax_at_every_length(dtype: torch.dtype, close: float) 
 def test_softening_has_the_gradient_of_softmax(length: int) -> None:
     scores = torch.randn(4, length, generator=torch.Generator().manual_seed(0), requires_grad=True)
     weight = torch.randn(4, length, generator=torch.Generator().manual_seed(1))
-    (mine,) = torch.autograd.grad((soften(scores) * weight).sum(), scores)
+    (mine,) = torch.autograd.grad((softmax(scores) * weight).sum(), scores)
     (other,) = torch.autograd.grad((scores.softmax(-1) * weight).sum(), scores)
     torch.testing.assert_close(mine, other, atol=1e-6, rtol=0)

@@ -11,7 +11,7 @@ import torch
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.model.heads import HEADS, Model
-from bertkit.model.layers import Chance, Dropout, Norm
+from bertkit.model.layers import Dropout, DropoutMasks, Norm
 from bertkit.settings.model import Config
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
@@ -21,7 +21,7 @@ BIG = torch.Size((400, 1000))
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.2, 0.5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout_keeps_the_mean_and_drops_the_share_it_says(rate: float, dtype: torch.dtype) -> None:
-    chance = Chance()
+    chance = DropoutMasks()
     chance.seed(3, 0)
     mask = chance.mask(BIG, rate, dtype).float()
     assert mask.mean().item() == pytest.approx(1, abs=6 * math.sqrt(rate / (1 - rate) / BIG.numel()) + 1e-4)
@@ -30,7 +30,7 @@ def test_dropout_keeps_the_mean_and_drops_the_share_it_says(rate: float, dtype: 
 
 
 def drawn(*key: int) -> torch.Tensor:
-    chance = Chance()
+    chance = DropoutMasks()
     chance.seed(*key)
     return torch.cat([chance.mask(torch.Size((40, 50)), 0.1, torch.float32).flatten() for _ in range(3)])
 
@@ -43,7 +43,7 @@ def test_dropout_is_a_function_of_seed_step_rank_and_part_alone() -> None:
 
 
 def test_dropout_after_a_resumed_step_is_what_it_would_have_been() -> None:
-    going, resumed = Chance(), Chance()
+    going, resumed = DropoutMasks(), DropoutMasks()
     for step in range(130):  # over the borders of two pools
         going.seed(7, step)
         going.mask(torch.Size((64,)), 0.1, torch.float32)
@@ -55,7 +55,7 @@ def test_dropout_after_a_resumed_step_is_what_it_would_have_been() -> None:
 
 
 def test_two_dropouts_of_one_step_hide_different_places() -> None:
-    chance = Chance()
+    chance = DropoutMasks()
     first, second = (chance.mask(BIG, 0.1, torch.float32) for _ in range(2))
     both = ((first == 0) & (second == 0)).float().mean().item()
     assert both == pytest.approx(0.01, abs=0.003)
@@ -63,9 +63,9 @@ def test_two_dropouts_of_one_step_hide_different_places() -> None:
 
 def test_dropout_does_nothing_in_evaluation_or_at_rate_zero() -> None:
     x = torch.randn(5, 6)
-    assert Dropout(0.5, Chance()).eval()(x) is x
-    assert Dropout(0.0, Chance()).train()(x) is x
-    assert not torch.equal(Dropout(0.5, Chance()).train()(x), x)
+    assert Dropout(0.5, DropoutMasks()).eval()(x) is x
+    assert Dropout(0.0, DropoutMasks()).train()(x) is x
+    assert not torch.equal(Dropout(0.5, DropoutMasks()).train()(x), x)
 
 
 @torch.no_grad()
@@ -73,9 +73,9 @@ def test_training_mode_changes_answers_only_where_there_is_dropout() -> None:
     batch = pack(rows([9, 4]))
     model = model_of("bert", dropout=0.3)
     still = model.encoder(batch).tokens
-    model.encoder.chance.seed(0, 5)
+    model.encoder.dropout_masks.seed(0, 5)
     moved = model.train().encoder(batch).tokens
-    model.encoder.chance.seed(0, 5)
+    model.encoder.dropout_masks.seed(0, 5)
     again = model.encoder(batch).tokens
     model.eval()
     assert torch.equal(moved, again) and not torch.allclose(moved, still, atol=1e-3)
@@ -89,7 +89,7 @@ def test_training_mode_changes_answers_only_where_there_is_dropout() -> None:
 def test_first_weights_are_cut_normals_zero_biases_and_norms_of_one(family: str) -> None:
     torch.manual_seed(4)
     c = replace(config(family), width=64, inner=160, vocabulary=500, embedding_width=0, unique_layers=0)
-    heads = {"words": 0, "text": 3, "token": 3} if family != "gpt2" else {"words": 0}
+    heads = {"mlm": 0, "text": 3, "token": 3} if family != "gpt2" else {"mlm": 0}
     model = Model(c, heads)
     norms = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Norm)}
     assert norms
@@ -110,7 +110,7 @@ def test_first_weights_are_cut_normals_zero_biases_and_norms_of_one(family: str)
 def test_first_weights_follow_the_seed() -> None:
     def weights(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        return torch.cat([p.detach().flatten() for p in Model(config("bert"), {"words": 0}).parameters()])
+        return torch.cat([p.detach().flatten() for p in Model(config("bert"), {"mlm": 0}).parameters()])
 
     assert torch.equal(weights(1), weights(1)) and not torch.equal(weights(1), weights(2))
 
@@ -154,6 +154,6 @@ def test_numbers_that_cannot_be_are_refused_by_name(numbers: dict, told: str) ->
 
 
 def test_a_head_that_is_not_there_is_named_with_a_suggestion() -> None:
-    with pytest.raises(UserError, match=r"no head 'wrods'.*'words'"):
-        Model(config("bert"), {"wrods": 0})
-    assert set(HEADS) == {"words", "replaced", "next_sentence", "order", "text", "choice", "token", "span"}
+    with pytest.raises(UserError, match=r"no head 'mml'.*'mlm'"):
+        Model(config("bert"), {"mml": 0})
+    assert set(HEADS) == {"mlm", "replaced", "next_sentence", "order", "text", "choice", "token", "span"}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.data import batch as batching
-from bertkit.data.batch import budgeted, pack
+from bertkit.data.batch import batches_by_tokens, pack
 from bertkit.errors import UserError
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
@@ -88,7 +88,7 @@ def test_padding_a_group_never_changes_real_tokens(family: str, monkeypatch: pyt
     assert (len(padded.groups), len(apart.groups)) == (1, 8)
     torch.testing.assert_close(model.encoder(padded).tokens, model.encoder(apart).tokens, atol=1e-5, rtol=0)
     torch.testing.assert_close(
-        model.summarise(model.encoder(padded)), model.summarise(model.encoder(apart)), atol=1e-5, rtol=0
+        model.pooled(model.encoder(padded)), model.pooled(model.encoder(apart)), atol=1e-5, rtol=0
     )
 
 
@@ -113,7 +113,7 @@ def test_filling_a_run_up_changes_no_text_and_no_summary(family: str, summary: s
     a, b = model.encoder(plain), model.encoder(filled)
     for mine, other in zip(filled.split(b.tokens), plain.split(a.tokens), strict=True):
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
-    torch.testing.assert_close(model.summarise(b), model.summarise(a), atol=1e-5, rtol=0)
+    torch.testing.assert_close(model.pooled(b), model.pooled(a), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -146,7 +146,7 @@ def test_the_fused_kernel_for_long_texts_agrees_with_the_plain_products(length: 
 
 @given(st.lists(st.integers(0, 600), max_size=60), st.integers(1, 2000))
 def test_a_budget_parts_texts_longest_first_and_leaves_none_out(lengths: list[int], tokens: int) -> None:
-    parts = budgeted(lengths, tokens)
+    parts = batches_by_tokens(lengths, tokens)
     order = [number for part in parts for number in part]
     assert sorted(order) == list(range(len(lengths)))
     assert [lengths[n] for n in order] == sorted(lengths, reverse=True)
@@ -157,6 +157,6 @@ def test_a_budget_parts_texts_longest_first_and_leaves_none_out(lengths: list[in
 
 
 def test_a_budget_makes_equal_shares_rather_than_a_small_rest() -> None:
-    sizes = [sum(100 for _ in part) for part in budgeted([100] * 90, 4096)]
+    sizes = [sum(100 for _ in part) for part in batches_by_tokens([100] * 90, 4096)]
     assert sizes == [4500, 4500]
-    assert np.ptp([len(part) for part in budgeted([10] * 1000, 4096)]) <= 1
+    assert np.ptp([len(part) for part in batches_by_tokens([10] * 1000, 4096)]) <= 1

@@ -13,7 +13,7 @@ from bertkit.model import inference as preparing
 from bertkit.model.inference import choose, has_fast_bf16, prepare
 from tests.support.small_encoders import FAMILIES, model_of, rows
 
-HEADS = (("words", 0), ("text", 3), ("token", 4), ("span", 2), ("choice", 1), ("replaced", 1), ("next_sentence", 2))
+HEADS = (("mlm", 0), ("text", 3), ("token", 4), ("span", 2), ("choice", 1), ("replaced", 1), ("next_sentence", 2))
 BATCH = pack(rows([1, 4, 9, 17, 17, 30]))
 
 

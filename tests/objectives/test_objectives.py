@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.data.feed import collate
-from bertkit.data.masking import Pieces, hide
+from bertkit.data.masking import MaskVocabulary, mask_tokens
 from bertkit.data.packing import Example
 from bertkit.model.heads import Model
 from bertkit.objectives.causal import NextToken
-from bertkit.objectives.electra import Replaced, generator_config
+from bertkit.objectives.electra import Electra, generator_config
 from bertkit.objectives.masked import Masked
 from bertkit.settings.model import Config
 from bertkit.settings.training import MaskSettings
@@ -33,7 +33,12 @@ def batch(lengths=LENGTHS, seed: int = 0, masking: MaskSettings | None = None):
         special[[0, length // 2, -1]] = True
         ids = np.where(special, 2, chance.integers(5, 64, length))
         example = Example(ids, (np.arange(length) > length // 2).astype(int), special, ~special, number % 2)
-        rows.append((example, *hide(example, masking or MaskSettings(), 0.3, Pieces(4, np.arange(5, 64)), chance)))
+        rows.append(
+            (
+                example,
+                *mask_tokens(example, masking or MaskSettings(), 0.3, MaskVocabulary(4, np.arange(5, 64)), chance),
+            )
+        )
     return collate(rows)
 
 
@@ -41,13 +46,13 @@ def make(kind: str, **changes) -> Objective:
     torch.manual_seed(0)
     config = Config(**{**SMALL, **STILL, **changes})
     if kind == "masked":
-        return Masked(Model(config, {"words": 0}))
+        return Masked(Model(config, {"mlm": 0}))
     if kind in ("next_sentence", "order"):
-        return Masked(Model(config, {"words": 0, kind: 2}))
+        return Masked(Model(config, {"mlm": 0, kind: 2}))
     if kind == "next":
-        return NextToken(Model(Config(**{**SMALL, **STILL, **changes, "causal": True}), {"words": 0}))
-    generator = Model(generator_config(config, 0.5), {"words": 0}, summary=False)
-    return Replaced(Model(config, {"replaced": 1}, summary=False), generator)
+        return NextToken(Model(Config(**{**SMALL, **STILL, **changes, "causal": True}), {"mlm": 0}))
+    generator = Model(generator_config(config, 0.5), {"mlm": 0}, pooler=False)
+    return Electra(Model(config, {"replaced": 1}, pooler=False), generator)
 
 
 KINDS = ("masked", "next_sentence", "order", "next", "replaced")
@@ -92,8 +97,8 @@ def test_the_filler_at_the_end_of_a_run_changes_no_loss(kind, monkeypatch):
         monkeypatch.setattr("bertkit.data.feed.ROUND", multiple)
         given = batch()
         assert (given.filler > 0) == (multiple > 1)
-        for chance in objective.chances():
-            chance.seed(1, 0)
+        for masks in objective.dropout_masks():
+            masks.seed(1, 0)
         found.append({name: float(loss.detach()) for name, loss in objective(given).items()})
         assert objective.counts(given) == objective.counts(batch())
     assert found[0] == pytest.approx(found[1], rel=1e-6)
@@ -103,11 +108,11 @@ def test_the_filler_at_the_end_of_a_run_changes_no_loss(kind, monkeypatch):
 def test_judging_tells_the_same_losses_and_counts_right_guesses(kind):
     objective = make(kind).eval()
     given = batch()
-    for chance in objective.chances():
-        chance.seed(1, 0)
+    for masks in objective.dropout_masks():
+        masks.seed(1, 0)
     losses = objective(given)
-    for chance in objective.chances():
-        chance.seed(1, 0)
+    for masks in objective.dropout_masks():
+        masks.seed(1, 0)
     judged = objective.judge(given)
     for name, loss in losses.items():
         assert judged[name] == pytest.approx(float(loss.detach()), rel=1e-5)
@@ -119,7 +124,7 @@ def test_masked_words_are_judged_at_hidden_places_by_cross_entropy():
     given = batch()
     model = objective.model
     encoded = model.encoder(given)
-    everywhere = model.ask("words", encoded)[given.extra["places"]]
+    everywhere = model.ask("mlm", encoded)[given.extra["places"]]
     losses = objective(given)
     words = F.cross_entropy(everywhere, given.extra["targets"], reduction="sum")
     pairs = F.cross_entropy(model.ask("next_sentence", encoded), given.extra["labels"], reduction="sum")
@@ -131,7 +136,7 @@ def test_masked_words_are_judged_at_hidden_places_by_cross_entropy():
 def test_the_next_token_is_guessed_within_a_text_and_never_across():
     objective = make("next").eval()
     given = batch(masking=MaskSettings(mask=0, random=0))
-    logits = objective.model.ask("words", objective.model.encoder(given))
+    logits = objective.model.ask("mlm", objective.model.encoder(given))
     wanted = torch.zeros(())
     for start, length in zip(given.starts.tolist(), given.lengths):
         inside = slice(start, start + length)
@@ -143,13 +148,13 @@ def test_the_next_token_is_guessed_within_a_text_and_never_across():
 def test_the_generators_embeddings_are_the_discriminators():
     objective = make("replaced", embedding_width=12)
     ours, theirs = objective.model.encoder.embeddings, objective.generator.encoder.embeddings
-    for table in ("words", "positions", "segments"):
+    for table in ("tokens", "positions", "segments"):
         assert getattr(ours, table) is getattr(theirs, table)
     assert objective.generator.config.width == 8 and objective.model.config.width == 16
     names = [name for name, _ in objective.named_parameters()]
-    assert sum("embeddings.words" in name for name in names) == 1, "a shared table is trained once"
+    assert sum("embeddings.tokens" in name for name in names) == 1, "a shared table is trained once"
     objective(batch())["words"].backward()
-    assert ours.words.weight.grad.abs().sum() > 0, "the generator's loss reaches the shared table"
+    assert ours.tokens.weight.grad.abs().sum() > 0, "the generator's loss reaches the shared table"
 
 
 def test_no_gradient_flows_from_the_discriminator_into_the_generator():
@@ -176,13 +181,13 @@ def test_the_discriminator_sees_guesses_at_hidden_places_and_answers_everywhere(
 def test_the_generators_guesses_follow_its_own_probabilities():
     objective = make("replaced").eval()
     with torch.no_grad():  # three pieces with known odds, whatever the text
-        objective.generator.head("words").bias.fill_(-40.0)
-        objective.generator.head("words").bias[[10, 20, 30]] = torch.tensor([0.5, 0.3, 0.2]).log() + 20
-        objective.generator.head("words").transform.norm.weight.zero_()
+        objective.generator.head("mlm").bias.fill_(-40.0)
+        objective.generator.head("mlm").bias[[10, 20, 30]] = torch.tensor([0.5, 0.3, 0.2]).log() + 20
+        objective.generator.head("mlm").transform.norm.weight.zero_()
     guesses = []
     for step in range(150):
-        for chance in objective.chances():
-            chance.seed(0, step)
+        for masks in objective.dropout_masks():
+            masks.seed(0, step)
         given = batch()
         guesses += objective._filled(given)[1].ids[given.extra["places"]].tolist()
     shares = [guesses.count(piece) / len(guesses) for piece in (10, 20, 30)]
@@ -196,8 +201,8 @@ def test_dropout_is_a_function_of_seed_step_rank_and_part(kind):
     given = batch()
 
     def loss(*numbers: int) -> float:
-        for chance in objective.chances():
-            chance.seed(*numbers)
+        for masks in objective.dropout_masks():
+            masks.seed(*numbers)
         return sum(float(term.detach()) for term in objective(given).values())
 
     assert loss(1, 2, 0, 0) == loss(1, 2, 0, 0)

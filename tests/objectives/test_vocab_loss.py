@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.objectives import vocab_loss as module
-from bertkit.objectives.vocab_loss import rounded, words_loss
+from bertkit.objectives.vocab_loss import rounded, vocab_loss
 
 
 def made(n: int, width: int = 12, vocabulary: int = 50, dtype=torch.float32, bias: bool = True):
@@ -22,7 +22,7 @@ def both(arguments, factor: float = 1.0):
     """Ours and torch's: the loss and the gradients of everything that has one."""
     x, weight, bias, targets = arguments
     wanted = [t for t in (x, weight, bias) if t is not None]
-    ours = words_loss(x, weight, bias, targets)
+    ours = vocab_loss(x, weight, bias, targets)
     theirs = F.cross_entropy(F.linear(x.float(), weight, bias), targets, reduction="sum")
     grads = [torch.autograd.grad(loss * factor, wanted) for loss in (ours, theirs)]
     return (ours, *grads[0]), (theirs, *grads[1])
@@ -48,17 +48,17 @@ def test_bf16_is_near_the_exact_loss(bias):
 def test_without_gradients_the_loss_is_the_same():
     arguments = made(1100)
     with torch.no_grad():
-        without = words_loss(*arguments)
-    torch.testing.assert_close(without, words_loss(*arguments).detach())
+        without = vocab_loss(*arguments)
+    torch.testing.assert_close(without, vocab_loss(*arguments).detach())
 
 
 def test_no_hidden_place_is_a_loss_of_nothing_with_gradients_of_zero():
     x, weight, bias, targets = made(0)
-    loss = words_loss(x, weight, bias, targets)
+    loss = vocab_loss(x, weight, bias, targets)
     loss.backward()
     assert loss == 0 and weight.grad.abs().max() == 0 and x.grad.shape == x.shape
     with torch.no_grad():
-        assert words_loss(x, weight, bias, targets) == 0
+        assert vocab_loss(x, weight, bias, targets) == 0
 
 
 def test_large_logits_do_not_overflow():
@@ -73,15 +73,15 @@ def test_targets_to_pass_over_cost_nothing_and_move_nothing():
     skipped = targets.clone()
     skipped[[0, 4, 8]] = -1
     kept = skipped >= 0
-    whole = words_loss(x, weight, bias, skipped)
-    part = words_loss(x[kept], weight, bias, targets[kept])
+    whole = vocab_loss(x, weight, bias, skipped)
+    part = vocab_loss(x[kept], weight, bias, targets[kept])
     torch.testing.assert_close(whole, part)
     for ours, theirs in zip(
         torch.autograd.grad(whole, (x, weight, bias)), torch.autograd.grad(part, (x, weight, bias))
     ):
         torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
-        torch.testing.assert_close(words_loss(x, weight, bias, skipped), part.detach())
+        torch.testing.assert_close(vocab_loss(x, weight, bias, skipped), part.detach())
 
 
 def test_rounded_places_are_passed_over():
@@ -96,6 +96,6 @@ def test_a_weight_used_twice_gets_both_gradients():
     _, weight, bias, targets = made(6)
     ids = torch.arange(6)
     grads = []
-    for loss in (words_loss, lambda x, w, b, t: F.cross_entropy(F.linear(x, w, b), t, reduction="sum")):
+    for loss in (vocab_loss, lambda x, w, b, t: F.cross_entropy(F.linear(x, w, b), t, reduction="sum")):
         grads.append(torch.autograd.grad(loss(F.embedding(ids, weight), weight, bias, targets) * 2, weight)[0])
     torch.testing.assert_close(*grads)

@@ -18,7 +18,7 @@ CASES = [
 ]
 LENGTHS = (7, 23, 1, 23, 12, 38)
 OUTPUTS = {  # where transformers puts each head's numbers
-    "words": ("logits", "prediction_logits"),
+    "mlm": ("logits", "prediction_logits"),
     "next_sentence": ("seq_relationship_logits", "logits"),
     "order": ("sop_logits",),
     "replaced": ("logits",),
@@ -53,11 +53,11 @@ def test_every_head_of_every_family_agrees_with_transformers(family, heads, name
     for layer, (mine, other) in enumerate(zip(encoded.layers, expected.hidden_states, strict=True)):
         for row, n, tokens in zip(other, LENGTHS, batch.split(mine), strict=True):
             torch.testing.assert_close(tokens, row[:n], atol=1e-5, rtol=0, msg=lambda m, i=layer: f"layer {i}: {m}")
-    if name.endswith("Model") and ours.summary is not None:
-        torch.testing.assert_close(batch.restore(ours.summarise(encoded)), expected.pooler_output, atol=1e-5, rtol=0)
+    if name.endswith("Model") and ours.pooler is not None:
+        torch.testing.assert_close(batch.restore(ours.pooled(encoded)), expected.pooler_output, atol=1e-5, rtol=0)
     for kind in heads:
         answer = ours.ask(kind, encoded)
-        if HEADS[kind].looks_at == "summary":
+        if HEADS[kind].looks_at == "pooler":
             other = next(getattr(expected, key) for key in OUTPUTS[kind] if hasattr(expected, key))
             torch.testing.assert_close(batch.restore(answer), other, atol=1e-5, rtol=0)
             continue

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from bertkit.report.explain import MOST_NAMED, looking_report
+from bertkit.report.explain import MOST_NAMED, explain_report
 from bertkit.report.html import FOLDER
 from tests.support.made_up_tasks import inspection
 
@@ -28,20 +28,20 @@ def rows_of_table(html: str, number: int) -> list[list[str]]:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_chart_and_table_number_the_tokens_alike(lang: str) -> None:
     found = inspection()
-    html = looking_report(found, model="m", lang=lang)
+    html = explain_report(found, model="m", lang=lang)
     table = {f"{row[0]} {row[1]}" for row in rows_of_table(html.replace("&lt;", "<").replace("&gt;", ">"), 1)}
     chart = [text for text in texts(drawings(html)[0]) if re.match(r"\d+ \S", text)]
     assert len(chart) == sum(not token["special"] for token in found["tokens"]) and set(chart) <= table
 
 
 def test_a_token_that_speaks_against_the_label_is_drawn_to_the_other_side() -> None:
-    chart = drawings(looking_report(inspection(), model="m"))[0]
+    chart = drawings(explain_report(inspection(), model="m"))[0]
     bars = {(bar[0].text or "").split(":")[0].split()[-1]: bar for bar in chart.iter("rect")}
     assert float(bars["not"].attrib["x"]) < float(bars["par"].attrib["x"]) and "-0.220" in texts(chart)
 
 
 def test_what_is_almost_nothing_is_zero() -> None:
-    html = looking_report(inspection(), model="m")
+    html = explain_report(inspection(), model="m")
     assert "e-44" not in html and "e-9" not in html
     first = rows_of_table(html, 2)[0]
     assert first == ["1", "1", "1.0", "0", "0.12", "0", "3.4"]
@@ -49,7 +49,7 @@ def test_what_is_almost_nothing_is_zero() -> None:
 
 @pytest.mark.parametrize("size, named", [(11, "##cel"), (MOST_NAMED, "##cel"), (60, "55"), (256, "240")])
 def test_a_map_names_its_rows_and_its_columns(size: int, named: str) -> None:
-    maps = drawings(looking_report(inspection(size, 1, 3), model="m"))[1:]
+    maps = drawings(explain_report(inspection(size, 1, 3), model="m"))[1:]
     assert len(maps) == 3
     for number, drawing in enumerate(maps, 1):
         told = texts(drawing)
@@ -68,5 +68,5 @@ def test_maps_are_turned_light_on_a_dark_page() -> None:
 
 
 def test_the_caption_says_what_importance_is_of() -> None:
-    assert "label&#39;s score drops" in looking_report(inspection(), model="m")
-    assert "vector turns" in looking_report(inspection(is_tuned=False), model="m")
+    assert "label&#39;s score drops" in explain_report(inspection(), model="m")
+    assert "vector turns" in explain_report(inspection(is_tuned=False), model="m")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertkit.report import svg as plots
 from bertkit.report.comparison import comparison_report
-from bertkit.report.explain import looking_report
+from bertkit.report.explain import explain_report
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.html import POLICY, Code, Facts, Figure, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
@@ -124,13 +124,13 @@ def test_the_three_reports_are_inert_with_hostile_texts_labels_and_names(start: 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_page_of_inspect_is_inert_with_hostile_tokens_and_texts(lang: str) -> None:
-    harmless = Reader(looking_report(inspection(), model="m", lang=lang))
+    harmless = Reader(explain_report(inspection(), model="m", lang=lang))
     for start in range(0, len(HOSTILE), 12):
         found = inspection()
         for n, token in enumerate(found["tokens"]):
             token["token"] = HOSTILE[(start + n) % len(HOSTILE)]
         found |= {"text": HOSTILE[start], "said": {"label": HOSTILE[start + 1], "score": 0.5}}
-        read = Reader(looking_report(found, model=HOSTILE[start + 2], lang=lang))
+        read = Reader(explain_report(found, model=HOSTILE[start + 2], lang=lang))
         assert not read.oddities and not read.unbalanced and not read.open
         # A long name is turned and takes the whole width: a group more, or a box less.
         same = [[tag for tag, _ in each.elements if tag not in ("g", "div")] for each in (read, harmless)]

@@ -22,7 +22,7 @@ from bertkit.commands import ask, index, search
 from bertkit.config import build, read_toml, remember
 from bertkit.data.readers import read_documents
 from bertkit.errors import DamagedFile, UserError
-from bertkit.retrieval.bm25 import LENGTH, SATURATION, WordTable
+from bertkit.retrieval.bm25 import BM25, LENGTH, SATURATION
 from bertkit.retrieval.index import Index, best_of, fingerprint, fused
 from bertkit.retrieval.passages import cut
 from tests.support.toy import SMALL, make_model
@@ -88,7 +88,7 @@ def test_sentences_of_one_chinese_passage_are_not_set_apart():
     st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=8), st.lists(st.integers(0, 9), max_size=5)
 )
 def test_words_are_scored_as_the_formula_says(rows, question):
-    found = WordTable.of(rows, 10).scores(question)
+    found = BM25.of(rows, 10).scores(question)
     mean = max(1.0, sum(map(len, rows)) / len(rows))
     for row, score in zip(rows, found):
         plain = 0.0

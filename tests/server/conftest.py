@@ -10,19 +10,19 @@ from fastapi.testclient import TestClient
 
 from bertkit.server.app import make_app
 from bertkit.server.middleware import LOCAL
-from bertkit.server.models import Shelf
-from bertkit.server.service import Desk
+from bertkit.server.models import ModelRegistry
+from bertkit.server.service import InferenceService
 from tests.support import small_models
 
 
 @pytest.fixture(scope="session")
-def shelf() -> Shelf:
-    return small_models.shelf()
+def registry() -> ModelRegistry:
+    return small_models.registry()
 
 
 @pytest.fixture(scope="session")
-def client(shelf: Shelf) -> Iterator[TestClient]:
-    desk = Desk(shelf, threads=1)
-    with TestClient(make_app(desk, hosts=LOCAL), base_url="http://127.0.0.1") as made:
+def client(registry: ModelRegistry) -> Iterator[TestClient]:
+    service = InferenceService(registry, threads=1)
+    with TestClient(make_app(service, hosts=LOCAL), base_url="http://127.0.0.1") as made:
         yield made
-    desk.queue.join(5)
+    service.queue.join(5)

@@ -13,18 +13,18 @@ from bertkit.commands.serve import Settings
 from bertkit.server.app import PAGE, make_app
 from bertkit.server.errors import Limits
 from bertkit.server.middleware import LOCAL, hosts_of
-from bertkit.server.service import Desk
+from bertkit.server.service import InferenceService
 
 JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def locked(shelf):
-    desk = Desk(shelf, Limits(body=1000, items=3, characters=100, body_seconds=0.2), threads=1)
-    with TestClient(make_app(desk, hosts=LOCAL, key="sesame"), base_url="http://localhost:8080") as made:
+def locked(registry):
+    service = InferenceService(registry, Limits(body=1000, items=3, characters=100, body_seconds=0.2), threads=1)
+    with TestClient(make_app(service, hosts=LOCAL, key="sesame"), base_url="http://localhost:8080") as made:
         made.headers["authorization"] = "Bearer sesame"
         yield made
-    desk.queue.join(5)
+    service.queue.join(5)
 
 
 def test_defaults_are_the_safe_ones() -> None:

@@ -25,8 +25,8 @@ def near(said, wanted) -> None:
         assert said == (pytest.approx(wanted, abs=1e-5) if isinstance(wanted, float) else wanted)
 
 
-def test_fill_guesses_every_mask_of_one_text_or_of_many(client, shelf) -> None:
-    wanted = [shelf["words"].predictor.fill(text, top=3) for text in MASKED]
+def test_fill_guesses_every_mask_of_one_text_or_of_many(client, registry) -> None:
+    wanted = [registry["words"].predictor.fill(text, top=3) for text in MASKED]
     near(client.post("/fill", json={"inputs": MASKED, "top": 3}).json(), wanted)
     near(client.post("/fill", json={"text": MASKED[1], "top": 3}).json(), wanted[1])
     assert [len(one) for one in wanted] == [1, 2, 1]
@@ -45,13 +45,13 @@ def test_fill_refuses_what_it_cannot_fill(client, body) -> None:
     assert answer.status_code == 422 and answer.json()["error_type"] == "Validation"
 
 
-def test_tag_gives_tags_and_ner_the_entities(client, shelf) -> None:
+def test_tag_gives_tags_and_ner_the_entities(client, registry) -> None:
     texts = ["anna in new london", "the river", LONG]
-    wanted = shelf["tags"].predictor.predict(texts)
+    wanted = registry["tags"].predictor.predict(texts)
     near(client.post("/tag", json={"inputs": texts}).json(), wanted)
     near(client.post("/tag", json={"inputs": texts[0]}).json(), wanted[0])
     words = [["anna", "in", "london"], ["bread"]]
-    near(client.post("/tag", json={"inputs": words}).json(), shelf["tags"].predictor.predict(words))
+    near(client.post("/tag", json={"inputs": words}).json(), registry["tags"].predictor.predict(words))
     found = client.post("/ner", json={"inputs": texts}).json()
     for entities, want in zip(found, wanted, strict=True):
         assert [(one["entity_group"], one["word"], one["start"]) for one in entities] == [
@@ -61,9 +61,9 @@ def test_tag_gives_tags_and_ner_the_entities(client, shelf) -> None:
     assert cut.headers["x-truncated-inputs"] == "1" and cut.json()["cut"] > 0
 
 
-def test_answer_and_qa_cut_the_answer_out_of_the_context(client, shelf) -> None:
+def test_answer_and_qa_cut_the_answer_out_of_the_context(client, registry) -> None:
     asked = [{key: one[key] for key in ("question", "context")} for one in toy.questions(4)]
-    wanted = shelf["answers"].predictor.predict(asked)
+    wanted = registry["answers"].predictor.predict(asked)
     for route in ("/answer", "/qa"):
         single = client.post(route, json=asked[0]).json()
         near(single, wanted[0])
@@ -79,11 +79,11 @@ def test_answer_and_qa_cut_the_answer_out_of_the_context(client, shelf) -> None:
     ):
         assert client.post("/answer", json=wrong).status_code == 422, wrong
     long = {"question": "which friend", "context": LONG + " anna"}
-    near(client.post("/qa", json=long).json(), shelf["answers"].predictor.predict([long])[0])
+    near(client.post("/qa", json=long).json(), registry["answers"].predictor.predict([long])[0])
 
 
-def test_choose_scores_every_choice(client, shelf) -> None:
-    (wanted,) = shelf["choices"].predictor.predict([CHOICES])
+def test_choose_scores_every_choice(client, registry) -> None:
+    (wanted,) = registry["choices"].predictor.predict([CHOICES])
     near(client.post("/choose", json={"inputs": CHOICES}).json(), wanted)
     near(client.post("/choose", json={"inputs": [CHOICES] * 2}).json(), [wanted] * 2)
     assert client.post("/choose", json={"inputs": {"text": "a", "choices": []}}).status_code == 422

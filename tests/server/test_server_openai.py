@@ -19,13 +19,13 @@ def ask(client, **body):
     return client.post("/v1/embeddings", content=content, headers={"content-type": "application/json"})
 
 
-def test_vectors_of_length_one_in_their_order_with_the_tokens_used(client, shelf) -> None:
+def test_vectors_of_length_one_in_their_order_with_the_tokens_used(client, registry) -> None:
     said = ask(client).json()
     assert said["object"] == "list" and said["model"] == "words"
     assert [(one["object"], one["index"]) for one in said["data"]] == [("embedding", 0), ("embedding", 1)]
     wanted = client.post("/embed", json={"inputs": TEXTS}).json()
     np.testing.assert_allclose([one["embedding"] for one in said["data"]], wanted, atol=1e-6)
-    tokens = sum(map(len, shelf["words"].predictor.tokenizer.ids_batch(TEXTS)))
+    tokens = sum(map(len, registry["words"].predictor.tokenizer.ids_batch(TEXTS)))
     assert said["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
@@ -35,8 +35,8 @@ def test_base64_holds_the_same_numbers_as_little_endian_float32(client) -> None:
     np.testing.assert_array_equal([np.frombuffer(base64.b64decode(one), "<f4") for one in coded], np.float32(floats))
 
 
-def test_input_may_be_a_string_strings_ids_or_lists_of_ids(client, shelf) -> None:
-    ids = shelf["words"].predictor.tokenizer.ids_batch(TEXTS)
+def test_input_may_be_a_string_strings_ids_or_lists_of_ids(client, registry) -> None:
+    ids = registry["words"].predictor.tokenizer.ids_batch(TEXTS)
     wanted = [one["embedding"] for one in ask(client).json()["data"]]
     for given, vectors in ((TEXTS[0], wanted[:1]), (ids[0], wanted[:1]), (ids, wanted)):
         found = [one["embedding"] for one in ask(client, input=given).json()["data"]]
@@ -99,7 +99,7 @@ def test_models_are_listed_with_what_they_can_do(client) -> None:
     assert client.get("/v1/models/tags").json()["abilities"][0] == "tag"
 
 
-def test_a_long_input_is_read_whole_and_its_tokens_are_counted(client, shelf) -> None:
+def test_a_long_input_is_read_whole_and_its_tokens_are_counted(client, registry) -> None:
     answer = ask(client, input=LONG)
-    assert answer.json()["usage"]["prompt_tokens"] == len(shelf["words"].predictor.tokenizer.encode(LONG))
+    assert answer.json()["usage"]["prompt_tokens"] == len(registry["words"].predictor.tokenizer.encode(LONG))
     assert answer.headers["x-truncated-inputs"] == "0"

@@ -26,18 +26,18 @@ from bertkit.errors import UserError
 from bertkit.server import app as server_process
 from bertkit.server.errors import Limits
 from bertkit.server.models import names_of
-from bertkit.server.service import Desk
+from bertkit.server.service import InferenceService
 from tests.support import toy
 from tests.support.command_line import CommandLine
 from tests.support.running_server import Running, ask
 
 
 @pytest.fixture
-def running(shelf) -> Iterator[Any]:
+def running(registry) -> Iterator[Any]:
     made: list[Running] = []
 
     def start(**limits: Any) -> Running:
-        made.append(Running(Desk(shelf, Limits(**limits), threads=1)))
+        made.append(Running(InferenceService(registry, Limits(**limits), threads=1)))
         return made[-1]
 
     yield start
@@ -45,15 +45,15 @@ def running(shelf) -> Iterator[Any]:
         one.stop()
 
 
-def held(desk: Desk) -> threading.Event:
+def held(service: InferenceService) -> threading.Event:
     """Stop the computing thread at its next batch until the event is set."""
-    go, compute = threading.Event(), desk.queue.compute
+    go, compute = threading.Event(), service.queue.compute
 
     def slow(key: Any, inputs: list[Any]) -> Any:
         assert go.wait(20)
         return compute(key, inputs)
 
-    desk.queue.compute = slow
+    service.queue.compute = slow
     return go
 
 
@@ -64,12 +64,12 @@ def until(what: Any, seconds: float = 5) -> None:
         time.sleep(0.01)
 
 
-def test_many_clients_at_once_get_the_numbers_of_the_predictor(running, shelf) -> None:
+def test_many_clients_at_once_get_the_numbers_of_the_predictor(running, registry) -> None:
     server = running()
-    go = held(server.desk)
+    go = held(server.service)
     texts = [row["text"] for row in toy.messages(120)]
-    wanted = shelf["words"].predictor.embed(texts)
-    labels = shelf["labels"].predictor.predict(texts)
+    wanted = registry["words"].predictor.embed(texts)
+    labels = registry["labels"].predictor.predict(texts)
 
     def one(number: int) -> tuple[Any, Any]:
         body = {"inputs": texts[number]}
@@ -77,23 +77,23 @@ def test_many_clients_at_once_get_the_numbers_of_the_predictor(running, shelf) -
 
     with ThreadPoolExecutor(24) as pool:
         found = pool.map(one, range(len(texts)))
-        until(lambda: len(server.desk.queue) + server.desk.queue._running >= 20, 20)  # the first may be several
+        until(lambda: len(server.service.queue) + server.service.queue._running >= 20, 20)  # the first may be several
         go.set()
         for (vector, said), want, label in zip(found, wanted, labels):
             np.testing.assert_allclose(vector, want, atol=2e-6)
             assert {x["label"]: pytest.approx(x["score"], abs=2e-6) for x in said} == label["scores"]
-    sizes = server.desk.metrics.histograms["batch_next_size"]
+    sizes = server.service.metrics.histograms["batch_next_size"]
     assert sum(sizes.counts) < 2 * len(texts)  # some were computed together
 
 
 def test_overload_is_429_at_once_with_the_time_to_come_back(running) -> None:
     server = running(waiting=4)
-    go = held(server.desk)
+    go = held(server.service)
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(server.ask, "/embed", {"inputs": "a"})
-        until(lambda: server.desk.queue._running)
+        until(lambda: server.service.queue._running)
         waiting = [pool.submit(server.ask, "/embed", {"inputs": ["a", "b"]}) for _ in range(4)]
-        until(lambda: len(server.desk.queue) == 4)
+        until(lambda: len(server.service.queue) == 4)
         for body in ({"inputs": "a"}, {"inputs": ["a"] * 20}):
             status, said, headers = server.ask("/embed", body)
             assert status == 429 and said["error_type"] == "Overloaded" and int(headers["retry-after"]) >= 1
@@ -106,29 +106,29 @@ def test_overload_is_429_at_once_with_the_time_to_come_back(running) -> None:
 
 def test_a_request_that_waits_too_long_is_503_and_leaves_the_queue(running) -> None:
     server = running(seconds=0.2)
-    go = held(server.desk)
+    go = held(server.service)
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(server.ask, "/embed", {"inputs": "a"}) for _ in range(2)]
         for one in both:
             status, said, headers = one.result()
             assert status == 503 and said["error_type"] == "Overloaded" and "retry-after" in headers
-    assert len(server.desk.queue) == 0
+    assert len(server.service.queue) == 0
     go.set()
-    until(lambda: server.desk.queue.idle)
+    until(lambda: server.service.queue.idle)
     assert server.ask("/embed", {"inputs": "a"})[0] == 200
 
 
 def test_work_of_a_client_that_went_away_is_dropped(running) -> None:
     server = running()
-    go = held(server.desk)
+    go = held(server.service)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(server.ask, "/embed", {"inputs": "a"})
-        until(lambda: server.desk.queue._running)
+        until(lambda: server.service.queue._running)
         connection = HTTPConnection("127.0.0.1", server.port)
         connection.request("POST", "/embed", '{"inputs": "b"}', {"content-type": "application/json"})
-        until(lambda: len(server.desk.queue) == 1)
+        until(lambda: len(server.service.queue) == 1)
         connection.close()
-        until(lambda: len(server.desk.queue) == 0)
+        until(lambda: len(server.service.queue) == 0)
         go.set()
         assert first.result()[0] == 200
 
@@ -159,7 +159,7 @@ def test_a_client_that_sends_no_whole_header_is_let_go(running, monkeypatch, sen
 def test_a_request_that_takes_longer_than_connections_are_kept_is_answered(running, monkeypatch) -> None:
     monkeypatch.setattr(server_process, "KEEP_ALIVE", 0.3)
     server = running()
-    go = held(server.desk)
+    go = held(server.service)
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         body = b'{"inputs": "a"}'
         slow.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
@@ -243,10 +243,10 @@ def test_a_signal_to_stop_loses_no_accepted_request(model: Path) -> None:
 
 def test_while_stopping_health_says_so_and_new_work_is_refused(running) -> None:
     server = running(stop_seconds=5)
-    go = held(server.desk)
+    go = held(server.service)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(server.ask, "/embed", {"inputs": "a"})
-        until(lambda: server.desk.queue._running)
+        until(lambda: server.service.queue._running)
         server.server.handle_exit(signal.SIGTERM, None)
         status, said, headers = server.ask("/health")
         assert status == 503 and said == {"error": "unhealthy", "error_type": "Unhealthy"} and "retry-after" in headers

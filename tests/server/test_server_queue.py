@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from bertkit.errors import UserError
-from bertkit.server.errors import Limits, Refused
+from bertkit.server.errors import ApiError, Limits
 from bertkit.server.queue import Computed, Job, Queue
 
 
@@ -77,7 +77,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(worker: Worker,
     taken = [Job("a", [n], sizes) for n in range(3)]
     for job in taken:
         queue.submit(job)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         queue.submit(Job("a", [9], sizes))
     assert refused.value.why == "busy" and refused.value.retry >= 1
     queue.withdraw(taken[1])  # its client went away: there is room again
@@ -111,7 +111,7 @@ def test_a_closed_queue_finishes_what_it_took_and_takes_no_more(worker: Worker) 
     second = Job("a", [1], 1)
     queue.submit(second)
     queue.close()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         queue.submit(Job("a", [2], 1))
     assert refused.value.why == "stopping" and not queue.alive
     worker.open.set()

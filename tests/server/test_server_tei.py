@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.inference.predictor import Predictor
 from bertkit.server.errors import Limits
-from bertkit.server.models import Served
+from bertkit.server.models import ServedModel
 from tests.support import small_models
 from tests.support.small_models import LIMIT, LONG
 
@@ -21,16 +21,16 @@ def unit(vectors) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-def test_embed_gives_the_predictors_vectors_of_length_one(client, shelf) -> None:
+def test_embed_gives_the_predictors_vectors_of_length_one(client, registry) -> None:
     said = client.post("/embed", json={"inputs": TEXTS}).json()
-    np.testing.assert_allclose(said, unit(shelf["words"].predictor.embed(TEXTS)), atol=1e-6)
+    np.testing.assert_allclose(said, unit(registry["words"].predictor.embed(TEXTS)), atol=1e-6)
     single = client.post("/embed", json={"inputs": TEXTS[0]}).json()
     assert len(single) == 1  # always a list of vectors
     np.testing.assert_allclose(single[0], said[0], atol=1e-6)
 
 
-def test_embed_normalize_false_and_dimensions(client, shelf) -> None:
-    plain = shelf["words"].predictor.embed(TEXTS)
+def test_embed_normalize_false_and_dimensions(client, registry) -> None:
+    plain = registry["words"].predictor.embed(TEXTS)
     said = client.post("/embed", json={"inputs": TEXTS, "normalize": False}).json()
     np.testing.assert_allclose(said, plain, atol=1e-6)
     said = client.post("/embed", json={"inputs": TEXTS, "dimensions": 8}).json()
@@ -40,8 +40,8 @@ def test_embed_normalize_false_and_dimensions(client, shelf) -> None:
         assert answer.status_code == 422 and answer.json()["error_type"] == "Validation", wrong
 
 
-def test_embed_takes_ids_and_mixes_them_with_texts(client, shelf) -> None:
-    tokenizer = shelf["words"].predictor.tokenizer
+def test_embed_takes_ids_and_mixes_them_with_texts(client, registry) -> None:
+    tokenizer = registry["words"].predictor.tokenizer
     ids = tokenizer.encode(TEXTS[0]).ids
     wanted = client.post("/embed", json={"inputs": TEXTS[:2]}).json()
     assert client.post("/embed", json={"inputs": ids}).json() == [pytest.approx(wanted[0], abs=1e-6)]
@@ -52,8 +52,8 @@ def test_embed_takes_ids_and_mixes_them_with_texts(client, shelf) -> None:
     assert client.post("/embed", json={"inputs": list(range(5, 5 + LIMIT + 1))}).status_code == 422
 
 
-def test_a_long_text_is_read_whole_cut_or_refused_and_it_is_told(client, shelf) -> None:
-    predictor = shelf["words"].predictor
+def test_a_long_text_is_read_whole_cut_or_refused_and_it_is_told(client, registry) -> None:
+    predictor = registry["words"].predictor
     tokens = len(predictor.tokenizer.encode(LONG))
     assert tokens > 2 * LIMIT
     whole = client.post("/embed", json={"inputs": ["short", LONG], "normalize": False})
@@ -81,8 +81,8 @@ def test_cutting_from_the_left_keeps_the_end(client) -> None:
     assert client.post("/embed", json=ask | {"truncation_direction": "up"}).status_code == 422
 
 
-def test_predict_sorts_labels_and_tells_single_from_batch(client, shelf) -> None:
-    wanted = shelf["labels"].predictor.predict(TEXTS)
+def test_predict_sorts_labels_and_tells_single_from_batch(client, registry) -> None:
+    wanted = registry["labels"].predictor.predict(TEXTS)
     single = client.post("/predict", json={"inputs": TEXTS[0]}).json()
     assert [one["score"] for one in single] == sorted((one["score"] for one in single), reverse=True)
     assert {one["label"]: pytest.approx(one["score"], abs=1e-6) for one in single} == wanted[0]["scores"]
@@ -96,9 +96,9 @@ def test_predict_sorts_labels_and_tells_single_from_batch(client, shelf) -> None
     )
 
 
-def test_predict_takes_a_flat_list_of_two_for_a_pair_and_refuses_three(client, shelf) -> None:
+def test_predict_takes_a_flat_list_of_two_for_a_pair_and_refuses_three(client, registry) -> None:
     pair = ["the house", "the garden"]
-    wanted = shelf["pairs"].predictor.predict([pair])[0]["scores"]
+    wanted = registry["pairs"].predictor.predict([pair])[0]["scores"]
     said = client.post("/predict", json={"inputs": pair, "model": "pairs"}).json()
     assert {one["label"]: pytest.approx(one["score"], abs=1e-6) for one in said} == wanted
     batch = client.post("/predict", json={"inputs": [pair, pair], "model": "pairs"}).json()
@@ -111,12 +111,12 @@ def test_predict_takes_a_flat_list_of_two_for_a_pair_and_refuses_three(client, s
         assert answer.status_code == 422 and model in answer.json()["error"]
 
 
-def test_several_labels_and_numbers(client, shelf) -> None:
+def test_several_labels_and_numbers(client, registry) -> None:
     said = client.post("/predict", json={"inputs": TEXTS[0], "model": "many"}).json()
-    wanted = shelf["many"].predictor.predict(TEXTS[0])[0]["scores"]
+    wanted = registry["many"].predictor.predict(TEXTS[0])[0]["scores"]
     assert {one["label"]: pytest.approx(one["score"], abs=1e-6) for one in said} == wanted
     (number,) = client.post("/predict", json={"inputs": ["a", "b"], "model": "numbers"}).json()
-    wanted = shelf["numbers"].predictor.predict([("a", "b")])[0]["value"]
+    wanted = registry["numbers"].predictor.predict([("a", "b")])[0]["value"]
     assert number["score"] == pytest.approx(wanted, abs=1e-5)
 
 
@@ -126,9 +126,9 @@ def test_a_foreign_model_reads_what_it_is_given_one_text_or_two(client) -> None:
     assert one == pytest.approx(again, abs=1e-6) and one != pytest.approx(two, abs=1e-4)
 
 
-def test_rerank_by_a_model_that_reads_both(client, shelf) -> None:
+def test_rerank_by_a_model_that_reads_both(client, registry) -> None:
     ask = {"query": "which garden", "texts": TEXTS, "model": "numbers"}
-    wanted = [one["value"] for one in shelf["numbers"].predictor.predict([("which garden", text) for text in TEXTS])]
+    wanted = [one["value"] for one in registry["numbers"].predictor.predict([("which garden", text) for text in TEXTS])]
     raw = client.post("/rerank", json=ask | {"raw_scores": True}).json()
     assert [one["index"] for one in raw] == np.argsort(-np.array(wanted), kind="stable").tolist()
     assert [one["score"] for one in raw] == pytest.approx(sorted(wanted, reverse=True), abs=1e-5)
@@ -138,22 +138,22 @@ def test_rerank_by_a_model_that_reads_both(client, shelf) -> None:
     assert "text" not in raw[0]
 
 
-def test_rerank_by_a_label_and_by_cosine(client, shelf) -> None:
+def test_rerank_by_a_label_and_by_cosine(client, registry) -> None:
     ask = {"query": "which garden", "texts": TEXTS, "model": "pairs"}
     missing = client.post("/rerank", json=ask)
     assert missing.status_code == 422 and "different, same" in missing.json()["error"]
     said = client.post("/rerank", json=ask | {"label": "same"}).json()
-    wanted = shelf["pairs"].predictor.predict([("which garden", text) for text in TEXTS])
+    wanted = registry["pairs"].predictor.predict([("which garden", text) for text in TEXTS])
     assert said[0]["score"] == pytest.approx(max(one["scores"]["same"] for one in wanted), abs=1e-6)
-    vectors = unit(shelf["words"].predictor.embed(["which garden", *TEXTS]))
+    vectors = unit(registry["words"].predictor.embed(["which garden", *TEXTS]))
     said = client.post("/rerank", json=ask | {"model": "words"}).json()
     assert {one["index"]: pytest.approx(one["score"], abs=1e-5) for one in said} == dict(
         enumerate((vectors[1:] @ vectors[0]).tolist())
     )
 
 
-def test_similarity_is_the_cosine(client, shelf) -> None:
-    vectors = unit(shelf["words"].predictor.embed(["a house", *TEXTS]))
+def test_similarity_is_the_cosine(client, registry) -> None:
+    vectors = unit(registry["words"].predictor.embed(["a house", *TEXTS]))
     body = {"inputs": {"source_sentence": "a house", "sentences": TEXTS}}
     assert client.post("/similarity", json=body).json() == pytest.approx((vectors[1:] @ vectors[0]).tolist(), abs=1e-5)
     body["parameters"] = {"truncate": False}
@@ -163,10 +163,10 @@ def test_similarity_is_the_cosine(client, shelf) -> None:
     assert client.post("/similarity", json={"inputs": {"source_sentence": "a", "sentences": []}}).status_code == 400
 
 
-def test_tokenize_gives_back_the_users_characters(client, shelf) -> None:
+def test_tokenize_gives_back_the_users_characters(client, registry) -> None:
     text = "The HOUSE, 北京 garden"
     (said,) = client.post("/tokenize", json={"inputs": text}).json()
-    encoding = shelf["words"].predictor.tokenizer.encode(text)
+    encoding = registry["words"].predictor.tokenizer.encode(text)
     assert [one["id"] for one in said] == encoding.ids
     assert all(set(one) == {"id", "text", "special", "start", "stop"} for one in said)
     for one in said:
@@ -181,7 +181,7 @@ def test_tokenize_gives_back_the_users_characters(client, shelf) -> None:
 
 @pytest.mark.parametrize(("precision", "told"), [("fp32", "float32"), ("int8", "int8")])
 def test_info_tells_the_numbers_of_a_model_of_any_precision(precision: str, told: str) -> None:
-    served = Served("mine", Predictor(small_models.folder("labels", small_models.tokenizer()), precision))
+    served = ServedModel("mine", Predictor(small_models.folder("labels", small_models.tokenizer()), precision))
     assert served.info(Limits(), "")["model_dtype"] == told
 
 

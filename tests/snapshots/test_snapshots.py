@@ -19,10 +19,10 @@ import pytest
 import bertkit
 from bertkit import config
 from bertkit.ancestors.language_model.train import learn
-from bertkit.commands import VERBS
+from bertkit.commands import COMMANDS
 from bertkit.commands import pretrain as pretrain_command
 from bertkit.report.comparison import comparison_report
-from bertkit.report.explain import looking_report
+from bertkit.report.explain import explain_report
 from bertkit.report.finetuning import finetuning_report
 from bertkit.report.pretraining import pretraining_report
 from bertkit.runs.pretrain.run import pretrain
@@ -50,13 +50,13 @@ print(json.dumps(shown))
 
 @pytest.fixture(scope="module")
 def helps() -> dict[str, str]:
-    words = json.dumps([[], *([verb] for verb in VERBS)])
+    words = json.dumps([[], *([verb] for verb in COMMANDS)])
     plain = os.environ | {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
     done = subprocess.run([sys.executable, "-c", HELP, words], env=plain, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("verb", ["", *VERBS])
+@pytest.mark.parametrize("verb", ["", *COMMANDS])
 def test_the_help_of_every_command_is_as_it_was(verb: str, helps: dict[str, str]) -> None:
     same_text(f"help-{verb or 'bertkit'}.txt", helps[verb])
 
@@ -126,7 +126,7 @@ PAGES = {
     "pretraining": lambda lang: pretraining_report(*pretraining_run(), lang=lang),
     "finetuning": lambda lang: finetuning_report(finetuning_result(), lang=lang),
     "comparison": lambda lang: comparison_report(comparison_result(), lang=lang),
-    "inspect": lambda lang: looking_report(looked_at(), model="en", lang=lang),
+    "inspect": lambda lang: explain_report(looked_at(), model="en", lang=lang),
 }
 
 
@@ -149,10 +149,10 @@ def test_a_page_of_the_same_result_is_as_it_was(name: str, lang: str) -> None:
 def test_the_server_describes_its_routes_as_it_did() -> None:
     pytest.importorskip("fastapi", reason="the server's extra is not installed")
     from bertkit.server.app import make_app
-    from bertkit.server.service import Desk
+    from bertkit.server.service import InferenceService
     from tests.support import small_models
 
-    desk = Desk(small_models.shelf("words"), threads=1)
-    described = make_app(desk).openapi()
-    desk.queue.close()
+    service = InferenceService(small_models.registry("words"), threads=1)
+    described = make_app(service).openapi()
+    service.queue.close()
     same_text("openapi.json", json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n")

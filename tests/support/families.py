@@ -54,7 +54,7 @@ def load(theirs, family: str, heads: tuple[str, ...], name: str) -> Model:
     config = config_from(raw, "config.json")
     architecture = FAMILIES[family].architectures[frozenset(heads)]
     counts = {kind: HEADS[kind].outputs or 3 for kind in heads}
-    ours = Model(config, counts, summary=architecture.summary is not None).eval()
+    ours = Model(config, counts, pooler=architecture.pooler is not None).eval()
     state, missing, _ = tensors_from(theirs.state_dict(), ours, FAMILIES[family], architecture, name)
     assert not missing
     ours.load_state_dict(state)

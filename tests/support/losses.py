@@ -28,7 +28,7 @@ def training(folder: Path, world: World, micro_tokens: int = 10**6, **loop) -> T
     torch.manual_seed(0)
     still = {"dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0}
     numbers = {"width": 32, "depth": 2, "heads": 2, "inner": 48, "positions": 64, "max_tokens": 64}
-    model = Model(Config(vocabulary=store.tokenizer.size, **numbers, **still), {"words": 0, "next_sentence": 2})
+    model = Model(Config(vocabulary=store.tokenizer.size, **numbers, **still), {"mlm": 0, "next_sentence": 2})
     feed = PretrainingFeed(
         store, np.arange(store.documents), packing="next-sentence", masking=MaskSettings(), seed=1, short_prob=0.5,
         plan=phases(STEPS, ((1.0, 48),), 480), micro_tokens=micro_tokens, rank=world.rank, ranks=world.size,

@@ -9,17 +9,17 @@ from http.client import HTTPConnection
 from typing import Any
 
 from bertkit.server.app import Server, bind, make_app, server_of
-from bertkit.server.service import Desk
+from bertkit.server.service import InferenceService
 
 
 class Running:
     """A real server in a thread of this process."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, service: InferenceService) -> None:
+        self.service = service
         self.socket = bind("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
-        self.server: Server = server_of(make_app(desk), desk)
+        self.server: Server = server_of(make_app(service), service)
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
         self.thread.start()
         while not self.server.started:
@@ -31,7 +31,7 @@ class Running:
     def stop(self) -> None:
         self.server.should_exit = True
         self.thread.join(10)
-        self.desk.queue.join(5)
+        self.service.queue.join(5)
 
 
 def ask(port: int, path: str, body: Any = None) -> tuple[int, Any, dict[str, str]]:

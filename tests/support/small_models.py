@@ -10,7 +10,7 @@ from bertkit import samples
 from bertkit.checkpoint.folder import Folder
 from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model
-from bertkit.server.models import Served, Shelf
+from bertkit.server.models import ModelRegistry, ServedModel
 from bertkit.settings.model import Config
 from bertkit.text.vocabulary import VocabularySettings, learn
 from tests.support import toy
@@ -19,7 +19,7 @@ LIMIT = 64  # tokens a model sees
 LONG = " ".join(toy.FILLER * 4)  # more than that
 TAGS = ("B-LOC", "B-PER", "I-LOC", "O")
 KINDS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {  # name → heads, bertkit.json
-    "words": ({"words": 0}, {}),
+    "words": ({"mlm": 0}, {}),
     "labels": ({"text": 3}, {"task": "classify", "labels": ["bad", "good", "so-so"]}),
     "many": ({"text": 2}, {"task": "classify", "labels": ["a", "b"], "options": {"multi_label": True}}),
     "pairs": ({"text": 2}, {"task": "pair", "labels": ["different", "same"]}),
@@ -46,8 +46,8 @@ def folder(name: str, tokenizer: Any, seed: int = 0) -> Folder:
     return Folder(model, tokenizer, "bert", labels=labels, about=about, name=name)
 
 
-def shelf(*names: str) -> Shelf:
+def registry(*names: str) -> ModelRegistry:
     """Models by name, all with one vocabulary."""
     made = tokenizer()
     found = names or tuple(KINDS)
-    return Shelf([Served(name, Predictor(folder(name, made, n), "fp32")) for n, name in enumerate(found)])
+    return ModelRegistry([ServedModel(name, Predictor(folder(name, made, n), "fp32")) for n, name in enumerate(found)])

@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.data.store import Store
 
 SUBJECTS = ("the cat", "the dog", "a bird", "the old king", "my sister", "the teacher")
-VERBS = {"sees": "saw", "likes": "liked", "finds": "found", "hears": "heard"}
+COMMANDS = {"sees": "saw", "likes": "liked", "finds": "found", "hears": "heard"}
 OBJECTS = ("a fish", "the river", "an apple", "the small house", "a red stone", "the moon")
 TIMES = {"today": 0, "yesterday": 1}
 
@@ -20,8 +20,8 @@ def document(chance: np.random.Generator, sentences: int) -> str:
     lines = []
     for _ in range(sentences):
         time = list(TIMES)[chance.integers(2)]
-        verb = list(VERBS)[chance.integers(len(VERBS))]
-        said = VERBS[verb] if TIMES[time] else verb
+        verb = list(COMMANDS)[chance.integers(len(COMMANDS))]
+        said = COMMANDS[verb] if TIMES[time] else verb
         lines.append(f"{time.capitalize()} {subject} {said} {OBJECTS[chance.integers(len(OBJECTS))]}.")
     return " ".join(lines)
 

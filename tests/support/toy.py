@@ -36,7 +36,7 @@ def make_model(folder: Path, seed: int = 0, **numbers: Any) -> Path:
     tokenizer = learn([*texts, *[" ".join(own)] * 20], VocabularySettings(size=1200))
     torch.manual_seed(seed)
     small = {"width": 32, "depth": 2, "heads": 2, "inner": 64, "init_std": 0.1} | numbers
-    model = Model(Config(vocabulary=tokenizer.size, **small), {"words": 0, "next_sentence": 2})
+    model = Model(Config(vocabulary=tokenizer.size, **small), {"mlm": 0, "next_sentence": 2})
     write_folder(folder, Folder(model, tokenizer, "bert"))
     return folder
 

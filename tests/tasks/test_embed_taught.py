@@ -39,7 +39,7 @@ def folder(tmp_path):
 def taught(path, folder):
     task = Taught(teacher=counted)
     examples = task.read(path, Reading())
-    task.learn(examples)
+    task.fit_labels(examples)
     return task, examples, task.encode(examples, folder.tokenizer, Windows(64))
 
 
@@ -76,7 +76,7 @@ def test_texts_of_pairs_count_one_by_one_and_every_text_is_asked_about_once(tmp_
 
     task = Taught(teacher=teacher)
     examples = task.read(path, Reading())
-    task.learn(examples)
+    task.fit_labels(examples)
     items = task.encode(examples, folder.tokenizer, Windows(64))
     assert asked == ["house table", "bread", "garden", "school"]
     assert [len(item.rows) for item in items] == [2, 2, 2]

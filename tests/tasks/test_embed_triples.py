@@ -33,7 +33,7 @@ def items_of(tmp_path, folder):
         csv.writer(file).writerows([("text", "text_b", "text_c"), *ROWS])
     task = make("embed")
     examples = task.read(path, Reading())
-    task.learn(examples)
+    task.fit_labels(examples)
     return task, examples, task.encode(examples, folder.tokenizer, Windows(64))
 
 

@@ -130,7 +130,7 @@ def test_the_folder_opens_in_transformers_and_gives_the_same_numbers(case, runs)
     tokenizer = hf.AutoTokenizer.from_pretrained(out)
     ours = read_folder(runs.folder / f"run-{case}").model.eval()
     run = runs(case)
-    items = run.task.encode(run.task.wrap(inputs(case, 3)), run.tokenizer, run.windows())
+    items = run.task.encode(run.task.from_inputs(inputs(case, 3)), run.tokenizer, run.windows())
     for item in items:
         batch = run.task.collate([item], training=False)
         encoded = ours.encoder(batch)
@@ -203,4 +203,4 @@ def test_a_label_that_says_none_is_known_is_told(notes):
 def test_questions_whose_answers_stand_nowhere_teach_nothing():
     lost = Question("1", "who?", "Anna left.", (("Bob", -1),), False, 1)
     with pytest.raises(UserError, match="nothing to learn"):
-        make("answer").learn([lost])
+        make("answer").fit_labels([lost])

@@ -118,7 +118,7 @@ def test_a_context_of_many_windows_without_an_answer_has_none(runs):
 def test_numbers_of_long_texts_are_the_mean_of_their_windows(runs):
     run = runs("regress")
     text = long_text(0, "prize", 400)
-    items = run.task.encode(run.task.wrap([text]), run.tokenizer, run.windows())
+    items = run.task.encode(run.task.from_inputs([text]), run.tokenizer, run.windows())
     parts = [run.predict([run.tokenizer.decode(row.ids[1:-1])])[0]["value"] for row in items[0].rows]
     assert len(parts) > 5
     assert run.predict([text])[0]["value"] == pytest.approx(float(np.mean(parts)), abs=1e-2)

@@ -69,7 +69,7 @@ def test_questions_without_answers_are_refused_where_answers_are_needed(tmp_path
 
 def test_a_reader_is_as_sure_of_an_answer_as_its_numbers_are(tokenizer):
     task = make("answer")
-    (item,) = task.encode(task.wrap([("which friend", CONTEXT)]), tokenizer, Windows(64))
+    (item,) = task.encode(task.from_inputs([("which friend", CONTEXT)]), tokenizer, Windows(64))
     sides = np.array(item.rows[0].encoding.sides)
     flat = np.zeros((len(sides), 2), np.float32)
     words = (sides == 1).sum()
@@ -84,7 +84,7 @@ def test_a_reader_is_as_sure_of_an_answer_as_its_numbers_are(tokenizer):
 
 def test_all_windows_of_a_context_share_one_certainty(tokenizer):
     task = make("answer")
-    (item,) = task.encode(task.wrap([("which friend", f"{CONTEXT} " * 8)]), tokenizer, Windows(40))
+    (item,) = task.encode(task.from_inputs([("which friend", f"{CONTEXT} " * 8)]), tokenizer, Windows(40))
     assert len(item.rows) > 2
     size = sum(len(row.ids) for row in item.rows)
     inside = sum(row.encoding.sides.count(1) for row in item.rows)
@@ -169,7 +169,7 @@ def test_entities_of_tags_without_prefix_do_not_depend_on_their_sentence(tags, t
     labels = ("LOC", "O", "PER")
     task = make("tag", labels=labels)
     words = ["Angela", "Merkel", "speaks", "today"][: len(tags)]
-    (item,) = task.encode(task.wrap([words]), tokenizer, Windows(64))
+    (item,) = task.encode(task.from_inputs([words]), tokenizer, Windows(64))
     best = np.array([[labels.index(tag)] for tag in tags], float)
     said = task.decode(item, np.concatenate([best, np.zeros((len(tags), 3))], 1))
     first = tags.index("PER")
@@ -178,7 +178,7 @@ def test_entities_of_tags_without_prefix_do_not_depend_on_their_sentence(tags, t
 
 def test_parts_of_speech_are_no_entities(tokenizer):
     task = make("tag", labels=("NOUN", "VERB"))
-    (item,) = task.encode(task.wrap([["children", "read"]]), tokenizer, Windows(64))
+    (item,) = task.encode(task.from_inputs([["children", "read"]]), tokenizer, Windows(64))
     said = task.decode(item, np.array([[0.0, 0, 0], [1, 0, 0]]))
     assert said["tags"] == ["NOUN", "VERB"] and said["entities"] == []
 
@@ -187,6 +187,6 @@ def test_parts_of_speech_are_no_entities(tokenizer):
 def test_every_word_belongs_to_one_window_whatever_they_share(overlap, tokenizer):
     words = ["unbelievably", "house", "zxqjkvw", "counterrevolutionary"] * 12
     task = make("tag", labels=("O", "X"))
-    (item,) = task.encode(task.wrap([words]), tokenizer, Windows(16, "window", overlap))
+    (item,) = task.encode(task.from_inputs([words]), tokenizer, Windows(16, "window", overlap))
     assert len(item.rows) > 5
     assert [word for row in item.rows for _, _, word in words_of(row)] == list(range(len(words)))

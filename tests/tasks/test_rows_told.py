@@ -85,7 +85,7 @@ def test_a_row_with_half_a_character_is_refused_by_its_line(task: str, folder, t
     predictor = Predictor(folder(task), "fp32")
     path = tmp_path / "a.jsonl"
     good = read(predictor, task, path, "five")
-    bad = predictor.task.wrap([rows(task, "a\ud800b")], first=1030)
+    bad = predictor.task.from_inputs([rows(task, "a\ud800b")], first=1030)
     with pytest.raises(UserError, match=r"^Line 1030: the .* half a character .* at position 1"):
         predictor.predict_examples([*good, *bad])
 
@@ -100,7 +100,7 @@ def test_vectors_of_a_later_chunk_are_refused_by_line_and_file(folder) -> None:
 def test_numbers_that_are_not_finite_are_no_answers(task: str, folder, tmp_path: Path) -> None:
     made = folder(task)
     with torch.no_grad():
-        made.model.encoder.embeddings.words.weight[made.tokenizer.ids_batch(["bread"])[0][1]] = np.nan
+        made.model.encoder.embeddings.tokens.weight[made.tokenizer.ids_batch(["bread"])[0][1]] = np.nan
     predictor = Predictor(made, "fp32")
     examples = read(predictor, task, tmp_path / "a.jsonl", "bread")
     assert len(predictor.predict_examples(examples[:-1])) == 2

@@ -82,7 +82,7 @@ def test_a_short_sentence_gets_the_best_of_every_sequence_with_its_marginals(uns
     count = len(task.labels)
     for row in toy.sentences(8, 7, least=2, most=5):
         words = row["tokens"][:5]
-        (item,) = task.encode(task.wrap([words]), unsure.tokenizer, unsure.windows())
+        (item,) = task.encode(task.from_inputs([words]), unsure.tokenizer, unsure.windows())
         encoded = unsure.model.encoder(task.collate([item], training=False))
         emissions = task.logits(unsure.model, encoded)
         (output,) = task.answers(unsure.model, encoded, [item])
@@ -103,7 +103,7 @@ def test_an_entity_scores_the_geometric_mean_of_its_words_marginals(chained):
     (said,) = chained.predict([["the", "new", "london", "and", "anna"]])
     assert [entity["text"] for entity in said["entities"]] == ["new london", "anna"]
     task = chained.task
-    (item,) = task.encode(task.wrap([said["tokens"]]), chained.tokenizer, chained.windows())
+    (item,) = task.encode(task.from_inputs([said["tokens"]]), chained.tokenizer, chained.windows())
     with torch.no_grad():
         encoded = chained.model.encoder(task.collate([item], training=False))
         (output,) = task.answers(chained.model, encoded, [item])
@@ -118,7 +118,7 @@ def test_a_sentence_of_many_windows_is_one_chain(chained, unsure):
     (said,) = chained.predict([row["tokens"]])
     assert said["seen"] > 900 and said["cut"] == 0
     assert said["tags"] == row["tags"]
-    (item,) = unsure.task.encode(unsure.task.wrap([row["tokens"]]), unsure.tokenizer, unsure.windows())
+    (item,) = unsure.task.encode(unsure.task.from_inputs([row["tokens"]]), unsure.tokenizer, unsure.windows())
     assert len(item.rows) > 10
     (said,) = unsure.predict([row["tokens"]])
     assert is_valid(said["tags"]), "a border between windows is no border of the chain"
@@ -139,7 +139,7 @@ def test_the_folder_opens_in_transformers_without_the_crf_and_says_so(chained):
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert set(load_file(out / "crf.safetensors")) == {"start", "step", "end"}
     task = chained.task
-    (item,) = task.encode(task.wrap([["the", "new", "london"]]), chained.tokenizer, chained.windows())
+    (item,) = task.encode(task.from_inputs([["the", "new", "london"]]), chained.tokenizer, chained.windows())
     (row,) = item.rows
     logits = theirs.eval()(input_ids=torch.tensor([row.ids])).logits[0]
     ours = task.logits(chained.model, chained.model.encoder(task.collate([item], training=False)))
@@ -215,7 +215,7 @@ POOLED = {"first": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x:
 def test_a_words_vector_is_made_of_all_its_pieces_as_asked(how, runs):
     run = prepared(runs, word=how)
     words = ["the", "gardenriverletter", "x", "unbelievably", *["station"] * 30, "summerwinterkitchen"]
-    (item,) = run.task.encode(run.task.wrap([words]), run.folder.tokenizer, run.windows)
+    (item,) = run.task.encode(run.task.from_inputs([words]), run.folder.tokenizer, run.windows)
     batch = run.task.collate([item], training=False)
     encoded = run.model.encoder(batch)
     rows = batch.split(encoded.tokens)
@@ -256,7 +256,7 @@ def test_training_tags_that_break_bio_are_told_and_forbid_nothing(runs, notes):
 def test_parts_of_speech_have_no_rules(tmp_path):
     task = Tag(options={"crf": True})
     path = toy.write(tmp_path / "pos.jsonl", [{"tokens": ["a", "b"], "tags": ["DET", "NOUN"]}])
-    task.learn(task.read(path, Reading()))
+    task.fit_labels(task.read(path, Reading()))
     assert task.labels == ("DET", "NOUN") and task.options["rules"] is False
 
 

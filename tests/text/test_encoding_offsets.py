@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import UserError
-from bertkit.text.checks import told
+from bertkit.text.checks import tokenizer_errors
 from bertkit.text.tokenizer import Tokenizer
 from tests.support.written_lines import VOCABS, written_lines
 
@@ -136,9 +136,9 @@ def test_what_is_no_text_is_refused_with_its_row(tokenizer):
 
 def test_a_panic_becomes_a_user_error_and_an_interrupt_stays():
     panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(UserError, match=r"encoding: .*boom"), told("encoding"):
+    with pytest.raises(UserError, match=r"encoding: .*boom"), tokenizer_errors("encoding"):
         raise panic("boom")
-    with pytest.raises(KeyboardInterrupt), told("encoding"):
+    with pytest.raises(KeyboardInterrupt), tokenizer_errors("encoding"):
         raise KeyboardInterrupt
 
 

@@ -31,7 +31,7 @@ def work(rank: int, port: int, store: str, out: str) -> None:
     world.wait()
     torch.save(
         {
-            "world": (world.rank, world.size, world.speaks),
+            "world": (world.rank, world.size, world.is_main),
             "sums": world.sums({"b": 1.0 + rank, "a": 10.0}),
             "votes": [world.anywhere(rank == 1), world.anywhere(False)],
             "loose": [p.grad for p in loose],
@@ -93,7 +93,7 @@ def test_both_ranks_end_with_the_same_weights_to_the_last_bit(ranks):
 
 def test_a_world_of_one_changes_nothing():
     world = World()
-    assert world.speaks and world.sums({"a": 2.0}) == {"a": 2.0} and world.anywhere(True) and not world.anywhere(False)
+    assert world.is_main and world.sums({"a": 2.0}) == {"a": 2.0} and world.anywhere(True) and not world.anywhere(False)
     parameter = torch.zeros(2, requires_grad=True)
     world.add_gradients([parameter])
     assert parameter.grad is None

@@ -85,7 +85,7 @@ def test_adamw_is_the_one_written_down():
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_norms_and_biases_never_decay_and_all_else_does(norm):
-    model = Model(Config(vocabulary=50, width=16, depth=2, heads=2, inner=24, norm=norm), {"words": 0, "text": 3})
+    model = Model(Config(vocabulary=50, width=16, depth=2, heads=2, inner=24, norm=norm), {"mlm": 0, "text": 3})
     (optimizer,) = make_optimizers(model, decay=0.1, betas=(0.9, 0.99), eps=1e-6)
     decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
@@ -95,7 +95,7 @@ def test_norms_and_biases_never_decay_and_all_else_does(norm):
 
 
 def test_muon_takes_the_matrices_of_the_layers_and_adamw_all_else():
-    model = Model(Config(vocabulary=50, width=16, depth=2, heads=2, inner=24), {"words": 0})
+    model = Model(Config(vocabulary=50, width=16, depth=2, heads=2, inner=24), {"mlm": 0})
     adamw, muon = make_optimizers(model, kind="muon", decay=0.1, betas=(0.9, 0.99), eps=1e-6)
     owned = [{id(p) for group in o.param_groups for p in group["params"]} for o in (adamw, muon)]
     assert not owned[0] & owned[1]
@@ -137,7 +137,14 @@ def test_a_loss_that_is_no_number_stops_before_the_weights_are_touched():
     with pytest.raises(NotFinite) as told:
         next(steps)
     words = str(told.value)
-    for part in ("Step 2", "nan", "learning rate 0.25", "pieces [3, 4]", "were not changed", "--other-settings"):
+    for part in (
+        "Step 2",
+        "nan",
+        "learning rate 0.25",
+        "pieces [3, 4]",
+        "were not changed",
+        "--allow-changed-settings",
+    ):
         assert part in words
     assert all(torch.equal(p, before[k]) for k, p in named(objective).items())
     assert all(torch.equal(p, average[k]) for k, p in run.average.items())

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class AveragedNumbers:
+class FastTextNumbers:
     """buckets: word pairs share this many vectors, by their hash. rate: of Adam's sparse form."""
 
     width: int = 32
@@ -35,13 +35,13 @@ class AveragedNumbers:
     min_count: int = 1
 
 
-class Averaged:
+class FastText:
     """Every word and every two neighbouring words have a vector; a text is their mean."""
 
     name = "averaged words (fastText-like)"
 
-    def __init__(self, numbers: AveragedNumbers | None = None) -> None:
-        self.numbers = numbers or AveragedNumbers()
+    def __init__(self, numbers: FastTextNumbers | None = None) -> None:
+        self.numbers = numbers or FastTextNumbers()
 
     def fit(
         self,
@@ -145,7 +145,7 @@ class Averaged:
         from safetensors.torch import load_file
 
         described: dict[str, Any] = json.loads((folder / "averaged.json").read_text("utf-8"))
-        model = cls(AveragedNumbers(**described["numbers"]))
+        model = cls(FastTextNumbers(**described["numbers"]))
         model._name(described["words"])
         model._build(described["labels"], 0)
         model._restore(load_file(folder / "averaged.safetensors"))

@@ -19,11 +19,11 @@ from bertkit.ancestors.elmo.words import PADDING, Lexicon
 from bertkit.ancestors.lstm.network import ReadingOrder, read_in_order
 from bertkit.checkpoint.weights import read_weights
 from bertkit.config import build
-from bertkit.data.batch import Batch, share_out
+from bertkit.data.batch import Batch, run_batched
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors
 from bertkit.files.atomic import mend_folder, write_folder
-from bertkit.model.layers import Chance, Dropout
+from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import ElmoNumbers
 from bertkit.training.objective import Objective
 
@@ -61,10 +61,10 @@ class CharacterWords(nn.Module):
         return self.project(x)
 
 
-class Direction(nn.Module):
+class LstmStack(nn.Module):
     """LSTM layers that read one way; from the second on each adds what it was given."""
 
-    def __init__(self, numbers: ElmoNumbers, chance: Chance) -> None:
+    def __init__(self, numbers: ElmoNumbers, chance: DropoutMasks) -> None:
         super().__init__()
         half = numbers.width // 2
         self.layers = nn.ModuleList(_lstm(half, numbers.cells) for _ in range(numbers.depth))
@@ -80,15 +80,15 @@ class Direction(nn.Module):
         return found
 
 
-class BothWays(nn.Module):
+class BiLM(nn.Module):
     """The language model: letters and softmax are shared, the LSTMs of the two directions are not."""
 
     def __init__(self, letters: int, guesses: int, numbers: ElmoNumbers) -> None:
         super().__init__()
-        self.chance = Chance()
+        self.dropout_masks = DropoutMasks()
         self.words = CharacterWords(letters, numbers)
-        self.ahead, self.back = Direction(numbers, self.chance), Direction(numbers, self.chance)
-        self.dropout = Dropout(numbers.dropout, self.chance)
+        self.ahead, self.back = LstmStack(numbers, self.dropout_masks), LstmStack(numbers, self.dropout_masks)
+        self.dropout = Dropout(numbers.dropout, self.dropout_masks)
         half = numbers.width // 2
         # Rarer words are told apart by fewer numbers, where there are enough to begin with.
         fewer = 4.0 if half >= 64 else 1.0
@@ -114,12 +114,12 @@ class BothWays(nn.Module):
         )
 
 
-class GuessBothWays(Objective):
+class BiLMObjective(Objective):
     """Guess every word from those before it, and from those after it."""
 
     weights: ClassVar[dict[str, float]] = {"ahead": 0.5, "back": 0.5}
 
-    def __init__(self, model: BothWays) -> None:
+    def __init__(self, model: BiLM) -> None:
         super().__init__()
         self.model = model
 
@@ -171,7 +171,7 @@ class Elmo:
         self.about: dict[str, Any] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.model = BothWays(lexicon.letters, lexicon.guesses, self.numbers)
+            self.model = BiLM(lexicon.letters, lexicon.guesses, self.numbers)
 
     @property
     def width(self) -> int:
@@ -228,7 +228,7 @@ class Elmo:
                 answers[number] = answer
 
         self.model.eval()
-        share_out([last - first for first, last in spans], compute, str(device))
+        run_batched([last - first for first, last in spans], compute, str(device))
         return answers
 
     def save(self, folder: str | Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bertkit import machine
-from bertkit.ancestors.elmo.model import Elmo, GuessBothWays
+from bertkit.ancestors.elmo.model import BiLMObjective, Elmo
 from bertkit.ancestors.elmo.words import Ids, Numbered, read_text
 from bertkit.data.batch import Batch
 from bertkit.data.readers.documents import read_documents
@@ -17,7 +17,7 @@ from bertkit.errors import UserError
 from bertkit.settings.ancestors import ElmoSettings
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
-from bertkit.training.run import FIRST_GUESS, LongRun, budget
+from bertkit.training.run import FIRST_GUESS, Run, budget
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- What ELMo is trained on: rows of words as a pure function of (seed, step).
@@ -88,7 +88,7 @@ def train(settings: ElmoSettings) -> dict[str, Any]:
         return _Run(settings, elmo, text, run, signals, world).go()
 
 
-class _Run(LongRun):
+class _Run(Run):
     unit = "words"
 
     def __init__(
@@ -101,7 +101,7 @@ class _Run(LongRun):
         feed = WordFeed(text, rows[0], batch_words=s.batch_words, seed=s.seed)
         enough = np.cumsum(rows[1][:, 1] - rows[1][:, 0]) <= s.eval_words
         self.held_out = WordFeed(text, rows[1][enough], batch_words=s.batch_words, seed=0) if enough.any() else None
-        self.objective = GuessBothWays(elmo.model)
+        self.objective = BiLMObjective(elmo.model)
         training = Training(self.objective, feed, budget(s, s.batch_words) or FIRST_GUESS, s.loop, s.seed, world)
         super().__init__(s, training, feed, run, signals, {"lexicon": elmo.lexicon.fingerprint, "model": repr(s.model)})
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
-from bertkit.model.layers import Chance, Linear
-from bertkit.objectives.vocab_loss import CHUNK, rounded, words_loss
+from bertkit.model.layers import DropoutMasks, Linear
+from bertkit.objectives.vocab_loss import CHUNK, rounded, vocab_loss
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.objective import Objective
 
@@ -93,9 +93,9 @@ class Network(nn.Module):
 class LockedDropout(nn.Module):
     """Dropout with one mask a text, the same at every moment of it (Gal and Ghahramani 2016)."""
 
-    def __init__(self, rate: float, chance: Chance) -> None:
+    def __init__(self, rate: float, chance: DropoutMasks) -> None:
         super().__init__()
-        self.rate, self.chance = rate, chance
+        self.rate, self.dropout_masks = rate, chance
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (texts, time, wide). Returns like x."""
@@ -104,7 +104,7 @@ class LockedDropout(nn.Module):
         shape = torch.Size((x.shape[0], 1, x.shape[2]))
         if not x.is_cpu:
             return x * F.dropout(x.new_ones(shape), self.rate)
-        return x * self.chance.mask(shape, self.rate, x.dtype)
+        return x * self.dropout_masks.mask(shape, self.rate, x.dtype)
 
 
 def unpacked(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ def unpacked(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.ids[batch.starts[:, None] + torch.minimum(columns, lengths[:, None] - 1)], lengths
 
 
-class NextPiece(Objective):
+class LanguageModelObjective(Objective):
     """Guess every piece of a text from those before it; the first is given."""
 
     def __init__(self, network: Network) -> None:
@@ -143,7 +143,7 @@ class NextPiece(Objective):
         """next: over every piece that is guessed."""
         vectors, places, targets = self._read(batch)
         places, targets = rounded(places, targets)
-        return {"next": words_loss(vectors[places].to(self.network.dtype), *self.network.output(), targets)}
+        return {"next": vocab_loss(vectors[places].to(self.network.dtype), *self.network.output(), targets)}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Pieces that are guessed."""
@@ -168,7 +168,7 @@ class NextPiece(Objective):
 # compare models of different tokenizers, and only where neither has met unknown pieces, which cost next to nothing.
 
 
-def framed(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def add_bos_eos(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The pieces of each text between the marks of its beginning and its end."""
     first, last = tokenizer.cls_id, tokenizer.sep_id
     if first is None or last is None:
@@ -176,7 +176,7 @@ def framed(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [[first, *pieces, last] for pieces in tokenizer.pieces_batch(texts)]
 
 
-def surprise(
+def perplexity_of(
     texts: Sequence[str], likelihoods: Sequence[float], rows: Sequence[Sequence[int]], unknown: int | None
 ) -> dict[str, float]:
     """Perplexity and bits per byte over all texts together.
@@ -217,7 +217,7 @@ class Nnlm(Network):
         self.hidden = Linear(side_by_side, shape.inner)  # H and d
         # U, W and b as one map: the logits are linear in the hidden layer and in the word vectors.
         self.decoder = Linear(shape.inner + shape.direct * side_by_side, shape.vocabulary)
-        self.drop = LockedDropout(shape.dropout, Chance())
+        self.drop = LockedDropout(shape.dropout, DropoutMasks())
         nn.init.normal_(self.words.weight, std=0.1)
 
     def vectors(self, ids: Tensor, state: State = None) -> tuple[Tensor, State]:
@@ -256,7 +256,7 @@ class Rnnlm(Network):
         self.layers = nn.ModuleList(CELLS[shape.kind](a, b, batch_first=True) for a, b in pairwise(widths))
         self.decoder = None if shape.inner == shape.width else Linear(shape.inner, shape.vocabulary, bias=False)
         self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
-        self.drop = LockedDropout(shape.dropout, Chance())
+        self.drop = LockedDropout(shape.dropout, DropoutMasks())
         # Long vectors: with short ones a gated network spends its first hundreds of steps on the words' frequencies.
         nn.init.normal_(self.words.weight, std=4 / shape.width**0.5)
         if shape.kind == "lstm":

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-from bertkit.ancestors.language_model.base import surprise
-from bertkit.data.batch import pack, share_out
+from bertkit.ancestors.language_model.base import perplexity_of
+from bertkit.data.batch import pack, run_batched
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
 from bertkit.settings.model import Config
@@ -34,14 +34,14 @@ def score(predictor: Causal, texts: Sequence[str]) -> list[float]:
 
 
 def perplexity(predictor: Causal, texts: Sequence[str]) -> dict[str, float]:
-    """See bits.surprise. A tokenizer that puts no mark before a text leaves its first piece unguessed."""
+    """See bits.perplexity_of. A tokenizer that puts no mark before a text leaves its first piece unguessed."""
     _refuse_others(predictor)
     rows = predictor.tokenizer.ids_batch(texts)
-    return surprise(texts, _scores(predictor, rows), rows, predictor.tokenizer.unk_id)
+    return perplexity_of(texts, _scores(predictor, rows), rows, predictor.tokenizer.unk_id)
 
 
 def _refuse_others(predictor: Causal) -> None:
-    if not predictor.config.causal or "words" not in predictor.model.heads:
+    if not predictor.config.causal or "mlm" not in predictor.model.heads:
         raise UserError("This model does not guess from left to right, so it has no perplexity. Use a GPT model.")
 
 
@@ -70,12 +70,12 @@ def _scores(predictor: Causal, rows: Sequence[list[int]]) -> list[float]:
             places += [first[i] + place for place in range(len(ids) - 1 - guessed, len(ids) - 1)]
             wanted += ids[-guessed:]
         at, targets = (torch.tensor(some, device=predictor.device) for some in (places, wanted))
-        logits = predictor.model.ask("words", predictor.model.encoder(batch), at).float()
+        logits = predictor.model.ask("mlm", predictor.model.encoder(batch), at).float()
         logs = logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
         for n, part in zip(numbers, logs.split([runs[n][2] for n in numbers])):
             found[n] = float(part.double().sum())
 
-    share_out([len(ids) for _, ids, _ in runs], compute, predictor.device)
+    run_batched([len(ids) for _, ids, _ in runs], compute, predictor.device)
     totals = [0.0] * len(rows)
     for (number, _, _), value in zip(runs, found):
         totals[number] += value

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.ancestors.language_model.base import Network, Nnlm, Rnnlm, Shape, framed, surprise
+from bertkit.ancestors.language_model.base import Network, Nnlm, Rnnlm, Shape, add_bos_eos, perplexity_of
 from bertkit.checkpoint.folder import read_json
 from bertkit.checkpoint.weights import read_weights
-from bertkit.data.batch import share_out
+from bertkit.data.batch import run_batched
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
 from bertkit.files.atomic import mend_folder, write_folder
@@ -34,7 +34,7 @@ def ordinary(tokenizer: Tokenizer, chances: np.ndarray, kept: int = -1) -> np.nd
 
 def suggestions(tokenizer: Tokenizer, text: str, chances: np.ndarray, top: int) -> list[dict[str, Any]]:
     """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-    given = framed(tokenizer, [text])[0][:-1]
+    given = add_bos_eos(tokenizer, [text])[0][:-1]
     chances = ordinary(tokenizer, chances)
     return [
         {
@@ -59,7 +59,7 @@ def network_of(shape: Shape) -> Network:
     return NETWORKS[ANCESTOR[shape.kind]](shape)
 
 
-class LeftToRight:
+class LanguageModel:
     """A network and its tokenizer. about: further facts for bertkit.json."""
 
     def __init__(self, network: Network, tokenizer: Tokenizer, about: dict[str, Any] | None = None) -> None:
@@ -69,12 +69,12 @@ class LeftToRight:
 
     def score(self, texts: Sequence[str]) -> list[float]:
         """Natural-log likelihood of each text, summed over its pieces and its end; texts may be of any length."""
-        return self._scores(framed(self.tokenizer, texts))
+        return self._scores(add_bos_eos(self.tokenizer, texts))
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
-        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.surprise."""
-        rows = framed(self.tokenizer, texts)
-        return surprise(texts, self._scores(rows), rows, self.tokenizer.unk_id)
+        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.perplexity_of."""
+        rows = add_bos_eos(self.tokenizer, texts)
+        return perplexity_of(texts, self._scores(rows), rows, self.tokenizer.unk_id)
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """For each row of ids, the natural-log probability of every id but the first, (len(row) - 1,)."""
@@ -93,7 +93,7 @@ class LeftToRight:
                 if len(rows[n]) > 1:
                     found[n] = next(logs)[: len(rows[n]) - 1]
 
-        share_out([len(row) for row in rows], compute)
+        run_batched([len(row) for row in rows], compute)
         return found
 
     def _logs(self, vectors: Tensor, wanted: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class LeftToRight:
     def probability(self, text: str) -> np.ndarray:
         """The distribution of the piece after the text, (vocabulary,); it sums to one."""
         with torch.inference_mode():
-            *_, (_, vectors) = self.network.stretches(torch.tensor([framed(self.tokenizer, [text])[0][:-1]]))
+            *_, (_, vectors) = self.network.stretches(torch.tensor([add_bos_eos(self.tokenizer, [text])[0][:-1]]))
             return self.network.logits(vectors[0, -1]).double().softmax(-1).numpy()
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ class LeftToRight:
         if temperature < 0:
             raise UserError(f"temperature is {temperature}; it must be 0 (always the likeliest piece) or more.")
         chance = np.random.default_rng(seed)
-        ids = framed(self.tokenizer, [text])[0]
+        ids = add_bos_eos(self.tokenizer, [text])[0]
         end = ids.pop()
         with torch.inference_mode():
             vectors, state = self.network.vectors(torch.tensor([ids]))

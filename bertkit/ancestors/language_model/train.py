@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from bertkit import machine
-from bertkit.ancestors.language_model.base import NextPiece, Shape
-from bertkit.ancestors.language_model.model import LeftToRight, fill, network_of
-from bertkit.data.batch import Batch, budgeted
+from bertkit.ancestors.language_model.base import LanguageModelObjective, Shape
+from bertkit.ancestors.language_model.model import LanguageModel, fill, network_of
+from bertkit.data.batch import Batch, batches_by_tokens
 from bertkit.data.feed import Phase, PretrainingFeed, collate, phases
 from bertkit.data.store import Store
 from bertkit.model.inference import choose
@@ -21,7 +21,7 @@ from bertkit.settings.training import MaskSettings
 from bertkit.training import distributed as worlds
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
-from bertkit.training.run import FIRST_GUESS, LongRun, budget
+from bertkit.training.run import FIRST_GUESS, Run, budget
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- The text a left-to-right model learns from, and the text it is measured on: those of a GPT run on the same
@@ -65,14 +65,14 @@ def held_out_batches(store: Store, documents: np.ndarray, settings: LearnSetting
     order = torch.randperm(size, generator=torch.Generator().manual_seed(s.seed))
     taken = order[: min(size, max(1, s.eval_tokens // length))]
     rows = [feed.masked(length, int(number), 0, 0.0) for number in taken]
-    return [collate([rows[i] for i in part]) for part in budgeted([len(row[0].ids) for row in rows], 8192)]
+    return [collate([rows[i] for i in part]) for part in batches_by_tokens([len(row[0].ids) for row in rows], 8192)]
 
 
 # ---- A run that teaches a left-to-right model, from start (or resume) to the finished folder.
 
 
 def learn(settings: LearnSettings) -> dict[str, Any]:
-    """Run it. Returns what was reached; the folder opens with LeftToRight.load."""
+    """Run it. Returns what was reached; the folder opens with LanguageModel.load."""
     machine.set_up(settings.threads)
     world = worlds.join(machine.device_for(settings.device))
     try:
@@ -82,7 +82,7 @@ def learn(settings: LearnSettings) -> dict[str, Any]:
         worlds.leave()
 
 
-class _Learning(LongRun):
+class _Learning(Run):
     def __init__(self, settings: LearnSettings, world: World, run: RunFolder, signals: Signals) -> None:
         self.settings = s = settings
         steps = budget(s, s.batch_tokens) or FIRST_GUESS
@@ -92,7 +92,7 @@ class _Learning(LongRun):
         vocabulary = -(-self.store.tokenizer.size // 64) * 64
         self.shape = Shape(s.kind, vocabulary, s.width, s.hidden, s.layers, s.context, s.direct, s.dropout)
         torch.manual_seed(s.seed)
-        self.objective = NextPiece(network_of(self.shape))
+        self.objective = LanguageModelObjective(network_of(self.shape))
         self.objective.set_precision(choose(s.precision, world.device))
         self.objective.to(world.device)
         self.feed = training_feed(self.store, documents, steps, s, world)
@@ -133,10 +133,10 @@ class _Learning(LongRun):
     def finish(self) -> dict[str, Any]:
         """Write the model into the run's folder."""
         result, weights = self.result(), self.training.tensors()
-        if self.world.speaks:
+        if self.world.is_main:
             chosen = weights.get("average", weights["weights"])
             with torch.device("meta"):
                 network = network_of(self.shape)
             fill(network, {k.removeprefix("network."): v.cpu() for k, v in chosen.items()}, "the run")
-            LeftToRight(network, self.store.tokenizer, {"result": result}).save(self.settings.out)
+            LanguageModel(network, self.store.tokenizer, {"result": result}).save(self.settings.out)
         return result

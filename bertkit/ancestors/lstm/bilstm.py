@@ -20,23 +20,23 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from bertkit.ancestors.lstm.network import (
+    BiLstmNetwork,
     Features,
     GivenFeatures,
-    Labeller,
-    LearntWords,
     SentenceFeed,
     Sentences,
     Source,
+    WordEmbedding,
 )
 from bertkit.ancestors.ngram.model import cut
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.checkpoint.weights import read_weights
 from bertkit.config import build
-from bertkit.data.batch import budgeted
+from bertkit.data.batch import batches_by_tokens
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors
 from bertkit.files.atomic import mend_folder, write_folder
-from bertkit.model.layers import Chance
+from bertkit.model.layers import DropoutMasks
 from bertkit.notify import note, status
 from bertkit.settings.ancestors import BiLstmSettings
 from bertkit.settings.training import LoopSettings
@@ -65,7 +65,7 @@ class BiLstm:
             raise UserError("Give features or vectors, not both: frozen features replace the word vectors.")
         self.settings = settings or BiLstmSettings()
         self.features, self.vectors = features, vectors
-        self.model: Labeller | None = None
+        self.model: BiLstmNetwork | None = None
         self.result: dict[str, Any] = {}  # epochs: passes made; best: the pass kept; dev: its score
 
     @property
@@ -82,8 +82,8 @@ class BiLstm:
     def _pool(self) -> str:
         return "none"
 
-    def _make(self, source: Source, labels: int, chance: Chance) -> Labeller:
-        return Labeller(source, labels, self.settings, self._pool, chance)
+    def _make(self, source: Source, labels: int, chance: DropoutMasks) -> BiLstmNetwork:
+        return BiLstmNetwork(source, labels, self.settings, self._pool, chance)
 
     def _learn(
         self,
@@ -99,7 +99,7 @@ class BiLstm:
         """Train; `measure` judges the answers on `dev` after every pass, and the best pass is kept."""
         s = self.settings
         _check_targets(sentences, targets, labels)
-        chance = Chance()
+        chance = DropoutMasks()
         end = time.monotonic() + minutes * 60 if minutes else math.inf
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -108,7 +108,7 @@ class BiLstm:
                 rows = GivenFeatures.given(self.features, sentences)
                 source = GivenFeatures(self.features, rows[0].shape[0], rows[0].shape[2])
             else:
-                source = LearntWords.of(sentences, s.word_width, self.vectors, chance)
+                source = WordEmbedding.of(sentences, s.word_width, self.vectors, chance)
                 rows = source.read(sentences)
             self.model = self._make(source, labels, chance)
         feed = SentenceFeed(source, rows, [np.array(one, np.int64) for one in targets], s.batch, seed)
@@ -153,7 +153,7 @@ class BiLstm:
         assert self.model is not None
         self.model.eval()
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
-        for part in budgeted([row.shape[-2] if row.ndim > 1 else len(row) for row in rows]):
+        for part in batches_by_tokens([row.shape[-2] if row.ndim > 1 else len(row) for row in rows]):
             batch = self.model.source.batch([rows[n] for n in part])
             logits = self.model.logits(batch)
             each = batch.split(logits) if self._pool == "none" else batch.restore(logits)[:, None]
@@ -198,11 +198,11 @@ class BiLstm:
                 wanted = "give load the same features" if "layers" in described else "load it without features"
                 raise UserError(f"{folder}: trained with{'' if 'layers' in described else 'out'} features; {wanted}.")
             made = cls(build(BiLstmSettings, described["settings"], str(file)), features=features)
-            chance, source = Chance(), None
+            chance, source = DropoutMasks(), None
             if features:
                 source = GivenFeatures(features, described["layers"], described["width"])
             made.model = made._make(
-                source or LearntWords(described["words"], described["further"], described["width"], chance),
+                source or WordEmbedding(described["words"], described["further"], described["width"], chance),
                 described["labels"], chance,
             )  # fmt: skip
             made.model.load_state_dict(read_weights(folder)[0])

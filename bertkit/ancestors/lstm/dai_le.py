@@ -18,8 +18,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from bertkit.ancestors.language_model.base import NextPiece, framed
-from bertkit.ancestors.language_model.model import LeftToRight
+from bertkit.ancestors.language_model.base import LanguageModelObjective, add_bos_eos
+from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, TextFeed, cut_rows
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
@@ -28,7 +28,7 @@ STARTS = ("random", "language-model", "autoencoder")
 
 
 @dataclass(frozen=True)
-class SequenceSettings:
+class DaiLeSettings:
     """reading_…: how the autoencoder learns; reading_length: pieces it must remember at once."""
 
     epochs: int = 6
@@ -41,7 +41,7 @@ class SequenceSettings:
     reading_share: float = 0.3  # of a time budget
 
 
-class Autoencode(NextPiece):
+class Autoencode(LanguageModelObjective):
     """Rows `[CLS] text [SEP] text [SEP]`: only what stands after the first [SEP] is guessed."""
 
     def guessed(self, ids: Tensor, lengths: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def doubled(row: list[int]) -> list[int]:
     return [*row, *row[1:]]
 
 
-class SequenceLearning(RecurrentClassifier):
+class DaiLe(RecurrentClassifier):
     """An LSTM classifier with the shape and tokenizer of a language model, started in one of three ways.
 
     reading: texts the autoencoder learns from; without them, those of the task.
@@ -69,13 +69,13 @@ class SequenceLearning(RecurrentClassifier):
     ancestor = "sequence-learning"
 
     def __init__(
-        self, source: LeftToRight | str | Path | None, start: str = "language-model",
-        settings: SequenceSettings | None = None, reading: Sequence[str] = (),
+        self, source: LanguageModel | str | Path | None, start: str = "language-model",
+        settings: DaiLeSettings | None = None, reading: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(source)
         if start not in STARTS:
             raise UserError(f"start is {start!r}; it must be one of {', '.join(STARTS)}.")
-        self.start, self.settings, self.reading = start, settings or SequenceSettings(), reading
+        self.start, self.settings, self.reading = start, settings or DaiLeSettings(), reading
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class SequenceLearning(RecurrentClassifier):
         rows = self._begin(texts, labels, labels_count)
         network = self._network(self.start == "language-model", s.dropout, seed)
         if self.start == "autoencoder" and s.reading_epochs:
-            read = cut_rows(framed(self.tokenizer, list(self.reading)) if self.reading else rows, s.reading_length)
+            read = cut_rows(add_bos_eos(self.tokenizer, list(self.reading)) if self.reading else rows, s.reading_length)
             self._read_on(
                 Autoencode(network), [doubled(row) for row in read], batch=s.batch, epochs=s.reading_epochs,
                 lr=s.reading_lr, seed=seed, seconds=seconds * s.reading_share,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.data.batch import Batch, pack
 from bertkit.errors import UserError
-from bertkit.model.layers import Chance, Dropout
+from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import BiLstmSettings
 from bertkit.training.objective import Objective
 
@@ -82,17 +82,17 @@ UNKNOWN = 0
 FORGOTTEN = 0.5  # share of the words seen once that training reads as unknown, so that the unknown has a meaning
 
 
-class LearntWords(nn.Module):
+class WordEmbedding(nn.Module):
     """A vector a word. words: those that are learnt; further: those that have a vector from elsewhere, and keep it.
 
     once: which of `words` the training text holds only once. A word not known as it stands is looked up in lower case.
     """
 
     def __init__(
-        self, words: Sequence[str], further: Sequence[str], width: int, chance: Chance, once: Iterable[str] = ()
+        self, words: Sequence[str], further: Sequence[str], width: int, chance: DropoutMasks, once: Iterable[str] = ()
     ) -> None:
         super().__init__()
-        self.names, self.further, self.width, self.chance = list(words), list(further), width, chance
+        self.names, self.further, self.width, self.dropout_masks = list(words), list(further), width, chance
         self.places = {word: place for place, word in enumerate((*words, *further), UNKNOWN + 1)}
         self.table = nn.Embedding(1 + len(self.names), width)
         nn.init.normal_(self.table.weight, std=0.1)
@@ -103,7 +103,7 @@ class LearntWords(nn.Module):
         self.register_buffer("kept", torch.zeros(len(self.further), width))
 
     @classmethod
-    def of(cls, sentences: Sentences, width: int, vectors: WordVectors | None, chance: Chance) -> LearntWords:
+    def of(cls, sentences: Sentences, width: int, vectors: WordVectors | None, chance: DropoutMasks) -> WordEmbedding:
         """The words of the training sentences; with `vectors`, these begin there, and its other words are known too."""
         counts = Counter(word for words in sentences for word in words)
         words = sorted(counts)
@@ -132,7 +132,7 @@ class LearntWords(nn.Module):
         ids, learnt = batch.ids, len(self.once)
         inside = ids.clamp(max=learnt - 1)
         if self.training:
-            draws = torch.from_numpy(self.chance.uniform(len(ids))).to(ids.device)
+            draws = torch.from_numpy(self.dropout_masks.uniform(len(ids))).to(ids.device)
             inside = torch.where(self.once[inside] & (draws < FORGOTTEN), UNKNOWN, inside)
         found: Tensor = self.table(inside)
         if not len(self.kept):
@@ -187,7 +187,7 @@ class GivenFeatures(nn.Module):
 
 # ---- The BiLSTM and what it is trained on.
 
-Source = LearntWords | GivenFeatures
+Source = WordEmbedding | GivenFeatures
 
 
 def _reduced(how: str) -> Callable[[Tensor, Batch], Tensor]:
@@ -202,10 +202,10 @@ POOL: dict[str, Callable[[Tensor, Batch], Tensor]] = {
 }
 
 
-class Labeller(Objective):
+class BiLstmNetwork(Objective):
     """Words through BiLSTM layers to labels, of words (pool "none") or of texts."""
 
-    def __init__(self, source: Source, labels: int, settings: BiLstmSettings, pool: str, chance: Chance) -> None:
+    def __init__(self, source: Source, labels: int, settings: BiLstmSettings, pool: str, chance: DropoutMasks) -> None:
         super().__init__()
         self.source, self.pool = source, POOL[pool]
         widths = [source.width] + [2 * settings.cells] * (settings.depth - 1)

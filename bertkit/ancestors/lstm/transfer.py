@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit import machine
-from bertkit.ancestors.language_model.base import NextPiece, Rnnlm, Shape, State, framed, unpacked
-from bertkit.ancestors.language_model.model import NO_LIMIT, LeftToRight, fill, network_of
+from bertkit.ancestors.language_model.base import LanguageModelObjective, Rnnlm, Shape, State, add_bos_eos, unpacked
+from bertkit.ancestors.language_model.model import NO_LIMIT, LanguageModel, fill, network_of
 from bertkit.checkpoint.folder import read_json
 from bertkit.checkpoint.weights import read_weights
-from bertkit.data.batch import Batch, budgeted, pack, share_out
+from bertkit.data.batch import Batch, batches_by_tokens, pack, run_batched
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
 from bertkit.files.atomic import mend_folder, write_folder
@@ -72,7 +72,7 @@ class Reader(nn.Module):
         super().__init__()
         self.network, self.pooling, self.labels, self.inner = network, pooling, labels, inner
         wide = network.shape.inner * len(POOLINGS[pooling])
-        drop = Dropout(dropout, network.drop.chance)
+        drop = Dropout(dropout, network.drop.dropout_masks)
         # Layer norm where ULMFiT has batch norm: an answer must not depend on the texts that share its batch.
         hidden = [Norm(wide, 1e-5), drop, Linear(wide, inner), nn.ReLU(), Norm(inner, 1e-5)] if inner else []
         self.head = nn.Sequential(*hidden, drop, Linear(inner or wide, labels))
@@ -130,7 +130,7 @@ class TextFeed:
         mine = order[place * self.batch : (place + 1) * self.batch].tolist()
         short = [n for n in mine if len(self.rows[n]) <= TAUGHT]
         parts = [[n] for n in mine if len(self.rows[n]) > TAUGHT]
-        parts += [[short[i] for i in part] for part in budgeted([len(self.rows[n]) for n in short], TAUGHT)]
+        parts += [[short[i] for i in part] for part in batches_by_tokens([len(self.rows[n]) for n in short], TAUGHT)]
         return [self._collate(part) for part in parts]
 
     def _collate(self, numbers: list[int]) -> Batch:
@@ -181,9 +181,9 @@ class RecurrentClassifier:
 
     ancestor: ClassVar[str]  # what bertkit.json calls it
 
-    def __init__(self, source: LeftToRight | str | Path | None) -> None:
+    def __init__(self, source: LanguageModel | str | Path | None) -> None:
         """source: a recurrent language model or its folder; None only for a model that is loaded to answer."""
-        self.source = source if isinstance(source, LeftToRight) or source is None else LeftToRight.load(source)
+        self.source = source if isinstance(source, LanguageModel) or source is None else LanguageModel.load(source)
         if self.source is not None and not isinstance(self.source.network, Rnnlm):
             raise UserError(
                 f"This needs a recurrent language model (rnn, lstm, gru), not a {self.source.network.shape.kind}: "
@@ -205,7 +205,7 @@ class RecurrentClassifier:
         return self._source.tokenizer if self.source is not None else self._tokenizer
 
     @property
-    def _source(self) -> LeftToRight:
+    def _source(self) -> LanguageModel:
         if self.source is None:
             raise UserError("This classifier was loaded to answer. To fit one, make it from a language model's folder.")
         return self.source
@@ -223,7 +223,7 @@ class RecurrentClassifier:
             )
         machine.threads()
         self.stages = []
-        return framed(self.tokenizer, list(texts))
+        return add_bos_eos(self.tokenizer, list(texts))
 
     def _network(self, like_source: bool, dropout: float, seed: int) -> Rnnlm:
         """The source's network, or one of its shape with random weights."""
@@ -235,8 +235,8 @@ class RecurrentClassifier:
         return network
 
     def _read_on(
-        self, objective: NextPiece, rows: Sequence[list[int]], *, batch: int, epochs: int, lr: float, seed: int,
-        seconds: float, divisor: float = 1.0,
+        self, objective: LanguageModelObjective, rows: Sequence[list[int]], *, batch: int, epochs: int, lr: float,
+        seed: int, seconds: float, divisor: float = 1.0,
     ) -> None:  # fmt: skip
         """Teach a network the texts themselves, without labels. divisor: a layer's rate is the one above it by this."""
         objective.set_precision(choose("auto"))
@@ -302,14 +302,14 @@ class RecurrentClassifier:
     def probabilities(self, texts: Sequence[str]) -> np.ndarray:
         """(texts, labels), each row sums to one; texts are read whole, whatever their length."""
         reader = self._reader.eval()
-        rows = framed(self.tokenizer, list(texts))
+        rows = add_bos_eos(self.tokenizer, list(texts))
         found = np.zeros((len(rows), reader.labels))
 
         def compute(numbers: list[int]) -> None:
             batch = pack([rows[n] for n in numbers])
             found[numbers] = batch.restore(reader(batch)).double().softmax(-1).numpy()
 
-        share_out([len(row) for row in rows], compute)
+        run_batched([len(row) for row in rows], compute)
         return found
 
     @property

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bertkit.ancestors.language_model.base import NextPiece
-from bertkit.ancestors.language_model.model import LeftToRight
+from bertkit.ancestors.language_model.base import LanguageModelObjective
+from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, TextFeed, cut_rows
 
 
@@ -42,7 +42,7 @@ class Ulmfit(RecurrentClassifier):
 
     ancestor = "ulmfit"
 
-    def __init__(self, source: LeftToRight | str | Path | None, settings: UlmfitSettings | None = None) -> None:
+    def __init__(self, source: LanguageModel | str | Path | None, settings: UlmfitSettings | None = None) -> None:
         super().__init__(source)
         self.settings = settings or UlmfitSettings()
 
@@ -61,8 +61,8 @@ class Ulmfit(RecurrentClassifier):
         network = self._network(True, s.dropout, seed)
         if s.lm_epochs:
             self._read_on(
-                NextPiece(network), cut_rows(rows, s.lm_length), batch=s.batch, epochs=s.lm_epochs, lr=s.lm_lr,
-                seed=seed, seconds=seconds * s.lm_share, divisor=s.divisor,
+                LanguageModelObjective(network), cut_rows(rows, s.lm_length), batch=s.batch, epochs=s.lm_epochs,
+                lr=s.lm_lr, seed=seed, seconds=seconds * s.lm_share, divisor=s.divisor,
             )  # fmt: skip
             seconds *= 1 - s.lm_share
         reader = Reader(network, "concat", labels_count, s.inner, s.dropout)

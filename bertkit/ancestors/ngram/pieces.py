@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.language_model.base import framed, surprise
+from bertkit.ancestors.language_model.base import add_bos_eos, perplexity_of
 from bertkit.ancestors.language_model.model import suggestions
 from bertkit.ancestors.language_model.train import split
 from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, count_windows
@@ -94,17 +94,17 @@ class PieceNgram:
 
     def score(self, texts: Sequence[str]) -> list[float]:
         """Natural-log likelihood of each text, summed over its pieces and its end."""
-        return [float(logs.sum()) for logs in self.log_probs(framed(self.tokenizer, texts))]
+        return [float(logs.sum()) for logs in self.log_probs(add_bos_eos(self.tokenizer, texts))]
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
-        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.surprise."""
-        rows = framed(self.tokenizer, texts)
+        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.perplexity_of."""
+        rows = add_bos_eos(self.tokenizer, texts)
         scores = [float(logs.sum()) for logs in self.log_probs(rows)]
-        return surprise(texts, scores, rows, self.tokenizer.unk_id)
+        return perplexity_of(texts, scores, rows, self.tokenizer.unk_id)
 
     def probability(self, text: str) -> np.ndarray:
         """The distribution of the piece after the text, (pieces,); it sums to one."""
-        given = framed(self.tokenizer, [text])[0][1:-1]
+        given = add_bos_eos(self.tokenizer, [text])[0][1:-1]
         context = [SPECIAL[START], *(self.model.words[n] for n in self.numbers[given])]
         found = self.model.probability(context)
         chances = np.zeros(self.tokenizer.size)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.data.batch import ROUND, Batch, budgeted, pack
+from bertkit.data.batch import ROUND, Batch, batches_by_tokens, pack
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import columns_of, kind_of, read_rows
 from bertkit.errors import UserError
@@ -174,5 +174,5 @@ class PairFeed:
 
 def batches(pairs: Sequence[Pair], tokens: int) -> Iterator[Pairs]:
     """Pairs in batches of about so many tokens of both sides, longest first."""
-    for part in budgeted([len(pair.source) + len(pair.given) for pair in pairs], tokens):
+    for part in batches_by_tokens([len(pair.source) + len(pair.given) for pair in pairs], tokens):
         yield collate([pairs[n] for n in part])

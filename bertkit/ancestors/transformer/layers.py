@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from bertkit.ancestors.transformer.data import Pairs
 from bertkit.data.batch import Batch
-from bertkit.model.attention import Attention, mask, soften
+from bertkit.model.attention import Attention, mask, softmax
 from bertkit.model.encoder import FeedForward
-from bertkit.model.layers import Chance, Dropout, Linear, Norm
+from bertkit.model.layers import Dropout, DropoutMasks, Linear, Norm
 from bertkit.settings.ancestors import Shape
 from bertkit.settings.model import Config
 
@@ -35,11 +35,11 @@ class Words(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, shape: Shape, chance: Chance) -> None:
+    def __init__(self, shape: Shape, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.words = nn.Embedding(shape.vocabulary, shape.width)
         self.register_buffer("positions", sinusoids(shape.max_tokens, shape.width), persistent=False)
-        self.dropout = Dropout(shape.dropout, chance)
+        self.dropout = Dropout(shape.dropout, dropout_masks)
 
     def forward(self, batch: Batch, dtype: torch.dtype) -> Tensor:
         """Returns (tokens, width)."""
@@ -58,20 +58,20 @@ class Words(nn.Module):
 def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, dropout: Dropout) -> Tensor:
     """q: (rows, heads, asked, head_width); k, v: (rows, heads, seen, head_width). Returns (rows, asked, width)."""
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    weights = soften(scores if hidden is None else scores + hidden)
+    weights = softmax(scores if hidden is None else scores + hidden)
     return (dropout(weights) @ v).transpose(1, 2).flatten(2)
 
 
 class CrossAttention(nn.Module):
     """Every token of a target looks at every token of its source."""
 
-    def __init__(self, config: Config, chance: Chance) -> None:
+    def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.config = config
         self.query = Linear(config.width, config.width)
         self.kv = Linear(config.width, 2 * config.width)
         self.out = Linear(config.width, config.width)
-        self.dropout = Dropout(config.attention_dropout, chance)
+        self.dropout = Dropout(config.attention_dropout, dropout_masks)
 
     def keys(self, memory: Tensor, places: Tensor) -> Tensor:
         """memory: (source tokens, width); places: (texts, seen), which tokens. Returns (2, texts, heads, seen, …)."""
@@ -114,14 +114,14 @@ class Memory:
 class DecoderLayer(nn.Module):
     """Attention to what is written, attention to the source, feed-forward; norms after each sum (post) or before."""
 
-    def __init__(self, config: Config, chance: Chance) -> None:
+    def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
-        self.attention = Attention(config, chance)
-        self.cross = CrossAttention(config, chance)
+        self.attention = Attention(config, dropout_masks)
+        self.cross = CrossAttention(config, dropout_masks)
         self.feed_forward = FeedForward(config)
         self.attention_norm, self.cross_norm, self.feed_forward_norm = (Norm(config.width, config.eps) for _ in "123")
-        self.dropout = Dropout(config.dropout, chance)
+        self.dropout = Dropout(config.dropout, dropout_masks)
 
     def forward(self, x: Tensor, memory: Tensor, pairs: Pairs, masks: list[Tensor | None], hidden: Tensor) -> Tensor:
         """All of many targets at once. x: (target tokens, width), packed. Returns like x."""
@@ -165,10 +165,10 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """A stack of decoder layers."""
 
-    def __init__(self, config: Config, chance: Chance) -> None:
+    def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.config = config
-        self.layers = nn.ModuleList(DecoderLayer(config, chance) for _ in range(config.depth))
+        self.layers = nn.ModuleList(DecoderLayer(config, dropout_masks) for _ in range(config.depth))
         self.final_norm = Norm(config.width, config.eps) if config.norm == "pre" else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor, pairs: Pairs) -> Tensor:

@@ -21,7 +21,7 @@ from bertkit.ancestors.transformer.layers import Decoder, Memory, Words
 from bertkit.ancestors.transformer.search import LENGTH_PENALTY, search
 from bertkit.checkpoint.folder import read_json
 from bertkit.checkpoint.weights import read_weights
-from bertkit.data.batch import budgeted, pack
+from bertkit.data.batch import batches_by_tokens, pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
 from bertkit.files.atomic import mend_folder, write_folder
@@ -43,8 +43,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.encoder = Encoder(shape.encoder)
-        self.encoder.embeddings = Words(shape, self.encoder.chance)  # type: ignore[assignment]
-        self.decoder = Decoder(shape.decoder, self.encoder.chance)
+        self.encoder.embeddings = Words(shape, self.encoder.dropout_masks)  # type: ignore[assignment]
+        self.decoder = Decoder(shape.decoder, self.encoder.dropout_masks)
 
     @property
     def words(self) -> Words:
@@ -118,7 +118,7 @@ class Seq2Seq:
         never = sorted(self.tokenizer.special_ids - {end})
         answers: list[tuple[list[int], float, bool]] = [([], 0.0, False)] * len(sources)
         self.model.eval()
-        for part in budgeted([len(source) for source in sources], max(1, AT_ONCE // beam)):
+        for part in batches_by_tokens([len(source) for source in sources], max(1, AT_ONCE // beam)):
             limits = [min(self.model.shape.max_tokens, len(sources[n]) + LONGER) for n in part]
             found = search(
                 self.model, [sources[n] for n in part],

@@ -179,14 +179,14 @@ class Learning:
 
     def _introduce(self, training: Training) -> None:
         numbers = sum(p.numel() for p in named(self.seq2seq.model).values())
-        if self.world.speaks:
+        if self.world.is_main:
             note(
                 f"Transformer of {numbers:,} numbers, {self.seq2seq.tokenizer.size:,} pieces; "
                 f"{len(self.pairs['train']):,} pairs, {training.steps:,} steps of {self.settings.batch}."
             )
 
     def _log(self, run: RunFolder, row: dict[str, Any]) -> None:
-        if self.world.speaks:
+        if self.world.is_main:
             run.metrics.write(row)
 
     def _weights(self) -> dict[str, Tensor]:
@@ -211,13 +211,13 @@ class Learning:
             self.best, self.best_step, self.best_weights = scores["dev_loss"], done, self._weights()
         self._log(run, {"step": done, "eval": True, **scores})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        if self.world.speaks:
+        if self.world.is_main:
             note(f"step {done:,}: {shown}{'  ← best' if better else ''}")
 
     def exact_match(self) -> tuple[float, int]:
         """The share of dev pairs whose target is written as it should be, and how many were tried."""
         tried = self.pairs["dev"][:MOST_SCORED]
-        if len(tried) < len(self.pairs["dev"]) and self.world.speaks:
+        if len(tried) < len(self.pairs["dev"]) and self.world.is_main:
             note(f"exact_match is of the first {len(tried):,} of {len(self.pairs['dev']):,} dev pairs.")
         said = self.seq2seq.search_ids([pair.source for pair in tried], self.settings.beam)
         text = self.seq2seq.tokenizer.decode
@@ -234,7 +234,7 @@ class Learning:
             "out": str(s.out), "metrics": metrics, "rows": rows, "data": self.facts, "steps": training.done,
             "best_step": self.best_step, "seconds": run.elapsed(), "settings": to_plain(s),
         }  # fmt: skip
-        if self.world.speaks:
+        if self.world.is_main:
             self.seq2seq.about = {key: result[key] for key in ("metrics", "rows", "data", "steps", "best_step")}
             self.seq2seq.save(s.out)
         return result

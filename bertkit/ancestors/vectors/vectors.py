@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertkit.ancestors.vectors.corpus import words_of
 from bertkit.errors import DamagedFile, UserError, suggest
-from bertkit.files.atomic import open_new, told
+from bertkit.files.atomic import open_new, write_errors
 from bertkit.files.open import COMPRESSIONS, DAMAGE, open_bytes, open_text
 from bertkit.notify import note
 
@@ -55,7 +55,7 @@ def write_vectors(path: str | Path, words: list[str], matrix: Floats, kind: str 
         if not can_be_written(word):
             raise UserError(f"{path}: the word {word!r} cannot be written: word-vector files separate words by spaces.")
     form = " ".join(["%.9g"] * matrix.shape[1])
-    with open_new(path) as file, told(path):
+    with open_new(path) as file, write_errors(path):
         if kind != "glove":
             file.write(f"{len(words)} {matrix.shape[1]}\n".encode())
         for word, row in zip(words, matrix):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertkit.data.prepare.pieces import Cutter
+from bertkit.data.prepare.pieces import PieceEncoder
 from bertkit.text.words import split_sentences
 
 _WRAPPED = re.compile(r"\n[a-z]")
@@ -61,7 +61,7 @@ class Arrays:
         return cls(ids, starts, sentences, documents, head["counts"])
 
 
-def arrays_of(documents: Sequence[str], cutter: Cutter) -> Arrays:
+def arrays_of(documents: Sequence[str], cutter: PieceEncoder) -> Arrays:
     """Cut documents into sentences and these into pieces; what has no piece is left out and counted."""
     sentences: list[str] = []
     per_document = []

@@ -48,8 +48,8 @@ class Progress:
     seconds: float = 0.0
 
 
-class Making:
-    """A store in the making, by one process at a time: `with Making(out, job) as making`.
+class StoreWriter:
+    """A store in the making, by one process at a time: `with StoreWriter(out, job) as making`.
 
     job: stands for the command and its inputs; what another job left is not continued.
     journal_every: seconds of work that a power cut may cost.

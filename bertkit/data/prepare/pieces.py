@@ -17,7 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from bertkit.text.checks import told
+from bertkit.text.checks import tokenizer_errors
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import CJK_RANGES, segment
 
@@ -37,7 +37,7 @@ class Pieces:
     starts: np.ndarray
 
 
-class Cutter:
+class PieceEncoder:
     """Cuts sentences with one tokenizer. segmenting: find Chinese words of several characters."""
 
     def __init__(self, tokenizer: Tokenizer, segmenting: bool = True) -> None:
@@ -112,7 +112,7 @@ class Cutter:
 
     def _chinese_starts(self, text: str, plain: np.ndarray) -> np.ndarray:
         """Word starts of one sentence with Chinese in it, by the place of its pieces."""
-        with told("The text cannot be encoded"):
+        with tokenizer_errors("The text cannot be encoded"):
             offsets = self.tokenizer.backend.encode(text, add_special_tokens=False).offsets
         firsts = {start for start, _ in segment(text)}
         starts = plain.copy()
@@ -176,7 +176,7 @@ class WordTable:
         return pieces[at].astype(np.int64), is_cjk[at], np.diff(totals[bounds]), odd
 
     def _learn(self, new: set[str]) -> None:
-        with told("The texts cannot be encoded"):
+        with tokenizer_errors("The texts cannot be encoded"):
             for word in new:
                 if word.startswith(WHOLE):
                     ids = self.backend.encode(word[1:], add_special_tokens=False).ids

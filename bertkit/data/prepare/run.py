@@ -14,8 +14,8 @@ import numpy as np
 
 from bertkit import __version__
 from bertkit.data.prepare.chunk import SUSPICIONS
-from bertkit.data.prepare.journal import Making, Progress
-from bertkit.data.prepare.pieces import Cutter
+from bertkit.data.prepare.journal import Progress, StoreWriter
+from bertkit.data.prepare.pieces import PieceEncoder
 from bertkit.data.prepare.workers import in_order
 from bertkit.data.readers.documents import document_files, read_documents
 from bertkit.data.store import FORMAT, Store
@@ -202,7 +202,7 @@ def prepare(
     sizes = [0 if str(file) == "-" else file.stat().st_size for file in files]
     is_known = all(_is_plain(file) for file in files)
     workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
-    with Making(out, _job(files, reading, tokenizer), journal_every) as making:
+    with StoreWriter(out, _job(files, reading, tokenizer), journal_every) as making:
         with making.told("cannot take the tokenizer"):
             tokenizer.save(making.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
         chunks = _chunks(files, sizes, reading, making)
@@ -251,7 +251,7 @@ def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _chunks(files: list[Path], sizes: list[int], reading: Reading, making: Making) -> Iterator[Chunk]:
+def _chunks(files: list[Path], sizes: list[int], reading: Reading, making: StoreWriter) -> Iterator[Chunk]:
     """Read on from where `making` is."""
     start: Progress = making.progress
     seen = Digests()
@@ -286,7 +286,7 @@ def _chunks(files: list[Path], sizes: list[int], reading: Reading, making: Makin
         yield Chunk(documents, bytes(digests), len(files), 0, dict(read), done)
 
 
-def _report(making: Making, tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
+def _report(making: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
     progress = making.progress
     read, found = progress.read, progress.found
     if progress.sentences < 2:
@@ -296,7 +296,7 @@ def _report(making: Making, tokenizer: Tokenizer, reading: Reading) -> dict[str,
             f"({read.get('documents', 0):,} documents, {read.get('bytes', 0):,} bytes), and at least 2 are needed to "
             "pretrain on. Check that the files hold running text, and name the column with --text if it is a table."
         )
-    unknown = count_id(making.folder / "tokens.bin", Cutter.dtype_for(tokenizer), tokenizer.unk_id)
+    unknown = count_id(making.folder / "tokens.bin", PieceEncoder.dtype_for(tokenizer), tokenizer.unk_id)
     return {
         "documents": progress.sizes["documents.bin"] // 8 - 1,
         "sentences": progress.sentences,
@@ -318,7 +318,7 @@ def _facts(report: dict[str, Any], tokenizer: Tokenizer, reading: Reading) -> di
     """`store.json`, but for the files."""
     return {
         "format": FORMAT,
-        "dtype": Cutter.dtype_for(tokenizer),
+        "dtype": PieceEncoder.dtype_for(tokenizer),
         "documents": report["documents"],
         "sentences": report["sentences"],
         "tokens": report["tokens"],

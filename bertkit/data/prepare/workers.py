@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import IO, TypeVar
 
 from bertkit.data.prepare.chunk import Arrays, arrays_of
-from bertkit.data.prepare.pieces import Cutter
+from bertkit.data.prepare.pieces import PieceEncoder
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ def in_order(
 ) -> Generator[tuple[Chunk, Arrays], None, None]:
     """Each chunk with its arrays. tokenizer: its folder. With one worker the work is done here."""
     if workers <= 1:
-        cutter = Cutter(Tokenizer.load(tokenizer), segmenting)
+        cutter = PieceEncoder(Tokenizer.load(tokenizer), segmenting)
         for chunk in chunks:
             yield chunk, arrays_of(documents_of(chunk), cutter)
         return
@@ -129,7 +129,7 @@ def serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     # Ctrl-C reaches every process of the terminal; whoever started this one decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup = json.loads(_receive(incoming) or b"{}")
-    cutter = Cutter(Tokenizer.load(setup["tokenizer"]), setup["segmenting"])
+    cutter = PieceEncoder(Tokenizer.load(setup["tokenizer"]), setup["segmenting"])
     while (message := _receive(incoming)) is not None:
         _send(outgoing, arrays_of(message.decode().split("\0")[:-1], cutter).to_bytes())
 

@@ -26,7 +26,7 @@ INSIDE = "model"  # the model's own folder in a contender's
 SMALLEST = 1e-12  # of a probability, before its logarithm
 
 
-class Contender(Protocol):
+class ContenderModel(Protocol):
     """Anything `compare` can run, BERT or n-gram."""
 
     name: str
@@ -45,7 +45,7 @@ class Contender(Protocol):
         """Numbers learnt or kept."""
 
 
-class _Contender:
+class _ContenderModel:
     """The common half: what is written beside the model, and predictions by the task's own decoder."""
 
     def __init__(self, key: str, name: str, model: Any) -> None:
@@ -82,7 +82,7 @@ class _Contender:
         return self
 
 
-class Texts(_Contender):
+class Texts(_ContenderModel):
     """A classifier of texts, or of pairs of texts: as they are where the model says `reads_pairs`, else joined.
 
     The model inside has `fit(texts, labels, count, dev_texts, dev_labels, seed=, minutes=)` with labels as numbers,
@@ -135,7 +135,7 @@ class Numbers(Texts):
         ]
 
 
-class Tags(_Contender):
+class Tags(_ContenderModel):
     """A tagger of sentences.
 
     The model inside has `fit(sentences, tags, count, dev_sentences, dev_tags, seed=, minutes=, measure=)` with tags as
@@ -192,13 +192,13 @@ def _with_words(example: Words) -> Words:
     return Words(TaggedSentence(tokens, None, example.sentence.line), example.text, tuple(spans))
 
 
-# ---- The rungs of the ladder, cheapest first: what each contender is called, what it can do, and how it is made.
+# ---- The entries of the ladder, cheapest first: what each contender is called, what it can do, and how it is made.
 
 TEXT = ("classify", "pair")
 
 
 @dataclass(frozen=True)
-class Given:
+class Resources:
     """What the user brings: models that were learnt beforehand. An empty one is made from the rows, or left out."""
 
     models: tuple[str, ...] = ()
@@ -212,23 +212,23 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Rung:
+class Contender:
     """make: a fresh contender from what is given. lacks: why it cannot be made from that, or nothing."""
 
     key: str
     tasks: tuple[str, ...]
-    make: Callable[[Given], Contender]
-    lacks: Callable[[Given], str] = field(default=lambda given: "")
+    make: Callable[[Resources], ContenderModel]
+    lacks: Callable[[Resources], str] = field(default=lambda given: "")
 
 
-def _texts(key: str, where: str, kind: str) -> Rung:
+def _texts(key: str, where: str, kind: str) -> Contender:
     """A classifier that needs nothing but the rows."""
 
-    def make(given: Given) -> Contender:
+    def make(given: Resources) -> ContenderModel:
         model = _class(where, kind)()
         return Texts(key, model.name, model)
 
-    return Rung(key, TEXT, make)
+    return Contender(key, TEXT, make)
 
 
 def _class(where: str, kind: str) -> Any:
@@ -237,30 +237,30 @@ def _class(where: str, kind: str) -> Any:
     return getattr(import_module(f"bertkit.{where}"), kind)
 
 
-def _tagger(key: str, where: str, kind: str) -> Rung:
-    def make(given: Given) -> Contender:
+def _tagger(key: str, where: str, kind: str) -> Contender:
+    def make(given: Resources) -> ContenderModel:
         model = _class(where, kind)()
         return Tags(key, model.name, model)
 
-    return Rung(key, ("tag",), make)
+    return Contender(key, ("tag",), make)
 
 
-def _number(key: str, kind: str) -> Rung:
-    def make(given: Given) -> Contender:
+def _number(key: str, kind: str) -> Contender:
+    def make(given: Resources) -> ContenderModel:
         model = _class("ancestors.baselines.rows", kind)()
         return Numbers(key, model.name, model)
 
-    return Rung(key, ("regress",), make)
+    return Contender(key, ("regress",), make)
 
 
-def _vectors(how: str, form: type[Texts] = Texts) -> Rung:
+def _vectors(how: str, form: type[Texts] = Texts) -> Contender:
     """form: what they answer with, labels or numbers."""
     key, where, kind, tasks = {
         Texts: (how, "ancestors.baselines.rows", "MeanOfVectors", TEXT),
         Numbers: (f"{how}-numbers", "ancestors.baselines.rows", "VectorsNumber", ("regress",)),
     }[form]
 
-    def make(given: Given) -> Contender:
+    def make(given: Resources) -> ContenderModel:
         from bertkit.ancestors.vectors.vectors import open_vectors
 
         own = given.vectors and how == "word2vec"  # they take its place
@@ -268,21 +268,21 @@ def _vectors(how: str, form: type[Texts] = Texts) -> Rung:
         model = made("given", open_vectors(given.vectors).writable()) if own else made(how)
         return form(key, model.name, model)
 
-    return Rung(key, tasks, make)
+    return Contender(key, tasks, make)
 
 
-def _bilstm_texts(given: Given) -> Contender:
+def _bilstm_texts(given: Resources) -> ContenderModel:
     model = _class("ancestors.lstm.bilstm", "BiLstmClassifier")()
     return Texts("bilstm", "BiLSTM", model)
 
 
-def _bilstm_tags(given: Given) -> Contender:
+def _bilstm_tags(given: Resources) -> ContenderModel:
     model = _class("ancestors.lstm.bilstm", "BiLstmTagger")()
     return Tags("bilstm-tags", "BiLSTM", model)
 
 
-def _elmo(kind: str) -> Callable[[Given], Contender]:
-    def make(given: Given) -> Contender:
+def _elmo(kind: str) -> Callable[[Resources], ContenderModel]:
+    def make(given: Resources) -> ContenderModel:
         source = _class("runs.compare.bert", "ElmoSource").load(Path(given.elmo))
         model = _class("runs.compare.bert", kind)(source)
         if kind == "ElmoTagger":
@@ -292,21 +292,21 @@ def _elmo(kind: str) -> Callable[[Given], Contender]:
     return make
 
 
-def _sequence(key: str, start: str, name: str) -> Callable[[Given], Contender]:
-    def make(given: Given) -> Contender:
-        lm = _class("ancestors.language_model.model", "LeftToRight").load(Path(given.lm))
-        return Texts(key, name, _class("ancestors.lstm.dai_le", "SequenceLearning")(lm, start=start))
+def _sequence(key: str, start: str, name: str) -> Callable[[Resources], ContenderModel]:
+    def make(given: Resources) -> ContenderModel:
+        lm = _class("ancestors.language_model.model", "LanguageModel").load(Path(given.lm))
+        return Texts(key, name, _class("ancestors.lstm.dai_le", "DaiLe")(lm, start=start))
 
     return make
 
 
-def _ulmfit(given: Given) -> Contender:
-    lm = _class("ancestors.language_model.model", "LeftToRight").load(Path(given.lm))
+def _ulmfit(given: Resources) -> ContenderModel:
+    lm = _class("ancestors.language_model.model", "LanguageModel").load(Path(given.lm))
     return Texts("ulmfit", "ULMFiT", _class("ancestors.lstm.ulmfit", "Ulmfit")(lm))
 
 
-def _frozen(key: str, kind: str, name: str, form: type[Texts] = Texts) -> Callable[[Given], Contender]:
-    def make(given: Given) -> Contender:
+def _frozen(key: str, kind: str, name: str, form: type[Texts] = Texts) -> Callable[[Resources], ContenderModel]:
+    def make(given: Resources) -> ContenderModel:
         from bertkit.inference.predictor import Predictor
 
         encoder = Predictor.load(given.models[0], given.precision, given.device)
@@ -316,14 +316,14 @@ def _frozen(key: str, kind: str, name: str, form: type[Texts] = Texts) -> Callab
     return make
 
 
-def _frozen_tags(given: Given) -> Contender:
+def _frozen_tags(given: Resources) -> ContenderModel:
     source = _class("runs.compare.bert", "BertSource").load(given.models[0], given.precision)
     model = _class("runs.compare.bert", "BertFeaturesTagger")(source)
     return Tags("features-tags", f"BERT frozen + BiLSTM ({_short(given.models[0], given)})", model)
 
 
-def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], Contender]:
-    def make(given: Given) -> Contender:
+def _fine_tuned(name: str, start: Callable[[Resources], str]) -> Callable[[Resources], ContenderModel]:
+    def make(given: Resources) -> ContenderModel:
         from bertkit.runs.compare.bert import FineTuned
 
         model = start(given)
@@ -332,20 +332,20 @@ def _fine_tuned(name: str, start: Callable[[Given], str]) -> Callable[[Given], C
     return make
 
 
-def _tuned_cosine(given: Given) -> Contender:
+def _tuned_cosine(given: Resources) -> ContenderModel:
     model = given.models[0]
     tuned = _class("runs.compare.bert", "FineTuned")("", model, given.threads, given.precision, given.device)
     inside = _class("runs.compare.bert", "TunedCosine")(tuned=tuned)
     return Numbers("vectors", f"BERT fine-tuned as sentence vectors ({_short(model, given)})", inside)
 
 
-def _short(model: str, given: Given) -> str:
+def _short(model: str, given: Resources) -> str:
     """The last part of a path, unless two models end alike."""
     ends = [Path(other).name for other in given.models]
     return model if ends.count(Path(model).name) > 1 else Path(model).name
 
 
-def _needs(what: str, option: str, how: str) -> Callable[[Given], str]:
+def _needs(what: str, option: str, how: str) -> Callable[[Resources], str]:
     return lambda given: "" if getattr(given, what) else f"it needs {option}: {how}"
 
 
@@ -354,14 +354,14 @@ _NEEDS_ELMO = _needs("elmo", "--elmo FOLDER", "a bidirectional language model of
 _NEEDS_GPT = _needs("gpt", "--gpt MODEL", "a causal model (bertkit pretrain --preset gpt-mini)")
 _NEEDS_MODEL = _needs("models", "--models MODEL", "an encoder's folder, embedded or hub name")
 
-RUNGS = (
+CONTENDERS = (
     _texts("majority", "ancestors.baselines.linear", "Majority"),
     _texts("bayes", "ancestors.baselines.linear", "NaiveBayes"),
     _texts("tfidf", "ancestors.baselines.linear", "TfIdf"),
     _tagger("frequent-tag", "ancestors.hmm", "FrequentTag"),
     _tagger("hmm", "ancestors.hmm", "Hmm"),
     _texts("ngram", "ancestors.baselines.rows", "NgramClassifier"),
-    _texts("averaged", "ancestors.baselines.fasttext", "Averaged"),
+    _texts("averaged", "ancestors.baselines.fasttext", "FastText"),
     _vectors("word2vec"),
     _vectors("glove"),
     _number("mean", "MeanNumber"),
@@ -369,54 +369,56 @@ RUNGS = (
     _number("tfidf-numbers", "TfIdfNumber"),
     _vectors("word2vec", Numbers),
     _vectors("glove", Numbers),
-    Rung("features", TEXT, _frozen("features", "FrozenVectors", "BERT vectors"), _NEEDS_MODEL),
-    Rung("cosine", ("regress",), _frozen("cosine", "FrozenCosine", "cosine of BERT vectors", Numbers), _NEEDS_MODEL),
-    Rung(
+    Contender("features", TEXT, _frozen("features", "FrozenVectors", "BERT vectors"), _NEEDS_MODEL),
+    Contender(
+        "cosine", ("regress",), _frozen("cosine", "FrozenCosine", "cosine of BERT vectors", Numbers), _NEEDS_MODEL
+    ),
+    Contender(
         "features-numbers",
         ("regress",),
         _frozen("features-numbers", "FrozenNumber", "BERT vectors", Numbers),
         _NEEDS_MODEL,
     ),
-    Rung("vectors", ("regress",), _tuned_cosine, _NEEDS_MODEL),
-    Rung("bilstm", TEXT, _bilstm_texts),
-    Rung("bilstm-tags", ("tag",), _bilstm_tags),
-    Rung("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),
-    Rung("elmo", TEXT, _elmo("ElmoClassifier"), _NEEDS_ELMO),
-    Rung("elmo-tags", ("tag",), _elmo("ElmoTagger"), _NEEDS_ELMO),
-    Rung("lstm-lm", TEXT, _sequence("lstm-lm", "language-model", "LSTM started from a language model"), _NEEDS_LM),
-    Rung(
+    Contender("vectors", ("regress",), _tuned_cosine, _NEEDS_MODEL),
+    Contender("bilstm", TEXT, _bilstm_texts),
+    Contender("bilstm-tags", ("tag",), _bilstm_tags),
+    Contender("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),
+    Contender("elmo", TEXT, _elmo("ElmoClassifier"), _NEEDS_ELMO),
+    Contender("elmo-tags", ("tag",), _elmo("ElmoTagger"), _NEEDS_ELMO),
+    Contender("lstm-lm", TEXT, _sequence("lstm-lm", "language-model", "LSTM started from a language model"), _NEEDS_LM),
+    Contender(
         "lstm-autoencoder",
         TEXT,
         _sequence("lstm-autoencoder", "autoencoder", "LSTM started from an autoencoder"),
         _NEEDS_LM,
     ),
-    Rung("ulmfit", TEXT, _ulmfit, _NEEDS_LM),
-    Rung("gpt", (*TEXT, "regress"), _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
+    Contender("ulmfit", TEXT, _ulmfit, _NEEDS_LM),
+    Contender("gpt", (*TEXT, "regress"), _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
 )
 
 
-def ladder(task: str, wanted: tuple[str, ...], given: Given) -> list[Rung]:
-    """The rungs of a task, cheapest first, a fine-tuned BERT for every model given last; only the `wanted`, if any."""
+def contenders_for(task: str, wanted: tuple[str, ...], given: Resources) -> list[Contender]:
+    """Those of a task, cheapest first, a fine-tuned BERT for every model given last; only the `wanted`, if any."""
     berts = [
-        Rung(f"bert:{model}", TASK_NAMES, _fine_tuned("BERT fine-tuned", lambda given, m=model: m))  # type: ignore[misc]
+        Contender(f"bert:{model}", TASK_NAMES, _fine_tuned("BERT fine-tuned", lambda given, m=model: m))  # type: ignore[misc]
         for model in given.models
     ]
-    rungs = [rung for rung in (*RUNGS, *berts) if task in rung.tasks]
-    if not rungs:
+    entries = [entry for entry in (*CONTENDERS, *berts) if task in entry.tasks]
+    if not entries:
         raise UserError(f"compare knows the tasks {', '.join(TASK_NAMES)}, not '{task}'.")
-    known = {_plain(name): name for rung in rungs for name in _names(rung)}
+    known = {_plain(name): name for entry in entries for name in _names(entry)}
     for name in wanted:
         if _plain(name) not in known:
             hint = "Give --models." if name == "bert" else suggest(name, sorted(known.values()))
             raise UserError(f"There is no contender '{name}' for {task}. {hint}")
     asked = {_plain(name) for name in wanted}
-    return [rung for rung in rungs if not wanted or {_plain(name) for name in _names(rung)} & asked]
+    return [entry for entry in entries if not wanted or {_plain(name) for name in _names(entry)} & asked]
 
 
-def _names(rung: Rung) -> tuple[str, ...]:
+def _names(entry: Contender) -> tuple[str, ...]:
     """What a user may call it: in full, without its task, or all BERTs at once."""
-    others = ("majority",) if rung.key in ("frequent-tag", "mean") else ()
-    return rung.key, rung.key.removesuffix("-tags").removesuffix("-numbers"), rung.key.split(":")[0], *others
+    others = ("majority",) if entry.key in ("frequent-tag", "mean") else ()
+    return entry.key, entry.key.removesuffix("-tags").removesuffix("-numbers"), entry.key.split(":")[0], *others
 
 
 def _plain(name: str) -> str:

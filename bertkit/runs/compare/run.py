@@ -17,7 +17,7 @@ from bertkit.errors import Stopped, UserError
 from bertkit.files.atomic import atomic_write
 from bertkit.notify import note
 from bertkit.report.comparison import comparison_report, verdict
-from bertkit.runs.compare.contenders import Contender, Given, Rung, ladder
+from bertkit.runs.compare.contenders import Contender, ContenderModel, Resources, contenders_for
 from bertkit.runs.finetune.split import held_out, key_of, names_of
 from bertkit.runs.finetune.start import starting_model
 from bertkit.settings.compare import CompareSettings
@@ -49,7 +49,7 @@ FULL = {
 }
 
 
-def outlook(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lang: str = "en") -> str:
+def forecast(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lang: str = "en") -> str:
     """A sentence on the contender `name` (or the first with a curve). Points: (rows, score) at a quarter, half, all."""
     if not curve:
         return ""
@@ -100,7 +100,7 @@ class Outcome:
     scores: of every seed. minutes: what it was allowed to take.
     """
 
-    rung: Rung
+    entry: Contender
     name: str
     predictions: list[Prediction]
     scores: list[float]
@@ -123,9 +123,9 @@ class _Comparison:
         self.settings = s = settings
         self.task: Task = make(s.task)
         self.rows = _read(s, self.task)
-        self.task.learn(self.rows.train + self.rows.choose)
+        self.task.fit_labels(self.rows.train + self.rows.choose)
         self.task.check(self.rows.judge, str(s.test or s.dev or s.train))
-        self.given = Given(
+        self.resources = Resources(
             models=tuple(
                 starting_model(name.strip(), self.task, self.rows.train) for name in s.models.split(",") if name.strip()
             ),
@@ -133,7 +133,7 @@ class _Comparison:
             threads=s.threads, precision=s.precision, device=s.device,
         )  # fmt: skip
         wanted = tuple(name.strip() for name in s.contenders.split(",") if name.strip())
-        self.rungs = ladder(s.task, wanted, self.given)
+        self.entries = contenders_for(s.task, wanted, self.resources)
         self.start = time.monotonic()
         self.skipped: list[dict[str, str]] = []
         self.outcomes: list[Outcome] = []
@@ -146,22 +146,22 @@ class _Comparison:
         return whole * (0.7 if self.settings.curve else 1.0) - (time.monotonic() - self.start)
 
     def go(self) -> dict[str, Any]:
-        """Every rung, then the curve, then the words."""
-        for place, rung in enumerate(self.rungs):
-            if reason := rung.lacks(self.given):
-                self.skipped.append({"name": rung.key, "reason": reason})
+        """Every entry, then the curve, then the words."""
+        for place, entry in enumerate(self.entries):
+            if reason := entry.lacks(self.resources):
+                self.skipped.append({"name": entry.key, "reason": reason})
                 continue
             left = self._left()
             if left < LEAST_SECONDS and self.outcomes:
-                self.skipped.append({"name": rung.key, "reason": f"no time was left of {self.settings.minutes:g} min"})
+                self.skipped.append({"name": entry.key, "reason": f"no time was left of {self.settings.minutes:g} min"})
                 continue
-            waiting = sum(not other.lacks(self.given) for other in self.rungs[place:])
+            waiting = sum(not other.lacks(self.resources) for other in self.entries[place:])
             share = 0.0 if left == float("inf") else left / waiting / max(1, self.settings.seeds) / 60
             try:
-                self._run(rung, share)
+                self._run(entry, share)
             except (UserError, ValueError) as reason:  # of one contender; the others are worth having
-                self.skipped.append({"name": rung.key, "reason": str(reason)})
-                note(f"{rung.key} is left out: {reason}")
+                self.skipped.append({"name": entry.key, "reason": str(reason)})
+                note(f"{entry.key} is left out: {reason}")
             except (Stopped, KeyboardInterrupt) as stop:
                 raise self._stopped(stop, place) from None
         if not self.outcomes:
@@ -177,21 +177,21 @@ class _Comparison:
         number = stop.signal if isinstance(stop, Stopped) else signal.SIGINT
         if not self.outcomes:
             return Stopped(number, "stopped before any contender was finished; nothing was written.")
-        self.skipped += [{"name": rung.key, "reason": "the comparison was stopped"} for rung in self.rungs[place:]]
+        self.skipped += [{"name": entry.key, "reason": "the comparison was stopped"} for entry in self.entries[place:]]
         self._judge()
         told = self._finish({})["report"]
         return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {told}.")
 
-    def _run(self, rung: Rung, minutes: float) -> None:
+    def _run(self, entry: Contender, minutes: float) -> None:
         """Train with every seed, time it, keep the first."""
         scores: list[float] = []
-        first: Contender | None = None
+        first: ContenderModel | None = None
         said: list[Prediction] = []
         seconds = taken = 0.0
         notes = []
         for seed in range(max(1, self.settings.seeds)):
             begun = time.perf_counter()
-            contender = rung.make(self.given)
+            contender = entry.make(self.resources)
             contender.fit(self.task, self.rows.train, self.rows.choose, seed=self.settings.seed + seed, minutes=minutes)
             seconds += time.perf_counter() - begun
             contender.predict(self.rows.judge[:8])  # what is made ready once is no cost of a text
@@ -201,7 +201,7 @@ class _Comparison:
                 first, said, taken = contender, predictions, time.perf_counter() - begun
             scores.append(self._score(predictions))
         assert first is not None
-        place = self.settings.out / "models" / rung.key.replace(":", "-").replace("/", "-")
+        place = self.settings.out / "models" / entry.key.replace(":", "-").replace("/", "-")
         first.save(place)
         size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) / 1e6
         row = {
@@ -216,7 +216,7 @@ class _Comparison:
         if notes:
             row["note"] = "; ".join(notes)
         note(f"{first.name}: {row['score']:.4f} in {row['train_seconds']:.1f} s, {row['ms_per_text']:.2f} ms a text.")
-        self.outcomes.append(Outcome(rung, first.name, said, scores, row, minutes))
+        self.outcomes.append(Outcome(entry, first.name, said, scores, row, minutes))
 
     def _score(self, predictions: Sequence[Prediction]) -> float:
         return float(next(iter(self.task.score(self.rows.judge, predictions).values())))
@@ -224,10 +224,10 @@ class _Comparison:
     def _judge(self) -> None:
         """Intervals, and the significance of every contender's distance to the best."""
         best = max(self.outcomes, key=lambda one: one.row["score"])
-        metric, gold, top, more = self.task.judged(self.rows.judge, best.predictions)
+        metric, gold, top, more = self.task.metric_inputs(self.rows.judge, best.predictions)
         self.headline = next(iter(metric(gold, top, **more)))
         for one in self.outcomes:
-            _, _, said, extra = self.task.judged(self.rows.judge, one.predictions)
+            _, _, said, extra = self.task.metric_inputs(self.rows.judge, one.predictions)
             found = metrics.bootstrap(metric, gold, said, seed=self.settings.seed, **extra)[self.headline]
             one.row["interval"] = [float(edge) for edge in found]
             if one is not best:
@@ -242,7 +242,7 @@ class _Comparison:
         """Scores of the cheap and of the best from fewer rows, as far as the time goes."""
         end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
         cheapest = sorted(self.outcomes, key=lambda one: one.row["train_seconds"])
-        shown = [self.best, *(one for one in cheapest if one is not self.best and one.rung.key not in BLIND)][:4]
+        shown = [self.best, *(one for one in cheapest if one is not self.best and one.entry.key not in BLIND)][:4]
         chance = np.random.default_rng((self.settings.seed, 7))
         order = chance.permutation(len(self.rows.train))
         curve: dict[str, list[tuple[int, float]]] = {}
@@ -253,7 +253,7 @@ class _Comparison:
                 needed = one.row["train_seconds"] * (0.3 + share)
                 if time.monotonic() + needed > end or not _has_labels(self.task, part):
                     break
-                contender = one.rung.make(self.given)
+                contender = one.entry.make(self.resources)
                 contender.fit(self.task, part, self.rows.choose, seed=self.settings.seed, minutes=one.minutes)
                 points.append((len(part), self._score(contender.predict(self.rows.judge))))
             if len(points) == len(SHARES):
@@ -268,11 +268,12 @@ class _Comparison:
         result: dict[str, Any] = {
             "task": s.task, "headline": self.headline, "rows": len(self.rows.judge), "contenders": contenders,
             "verdict": verdict(contenders, lang=s.lang), "skipped": self.skipped, "data": self.rows.facts,
-            "minutes": round((time.monotonic() - self.start) / 60, 2), "environment": machine.look(machine.threads()),
-            "settings": to_plain(s), "out": str(s.out), "report": str(s.out / "report.html"),
+            "minutes": round((time.monotonic() - self.start) / 60, 2),
+            "environment": machine.describe(machine.threads()), "settings": to_plain(s),
+            "out": str(s.out), "report": str(s.out / "report.html"),
         }  # fmt: skip
         if curve:
-            result |= {"curve": curve, "outlook": outlook(curve, self.best.name, lang=s.lang)}
+            result |= {"curve": curve, "outlook": forecast(curve, self.best.name, lang=s.lang)}
         s.out.mkdir(parents=True, exist_ok=True)
         atomic_write(s.out / "run.toml", to_toml(to_plain(s)))
         atomic_write(s.out / "compare.json", json.dumps(result, ensure_ascii=False, indent=1, default=str))
@@ -287,7 +288,7 @@ def _read(s: CompareSettings, task: Task) -> Rows:
     train = _drawn(train, s.rows, s.seed, "training rows are used (--rows)")
     judge_file = s.test or s.dev
     if judge_file is not None:
-        judge = _drawn(task.read(judge_file, reading), s.judged, s.seed, "rows are scored (--judged)")
+        judge = _drawn(task.read(judge_file, reading), s.max_test_rows, s.seed, "rows are scored (--max-test-rows)")
     else:
         train, judge = held_out(train, 0.2, s.seed)
         note(f"No --dev file: {len(judge)} rows are held out of {s.train} to score on.")

@@ -23,7 +23,7 @@ from bertkit.notify import note
 from bertkit.objectives.supervised import KINDS, Distill
 from bertkit.runs.compress.measure import compared
 from bertkit.runs.compress.prune import chosen, with_layers
-from bertkit.runs.finetune import split as rows_of_run
+from bertkit.runs.finetune import split as splits
 from bertkit.runs.finetune.run import Finetuning
 from bertkit.settings.compress import DistillSettings
 from bertkit.settings.model import Config
@@ -91,9 +91,9 @@ class Distilling(Finetuning):
         task.merge = own.merge
         return task
 
-    def _split(self) -> rows_of_run.Split:
+    def _split(self) -> splits.Split:
         """All rows, answered: by their file where it has an answer, else by the teacher."""
-        split = rows_of_run.read_split(self.settings, self.task, "maybe")
+        split = splits.read_split(self.settings, self.task, "maybe")
         self.known: dict[str, list[bool]] = {}
         for role, examples in split.examples.items():
             self.known[role] = [_answer(example) is not None for example in examples]
@@ -130,8 +130,8 @@ class Distilling(Finetuning):
         return TaughtFeed(self.items["train"], task, said, self.known["train"], **self._sharing())
 
     def _objective(self) -> Distill:
-        hard = self.settings.hard if any(self.known["train"]) else 0.0
-        return Distill(self.model, self.task, self.settings.heat, hard)
+        alpha = self.settings.alpha if any(self.known["train"]) else 0.0
+        return Distill(self.model, self.task, self.settings.temperature, alpha)
 
     @property
     def command(self) -> str:
@@ -144,7 +144,7 @@ def distill(settings: DistillSettings) -> dict[str, Any]:
     try:
         run = Distilling(settings)
         result = run.go()
-        if not run.world.speaks:
+        if not run.world.is_main:
             return result
         student = Predictor.load(settings.out, settings.precision, settings.device)
         role = result["scored_on"]
@@ -166,7 +166,7 @@ def _start(s: DistillSettings, teacher: Predictor) -> str:
         return s.model or s.teacher
     folder = s.out / "start"
     world = worlds.join(machine.device_for(s.device))
-    if world.speaks:
+    if world.is_main:
         torch.manual_seed(s.seed)
         table = settings_of.preset(s.model)
         numbers = {"vocabulary": teacher.config.vocabulary, "padding": teacher.tokenizer.pad_id or 0}

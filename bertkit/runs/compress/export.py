@@ -37,26 +37,26 @@ def export(settings: ExportSettings) -> dict[str, Any]:
         note("The tags of this model are chosen together by a CRF, which stays behind: each word is tagged by itself.")
         exact.model.crf = None
     rows = measure.rows_to_score(settings, exact)
-    heat = 1.0
+    temperature = 1.0
     if measure.has_task(exact):
-        heat = _fold_temperature(exact)
+        temperature = _fold_temperature(exact)
         _tell_left_behind(exact.task.options, settings.format)
     found = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
     return {
-        "out": str(settings.out), "format": settings.format, "model": settings.model, "temperature_folded_in": heat,
-        **found,
+        "out": str(settings.out), "format": settings.format, "model": settings.model,
+        "temperature_folded_in": temperature, **found,
     }  # fmt: skip
 
 
 def _fold_temperature(exact: Predictor) -> float:
     """Divide the head by what calibration found, so that a plain softmax gives the calibrated probabilities."""
-    heat = float(exact.task.options.pop("temperature", 1.0))
-    out = exact.model.head("text").out if heat != 1.0 else None
+    temperature = float(exact.task.options.pop("temperature", 1.0))
+    out = exact.model.head("text").out if temperature != 1.0 else None
     if out is not None:
         with torch.no_grad():
             for parameter in out.parameters():
-                parameter.div_(heat)
-    return heat
+                parameter.div_(temperature)
+    return temperature
 
 
 def _tell_left_behind(options: dict[str, Any], format: str) -> None:
@@ -124,7 +124,7 @@ def furthest(one: Predictor, other: Predictor, kind: str) -> float:
     def numbers(model: Predictor) -> np.ndarray:
         def use(encoded: Encoded) -> list[np.ndarray]:
             said = model.model.ask(kind, encoded) if kind else encoded.tokens
-            by_text = kind and HEADS[kind].looks_at == "summary"
+            by_text = kind and HEADS[kind].looks_at == "pooler"
             parts = list(encoded.batch.restore(said)) if by_text else encoded.batch.split(said)
             return [part.numpy().reshape(-1) for part in parts]
 

@@ -57,11 +57,11 @@ class Padded(nn.Module):
             if self.normalize:
                 vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
             return tokens, vectors
-        if HEADS[self.kind].looks_at == "summary":
+        if HEADS[self.kind].looks_at == "pooler":
             vectors = POOLS[self.model.config.summary](tokens, real)
-            vectors = vectors if self.model.summary is None else self.model.summary(vectors)
+            vectors = vectors if self.model.pooler is None else self.model.pooler(vectors)
             return (self.model.head(self.kind)(vectors),)
-        said = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.words.weight)
+        said = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
         return (said[..., 0], said[..., 1]) if self.kind == "span" else (said,)
 
     def _encode(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
@@ -176,7 +176,7 @@ class OnnxModel:
         found = self.session.run(None, {name: feed[name] for name in self.inputs})
         said = [torch.from_numpy(one) for one in (found if self.kind == "span" else found[:1])]
         answer = torch.stack(said, -1) if self.kind == "span" else said[0]
-        by_text = self.kind and HEADS[self.kind].looks_at == "summary"
+        by_text = self.kind and HEADS[self.kind].looks_at == "pooler"
         return Encoded(answer if by_text else answer[real], batch)
 
     def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:

@@ -86,7 +86,7 @@ def rebuilt(model: Model, config: Config, state: dict[str, Tensor]) -> Model:
     for kind in model.heads:
         out = model.head(kind).out
         heads[kind] = HEADS[kind].outputs or (out.out_features if out is not None else 0)
-    new = Model(config, heads, summary=model.summary is not None)
+    new = Model(config, heads, pooler=model.pooler is not None)
     new.crf, new.untrained = model.crf, model.untrained
     new.load_state_dict(state)
     new.encoder.dtype = model.encoder.dtype

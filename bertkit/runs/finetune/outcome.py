@@ -17,7 +17,7 @@ from bertkit.config import to_plain
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.metrics import calibration
 from bertkit.notify import note
-from bertkit.runs.finetune import split as rows_of_run
+from bertkit.runs.finetune import split as splits
 from bertkit.tasks.classify import Classify
 from bertkit.training.checkpoints import newest_generation
 from bertkit.training.metrics_log import read_metrics
@@ -38,7 +38,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
     calibrated = calibrate(run) if isinstance(task, Classify) and not task.multi else {}
     role = "test" if "test" in run.items else "dev"
     examples, predictions = run.predictions(role)
-    metric, gold, said, extra = task.judged(examples, predictions)
+    metric, gold, said, extra = task.metric_inputs(examples, predictions)
     scores = metric(gold, said, **extra)
     intervals = metrics.bootstrap(metric, gold, said, seed=s.seed, **extra) if len(gold) > 1 else {}
     result: dict[str, Any] = {
@@ -46,9 +46,9 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         "intervals": {name: list(pair) for name, pair in intervals.items()}, "rows": len(gold), "scored_on": role,
         "data": {
             **run.split.facts,
-            "labels": {r: rows_of_run.label_counts(e) for r, e in run.split.examples.items()} if task.labels else {},
+            "labels": {r: splits.label_counts(e) for r, e in run.split.examples.items()} if task.labels else {},
             "lengths": {"values": [item.tokens for item in run.items["train"]][:20000], "limit": run.windows.limit},
-            "cut": {r: rows_of_run.cut_facts(items) for r, items in run.items.items()},
+            "cut": {r: splits.cut_facts(items) for r, items in run.items.items()},
         },
         "run": {
             "settings": to_plain(s), "steps": training.done, "passes": training.done / feed.steps_a_pass,
@@ -78,7 +78,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         }
     elif s.task == "tag" and metrics.chunk_like(gold):
         result["per_class"] = metrics.per_type(gold, said)
-    if run.world.speaks:
+    if run.world.is_main:
         write_model(run, result)
         report(run, result)
     return result
@@ -96,7 +96,7 @@ def one_answer(gold: list[Any], said: list[Any]) -> str:
     return str(given[0]) if len(set(given)) == 1 else ""
 
 
-def already(run: Finetuning) -> dict[str, Any]:
+def finished_result(run: Finetuning) -> dict[str, Any]:
     """What a finished run said, and its model in place of the starting one; {} where there is something to do."""
     s = run.settings
     if not s.resume or not (s.out / "result.json").is_file() or newest_generation(s.out / "checkpoints"):
@@ -120,8 +120,8 @@ def calibrate(run: Finetuning) -> dict[str, Any]:
     half = np.arange(len(gold)) % 2 == 0
     after = np.empty_like(logits, dtype=np.float64)
     for fitted in (half, ~half):
-        heat = calibration.fit_temperature(logits[fitted], gold[fitted])
-        after[~fitted] = calibration.probabilities(logits[~fitted], heat)
+        temperature = calibration.fit_temperature(logits[fitted], gold[fitted])
+        after[~fitted] = calibration.probabilities(logits[~fitted], temperature)
     before = calibration.probabilities(logits)
     task.options["temperature"] = calibration.fit_temperature(logits, gold)
     final = calibration.probabilities(logits, task.options["temperature"])

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.errors import UserError
 from bertkit.files.atomic import write_folder
 from bertkit.notify import note
-from bertkit.runs.finetune import split as rows_of_run
+from bertkit.runs.finetune import split as splits
 from bertkit.settings.finetune import FinetuneSettings
 
 
@@ -65,19 +65,19 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
     from bertkit.runs.finetune.run import Finetuning
 
     _check_out(settings)
-    task = rows_of_run.task_of(settings)
-    examples = task.read(settings.train, rows_of_run.reading_of(settings))
-    folds = rows_of_run.fold_of(examples, settings.folds, settings.seed)
+    task = splits.task_of(settings)
+    examples = task.read(settings.train, splits.reading_of(settings))
+    folds = splits.fold_of(examples, settings.folds, settings.seed)
     if len(found := set(folds.tolist())) < settings.folds:
         raise UserError(
             f"--folds is {settings.folds}, and {settings.train} has only {len(found)} different texts: a part would be "
             f"empty. Ask for at most {len(found)}."
         )
     if task.labelled_by_name:
-        task.learn(examples)
+        task.fit_labels(examples)
     scores, ranked = [], []
     for fold in range(settings.folds):
-        split = rows_of_run.Split(
+        split = splits.Split(
             {
                 "train": [e for e, f in zip(examples, folds) if f != fold],
                 "dev": [e for e, f in zip(examples, folds) if f == fold],

@@ -25,8 +25,8 @@ from bertkit.model.inference import choose
 from bertkit.model.layers import initialise
 from bertkit.notify import note, status
 from bertkit.objectives.supervised import Supervised
-from bertkit.runs.finetune import split as rows_of_run
-from bertkit.runs.finetune.outcome import already, finish, report
+from bertkit.runs.finetune import split as splits
+from bertkit.runs.finetune.outcome import finish, finished_result, report
 from bertkit.runs.finetune.start import starting_model, tell_unknown
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.training import LoopSettings
@@ -34,6 +34,7 @@ from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import SupervisedFeed, outputs_of
 from bertkit.text.checks import by_line
 from bertkit.training import distributed as worlds
+from bertkit.training.checkpoints import under_current_names
 from bertkit.training.loop import Training
 from bertkit.training.objective import Objective
 from bertkit.training.optimizer import named
@@ -67,7 +68,7 @@ class Rates:
         Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained three points,
         on all 67,349 none (docs/results.md).
         """
-        size = float(self.model.encoder.embeddings.words.weight.detach().float().square().mean().sqrt())
+        size = float(self.model.encoder.embeddings.tokens.weight.detach().float().square().mean().sqrt())
         return min(10.0, max(1.0, round(size / max(WORDS_LIKE_BERTS, self.model.config.init_std), 2)))
 
     def share(self, name: str) -> float:
@@ -79,7 +80,7 @@ class Rates:
         if "encoder" not in parts:
             return 1.0
         number = int(parts[parts.index("layers") + 1]) if "layers" in parts else -1
-        return float(decay ** (depth - number)) * (self.words if "words" in parts else 1.0)
+        return float(decay ** (depth - number)) * (self.words if "tokens" in parts else 1.0)
 
 
 # ---- A fine-tuning run from data to a finished, calibrated, reported model.
@@ -94,7 +95,7 @@ class Finetuning:
     facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
-        self, settings: FinetuneSettings, split: rows_of_run.Split | None = None, labels: tuple[str, ...] = ()
+        self, settings: FinetuneSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
     ) -> None:
         """split, labels: rows and label names that are in memory already, instead of those `settings` name."""
         self.settings = s = settings
@@ -103,13 +104,13 @@ class Finetuning:
         torch.manual_seed(s.seed)
         self.task: Task = self._task(labels)
         self.split = split or self._split()
-        self.task.learn(self.split.examples["train"])
+        self.task.fit_labels(self.split.examples["train"])
         model = starting_model(s.model, self.task, self.split.examples["train"])
         self.settings = s = replace(s, model=model)
         for role in ("dev", "test"):
             self.task.check(self.split.examples.get(role, ()), str(getattr(s, role) or s.train))
         if s.class_weights:
-            self.task.options["class_weights"] = rows_of_run.class_weights(self.task, self.split.examples["train"])
+            self.task.options["class_weights"] = splits.class_weights(self.task, self.split.examples["train"])
         self.folder = self._open()
         self.model: Model = self.folder.model
         self._shape_model()
@@ -130,10 +131,10 @@ class Finetuning:
             return self.task.encode(examples, self.folder.tokenizer, self.windows)
 
     def _task(self, labels: tuple[str, ...]) -> Task:
-        return rows_of_run.task_of(self.settings, labels)
+        return splits.task_of(self.settings, labels)
 
-    def _split(self) -> rows_of_run.Split:
-        return rows_of_run.read_split(self.settings, self.task)
+    def _split(self) -> splits.Split:
+        return splits.read_split(self.settings, self.task)
 
     def _open(self) -> Folder:
         """The starting model with this task's head."""
@@ -147,7 +148,7 @@ class Finetuning:
             if not config.causal or config.word_head != "plain" or not config.tied:
                 raise UserError(f"--language {s.language:g} needs a GPT model; {s.model} is none. Leave it out.")
             # It has no weights of its own: the word vectors guess. It is taken away before the model is written.
-            folder.model.heads["words"] = Head("words", config, 0, folder.model.encoder.chance)
+            folder.model.heads["mlm"] = Head("mlm", config, 0, folder.model.encoder.dropout_masks)
         if not self.task.labels:
             folder.labels = ("value",) if s.task == "regress" else ()
         for key in ("id2label", "problem_type"):  # those of another task
@@ -182,7 +183,7 @@ class Finetuning:
 
     def _tell_cut(self) -> None:
         for role, items in self.items.items():
-            facts = rows_of_run.cut_facts(items)
+            facts = splits.cut_facts(items)
             if facts["tokens_cut"]:
                 note(
                     f"{role}: {facts['rows_cut']} of {facts['rows']} rows are cut, "
@@ -218,7 +219,7 @@ class Finetuning:
     def go(self) -> dict[str, Any]:
         """Train, keep the best, finish."""
         s = self.settings
-        if done := already(self):
+        if done := finished_result(self):
             self.result = done
             return done
         feed = self._feed()
@@ -231,7 +232,7 @@ class Finetuning:
         )
         about = {
             "model": repr(self.model.config), "labels": list(self.task.labels),
-            "set of training rows": rows_of_run.digest(self.items["train"]),
+            "set of training rows": splits.digest(self.items["train"]),
         }  # fmt: skip
         with RunFolder(s.out, self.world, resume=s.resume, overwrite=s.overwrite) as run, Signals() as signals:
             self._train(training, feed, run, signals, about)
@@ -253,10 +254,11 @@ class Finetuning:
         self.best = float(own.get("best", -math.inf))
         self.best_step = int(own.get("best_step", 0))
         bad = int(own.get("bad", 0))
-        self.best_weights: dict[str, Tensor] = run.generation.tensors("best") if run.generation and own else {}
+        best = run.generation.tensors("best") if run.generation and own else {}
+        self.best_weights = under_current_names(best, self.model.state_dict())
         evals = s.evals or min(20, max(5, round(training.steps / feed.steps_a_pass)))
         every = max(1, training.steps // evals)
-        if self.world.speaks:
+        if self.world.is_main:
             self._introduce(training, feed)
         seconds: list[float] = []
         last = time.monotonic()
@@ -266,7 +268,7 @@ class Finetuning:
         for step in training if not self.stopped else ():
             now = time.monotonic()
             seconds, last = [*seconds[-50:], now - last], now
-            if self.world.speaks:
+            if self.world.is_main:
                 run.metrics.write({"step": step.step + 1, "loss": step.loss, "lr": step.lr, "grad_norm": step.gradient})
                 left = (training.steps - step.step - 1) * float(np.mean(seconds))
                 status(f"step {step.step + 1:,}/{training.steps:,}  loss {step.loss:.3f}  about {left:.0f} s to go")
@@ -297,8 +299,8 @@ class Finetuning:
         if self.task.head:  # a task of vectors trains no summary
             self.model.untrained = ()
         if s.language:
-            del self.model.heads["words"]
-        self.task.settle(self.model)
+            del self.model.heads["mlm"]
+        self.task.finalize(self.model)
 
     def _save(self, run: RunFolder, training: Training, about: dict[str, Any], bad: int) -> None:
         state = {"best": self.best, "best_step": self.best_step, "bad": bad, "minutes": self.settings.minutes}
@@ -308,7 +310,7 @@ class Finetuning:
         """Steps for the time there is; where passes were asked for, never more than those, and fewer is told."""
         s, planned = self.settings, training.steps
         left = max(0.0, s.minutes * 60 * 0.85 - passed)
-        mine = training.done + left / seconds_a_step if self.world.speaks else 0.0
+        mine = training.done + left / seconds_a_step if self.world.is_main else 0.0
         fits = max(10, int(self.world.sums({"steps": mine})["steps"]))
         training.set_steps(min(fits, planned) if s.epochs else fits)
         if s.epochs and fits < planned:
@@ -331,7 +333,7 @@ class Finetuning:
             value >= self.best
         ):  # of equals the later: it has learnt more that this score does not show (scale, certainty)
             self.best, self.best_step, self.best_weights = value, done, self._weights()
-        if self.world.speaks:
+        if self.world.is_main:
             run.metrics.write({"step": done, "eval": True, **scores})
             note(f"step {done:,}: {'  '.join(f'{k} {v:.4f}' for k, v in scores.items())}{'  ← best' if better else ''}")
         return better
@@ -349,7 +351,7 @@ class Finetuning:
 
     def write_report(self, result: dict[str, Any]) -> None:
         """The report again, with more in it."""
-        if self.world.speaks:
+        if self.world.is_main:
             report(self, result)
 
     def _introduce(self, training: Training, feed: SupervisedFeed) -> None:

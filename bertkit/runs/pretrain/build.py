@@ -20,7 +20,7 @@ from bertkit.model.heads import Model
 from bertkit.model.inference import choose
 from bertkit.notify import note
 from bertkit.objectives.causal import NextToken
-from bertkit.objectives.electra import Replaced, generator_config
+from bertkit.objectives.electra import Electra, generator_config
 from bertkit.objectives.masked import Masked, MaskedTaught
 from bertkit.objectives.word_states import WordStates
 from bertkit.settings.model import Config
@@ -36,7 +36,7 @@ PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
 
 
 @dataclass
-class Built:
+class Components:
     """The parts of a run. folders: what is written at the end, by sub-folder ("" is the run's own)."""
 
     objective: Objective
@@ -54,7 +54,7 @@ class Built:
         return self.folders[""].model
 
 
-def build(settings: PretrainSettings, world: World) -> Built:
+def build(settings: PretrainSettings, world: World) -> Components:
     """Everything but the loop."""
     store = Store.open(settings.data)
     # Pairs from another document need two documents on either side of the split.
@@ -78,19 +78,19 @@ def build(settings: PretrainSettings, world: World) -> Built:
             f"lengths asks for {longest} tokens, but the model sees {config.max_tokens}: raise model.max_tokens "
             "(and model.positions), or shorten the lengths."
         )
-    heads = {"words": 0, PAIR_HEAD[settings.packing]: 2} if settings.packing in PAIR_HEAD else {"words": 0}
+    heads = {"mlm": 0, PAIR_HEAD[settings.packing]: 2} if settings.packing in PAIR_HEAD else {"mlm": 0}
     about: dict[str, Any] = {"task": "pretraining", "facts": {}}
     folders: dict[str, Folder] = {}
     if settings.objective == "replaced":
-        model = Model(config, {"replaced": 1}, summary=False)
-        generator = Model(generator_config(config, settings.generator), {"words": 0}, summary=False)
-        objective: Objective = Replaced(model, generator)
+        model = Model(config, {"replaced": 1}, pooler=False)
+        generator = Model(generator_config(config, settings.generator), {"mlm": 0}, pooler=False)
+        objective: Objective = Electra(model, generator)
         folders["generator"] = Folder(generator, store.tokenizer, settings.family, about=dict(about))
     else:
         if source is not None:
             model = _with_heads(source, heads)
         else:
-            model = Model(config, heads, summary=len(heads) > 1)
+            model = Model(config, heads, pooler=len(heads) > 1)
         objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
     if settings.causal and not isinstance(objective, Masked):
         raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
@@ -110,7 +110,7 @@ def build(settings: PretrainSettings, world: World) -> Built:
         world.shard(objective)
     if settings.compile:
         model.encoder.compile(dynamic=True)
-    return Built(objective, store, train, held_out, folders, settings, taught, words_teacher)
+    return Components(objective, store, train, held_out, folders, settings, taught, words_teacher)
 
 
 def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
@@ -147,10 +147,10 @@ def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
     """The source's model with the heads pretraining needs; those it has keep their weights."""
     if set(source.model.heads) == set(heads):
         return source.model
-    model = Model(source.model.config, heads, summary="words" not in heads or len(heads) > 1)
+    model = Model(source.model.config, heads, pooler="mlm" not in heads or len(heads) > 1)
     kept = {k: v for k, v in source.model.state_dict().items() if k in model.state_dict()}
     missing = model.load_state_dict(kept, strict=False).missing_keys
-    new = sorted({name.split(".")[1] if name.startswith("heads") else "summary" for name in missing})
+    new = sorted({name.split(".")[1] if name.startswith("heads") else "pooler" for name in missing})
     if new:
         note(f"{' and '.join(new)}: new here, trained from the start.")
     return model
@@ -166,7 +166,7 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
         raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     task = Taught(teacher=teacher(settings.teacher, settings.out / "teacher", settings.precision, settings.device))
     examples = task.read(settings.teacher_texts, Reading(), labelled=False)
-    task.learn(examples)
+    task.fit_labels(examples)
     items = task.encode(examples, tokenizer, Windows(objective.model.config.max_tokens, "truncate"))
     if cut := sum(item.cut > 0 for item in items):
         note(f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model sees, and are cut.")
@@ -188,14 +188,14 @@ def _word_teacher(settings: PretrainSettings, objective: Objective, tokenizer: T
     return teacher
 
 
-def plan_of(built: Built, steps: int) -> list[Phase]:
+def plan_of(built: Components, steps: int) -> list[Phase]:
     """Lengths and batches by share of the steps."""
     s = built.settings
     typical = partial(PACKINGS[s.packing].typical, built.store)
     return phases(steps, s.length_plan, s.batch_tokens, s.ramp, typical)
 
 
-def make_feed(built: Built, steps: int, world: World) -> PretrainingFeed:
+def make_feed(built: Components, steps: int, world: World) -> PretrainingFeed:
     """Training examples for this many steps, and beside them the texts of a teacher."""
     s, beside = built.settings, None
     if isinstance(built.objective, MaskedTaught):

@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 from bertkit import machine
-from bertkit.runs.pretrain.build import Built, make_feed
+from bertkit.runs.pretrain.build import Components, make_feed
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
 from bertkit.training.run import FIRST_GUESS, Trial, try_out
 
 
-def measure(built: Built, world: World, seconds: float = 20.0) -> Trial:
+def measure(built: Components, world: World, seconds: float = 20.0) -> Trial:
     """What a step of this run costs; the run itself is untouched."""
     s = built.settings
     return try_out(
@@ -20,7 +20,7 @@ def measure(built: Built, world: World, seconds: float = 20.0) -> Trial:
     )
 
 
-def plan(built: Built, world: World, seconds: float = 20.0) -> dict[str, Any]:
+def plan(built: Components, world: World, seconds: float = 20.0) -> dict[str, Any]:
     """Time, memory and text of the run that the settings ask for, and warnings."""
     s = built.settings
     cost = measure(built, world, seconds)

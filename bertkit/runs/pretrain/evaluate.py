@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from bertkit.data.batch import budgeted
+from bertkit.data.batch import batches_by_tokens
 from bertkit.data.feed import Phase, PretrainingFeed, collate
 from bertkit.model.heads import Model
-from bertkit.runs.pretrain.build import Built
+from bertkit.runs.pretrain.build import Components
 from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
@@ -30,7 +30,7 @@ NAMES = {
 class Evaluation:
     """A fixed set of held-out examples, 15 % of their tokens hidden (none where the next piece is guessed)."""
 
-    def __init__(self, built: Built, world: World) -> None:
+    def __init__(self, built: Components, world: World) -> None:
         self.built, self.world = built, world
         s = built.settings
         length = s.eval_length or s.length_plan[0][1]
@@ -53,10 +53,10 @@ class Evaluation:
         objective = self.built.objective.eval()
         rows = [self.feed.masked(length, number, 0, self.rate) for length, number in self.examples]
         sums: dict[str, float] = {}
-        for part, picked in enumerate(budgeted([len(row[0].ids) for row in rows], 8192)):
+        for part, picked in enumerate(batches_by_tokens([len(row[0].ids) for row in rows], 8192)):
             batch = collate([rows[i] for i in picked], self.built.words_teacher).to(self.world.device)
-            for chance in objective.chances():
-                chance.seed(self.built.settings.seed, 0, 0, part)
+            for masks in objective.dropout_masks():
+                masks.seed(self.built.settings.seed, 0, 0, part)
             for name, value in objective.judge(batch).items():
                 sums[name] = sums.get(name, 0.0) + self.weight * value
             for name, number in objective.counts(batch).items():
@@ -71,7 +71,7 @@ class Evaluation:
                 found[f"{spelled}_accuracy"] = sums[f"{name}:right"] / count
             if spelled in ("mlm", "lm"):
                 found["perplexity"] = math.exp(min(50.0, found[f"{spelled}_loss"]))
-        if self.built.settings.minimal_pairs and self.world.speaks and not self.built.settings.shard:
+        if self.built.settings.minimal_pairs and self.world.is_main and not self.built.settings.shard:
             found["minimal_pairs"] = self._minimal_pairs()
         objective.train()
         return found

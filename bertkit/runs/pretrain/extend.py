@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from bertkit.checkpoint.folder import Folder
 from bertkit.data.prepare.chunk import Arrays
-from bertkit.data.prepare.journal import Making
-from bertkit.data.prepare.pieces import Cutter
+from bertkit.data.prepare.journal import StoreWriter
+from bertkit.data.prepare.pieces import PieceEncoder
 from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
@@ -122,9 +122,9 @@ class _Changes:
 def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]) -> Store:
     """The same text under a tokenizer that has grown, as a new store; interrupted, it goes on where it stopped."""
     job = hashlib.sha256(f"{store.fingerprint} {store.facts['files']} {tokenizer.fingerprint()}".encode()).hexdigest()
-    dtype = Cutter.dtype_for(tokenizer)
+    dtype = PieceEncoder.dtype_for(tokenizer)
     changes, hashed = _Changes(store.tokenizer, tokenizer), _Hash(store.facts["pieces"])
-    with Making(out, job) as making:
+    with StoreWriter(out, job) as making:
         with making.told("cannot take the tokenizer"):
             tokenizer.save(making.folder / "tokenizer", store.max_tokens)
         for a, b in track(list(chunks(store, making.progress.document)), "rewriting the store"):
@@ -189,7 +189,7 @@ def extended(
     folder = settings.out / "store"
     text = store.facts["files"]["tokens.bin"]["sha256"]
     about = {"text": text, "tokenizer": store.fingerprint, "asked": settings.add_tokens}
-    if world.speaks and not folder.exists():
+    if world.is_main and not folder.exists():
         words = useful_words(store, settings.add_tokens)
         tokenizer = source.tokenizer.extended(words)
         rewrite(store, tokenizer, folder, about | {"words": len(words)})
@@ -200,7 +200,7 @@ def extended(
             f"{folder} was made from another text, model or --add-tokens than it is now. "
             "Give the same ones again, or choose another --out."
         )
-    if world.speaks:
+    if world.is_main:
         note(
             f"{grown.facts['extended']['words']:,} words became pieces of their own: {grown.tokens:,} tokens instead "
             f"of {store.tokens:,} ({1 - grown.tokens / store.tokens:.1%} fewer)."
@@ -258,11 +258,11 @@ def with_rows(model: Model, old: Tokenizer, new: Tokenizer) -> Model:
             out[row] = table[parts].mean(0)
         return nn.Parameter(out)
 
-    words = model.encoder.embeddings.words
+    words = model.encoder.embeddings.tokens
     words.weight = grown(words.weight, torch.zeros(words.weight.shape[1]))
     words.num_embeddings = rows
-    if "words" in model.heads:
-        head = model.head("words")
+    if "mlm" in model.heads:
+        head = model.head("mlm")
         if head.bias is not None:
             head.bias = grown(head.bias, head.bias.min())  # such a row should not be guessed
         if head.decoder is not None:

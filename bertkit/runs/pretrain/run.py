@@ -13,14 +13,14 @@ from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.model.heads import Model
 from bertkit.notify import note
-from bertkit.runs.pretrain.build import Built, build, make_feed, plan_of
+from bertkit.runs.pretrain.build import Components, build, make_feed, plan_of
 from bertkit.runs.pretrain.evaluate import Evaluation
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.training import distributed as worlds
 from bertkit.training.distributed import whole
 from bertkit.training.loop import Training
 from bertkit.training.metrics_log import read_metrics
-from bertkit.training.run import FIRST_GUESS, LongRun, budget
+from bertkit.training.run import FIRST_GUESS, Run, budget
 from bertkit.training.run_folder import RunFolder, Signals
 
 
@@ -37,8 +37,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         worlds.leave()
 
 
-class _Run(LongRun):
-    def __init__(self, built: Built, run: RunFolder, signals: Signals, world: worlds.World, threads: int) -> None:
+class _Run(Run):
+    def __init__(self, built: Components, run: RunFolder, signals: Signals, world: worlds.World, threads: int) -> None:
         self.built, self.threads = built, threads
         self.settings = s = built.settings
         steps = budget(s, s.batch_tokens) or FIRST_GUESS
@@ -56,7 +56,7 @@ class _Run(LongRun):
         try:
             return Evaluation(self.built, self.world)
         except UserError as reason:
-            if self.world.speaks:
+            if self.world.is_main:
                 note(f"No evaluation while training: of the held-out documents alone, this is true: {reason}")
             return None
 
@@ -98,7 +98,7 @@ class _Run(LongRun):
         """Write the model folder and the report."""
         seconds, result = self.run.elapsed(), self.result()
         weights = self.training.tensors()
-        if not self.world.speaks:
+        if not self.world.is_main:
             return result
         for name, folder in self.built.folders.items():
             folder.about["facts"] = {
@@ -120,8 +120,8 @@ class _Run(LongRun):
         prefix = "generator." if folder is self.built.folders.get("generator") else "model."
         state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         shared = {k: v for k, v in folder.model.state_dict().items() if k not in state}  # tied to the other model
-        summary = folder.model.summary is not None
-        model = Model(folder.model.config, dict.fromkeys(folder.model.heads, 0), summary=summary)
+        pooler = folder.model.pooler is not None
+        model = Model(folder.model.config, dict.fromkeys(folder.model.heads, 0), pooler=pooler)
         model.load_state_dict({**{k: whole(v) for k, v in shared.items()}, **state})
         return replace(folder, model=model)
 
@@ -131,10 +131,10 @@ class _Run(LongRun):
 
         timing = {row["step"]: row for row in read_metrics(self.run.path / "timing.jsonl")}
         rows = [row | timing.get(row["step"], {}) for row in read_metrics(self.run.path / "metrics.jsonl")]
-        run = to_plain(self.settings) | {"about": result | {"machine": machine.look(self.threads)}}
+        run = to_plain(self.settings) | {"about": result | {"machine": machine.describe(self.threads)}}
         atomic_write(self.run.path / "report.html", pretraining_report(run, rows, lang="en"))
 
 
-def _identity(built: Built) -> str:
+def _identity(built: Components) -> str:
     """The model's numbers as one line: a resumed run must have the same."""
     return repr(built.model.config)

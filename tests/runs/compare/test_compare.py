@@ -17,8 +17,8 @@ from bertkit.commands import evaluate, predict
 from bertkit.errors import Stopped, UserError
 from bertkit.loading import SAVED, open_model
 from bertkit.runs.compare.bert import BertSource, FrozenVectors
-from bertkit.runs.compare.contenders import RUNGS, Given, Numbers, Tags, ladder
-from bertkit.runs.compare.run import compare, outlook
+from bertkit.runs.compare.contenders import CONTENDERS, Numbers, Resources, Tags, contenders_for
+from bertkit.runs.compare.run import compare, forecast
 from bertkit.settings.compare import CompareSettings
 from bertkit.tasks import make
 from tests.support.toy import alike, make_model, messages, numbers, pairs, sentences
@@ -263,27 +263,27 @@ def test_how_alike_two_texts_are_is_seen_by_shared_words(tmp_path):
 
 def test_an_unknown_contender_is_named_with_a_suggestion():
     with pytest.raises(UserError, match="tfidf"):
-        ladder("classify", ("tfdif",), Given())
-    given = Given(models=("one", "two"))
-    assert [rung.key for rung in ladder("classify", ("bert:two",), given)] == ["bert:two"]
-    assert [rung.key for rung in ladder("tag", ("hmm", "bert"), given)] == ["hmm", "bert:one", "bert:two"]
-    spelled = [rung.key for rung in ladder("classify", ("TF-IDF", "n-gram", "GloVe", "majority"), given)]
+        contenders_for("classify", ("tfdif",), Resources())
+    given = Resources(models=("one", "two"))
+    assert [entry.key for entry in contenders_for("classify", ("bert:two",), given)] == ["bert:two"]
+    assert [entry.key for entry in contenders_for("tag", ("hmm", "bert"), given)] == ["hmm", "bert:one", "bert:two"]
+    spelled = [entry.key for entry in contenders_for("classify", ("TF-IDF", "n-gram", "GloVe", "majority"), given)]
     assert spelled == ["majority", "tfidf", "ngram", "glove"]
-    assert [rung.key for rung in ladder("regress", ("majority", "TF-IDF", "features"), given)] == [
+    assert [entry.key for entry in contenders_for("regress", ("majority", "TF-IDF", "features"), given)] == [
         "mean", "tfidf-numbers", "features-numbers",
     ]  # fmt: skip
-    assert [rung.key for rung in ladder("tag", ("majority", "HMM", "bilstm"), given)] == [
+    assert [entry.key for entry in contenders_for("tag", ("majority", "HMM", "bilstm"), given)] == [
         "frequent-tag", "hmm", "bilstm-tags",
     ]  # fmt: skip
     with pytest.raises(UserError, match="--models"):
-        ladder("classify", ("bert",), Given())
+        contenders_for("classify", ("bert",), Resources())
     with pytest.raises(UserError, match="classify, pair, regress, tag"):
-        ladder("answer", (), Given())
+        contenders_for("answer", (), Resources())
 
 
 def test_models_whose_folders_end_alike_are_told_apart():
-    given = Given(models=("runs/a/model", "runs/b/model", "runs/other"))
-    names = [rung.make(given).name for rung in ladder("classify", ("bert",), given)]
+    given = Resources(models=("runs/a/model", "runs/b/model", "runs/other"))
+    names = [entry.make(given).name for entry in contenders_for("classify", ("bert",), given)]
     assert names == [f"BERT fine-tuned ({name})" for name in ("runs/a/model", "runs/b/model", "other")]
 
 
@@ -305,7 +305,7 @@ def test_frozen_vectors_open_as_they_were_saved_in_any_precision(precision, tmp_
 
 
 def test_every_rung_can_be_opened_again():
-    own = {rung.key for rung in RUNGS} - {"gpt"}  # a fine-tuned model's folder is any model's folder
+    own = {entry.key for entry in CONTENDERS} - {"gpt"}  # a fine-tuned model's folder is any model's folder
     assert own == set(SAVED)
     numbers = {key for key, (form, _, _) in SAVED.items() if form is Numbers}
     apart = {
@@ -318,19 +318,19 @@ def test_every_rung_can_be_opened_again():
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_outlook_is_modest(lang):
-    said = outlook({"x": [(25, 0.5), (50, 0.7), (100, 0.8)]}, "x", lang=lang)
+    said = forecast({"x": [(25, 0.5), (50, 0.7), (100, 0.8)]}, "x", lang=lang)
     assert "0.850" in said and "200" in said  # gains halve: 0.2, 0.1, so 0.05
-    flat = outlook({"x": [(25, 0.8), (50, 0.82), (100, 0.81)]}, "x", lang=lang)
+    flat = forecast({"x": [(25, 0.8), (50, 0.82), (100, 0.81)]}, "x", lang=lang)
     assert "0.810" in flat and "200" not in flat
-    assert outlook({}, "x", lang=lang) == ""
+    assert forecast({}, "x", lang=lang) == ""
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_outlook_never_promises_more_than_no_mistakes(lang):
-    said = outlook({"x": [(25, 0.85), (50, 0.90), (100, 0.97)]}, "x", lang=lang)
+    said = forecast({"x": [(25, 0.85), (50, 0.90), (100, 0.97)]}, "x", lang=lang)
     assert "0.991" in said and "30%" in said  # mistakes 0.10, 0.03, so 0.009: of the last gain 30 %
     for curve in ([0.5, 0.5, 0.95], [0.2, 0.4, 0.8], [0.9, 0.99, 0.999]):
-        said = outlook({"x": list(zip((25, 50, 100), curve))}, "x", lang=lang)
+        said = forecast({"x": list(zip((25, 50, 100), curve))}, "x", lang=lang)
         assert curve[-1] <= max(float(number) for number in re.findall(r"\d\.\d{3}", said)) <= 1
-    full = outlook({"x": [(25, 0.8), (50, 0.9), (100, 1.0)]}, "x", lang=lang)
+    full = forecast({"x": [(25, 0.8), (50, 0.9), (100, 1.0)]}, "x", lang=lang)
     assert "100" in full and "%" not in full

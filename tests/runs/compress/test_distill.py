@@ -34,7 +34,7 @@ def go(runs, case: str, name: str, **changes):
     return distill(build(DistillSettings, SMALL | {"layers": 1} | values | changes))
 
 
-@pytest.mark.parametrize("heat", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
 def test_the_soft_loss_and_its_gradient_are_those_of_the_formula(heat: float) -> None:
     rng = np.random.default_rng(3)
     said, taught = rng.normal(size=(5, 4)) * 3, rng.normal(size=(5, 4)) * 3
@@ -139,7 +139,7 @@ def test_a_run_with_a_teacher_resumes_to_the_last_bit(runs, monkeypatch) -> None
     [
         ({"seeds": 3}, "--seeds has no meaning"),
         ({"hard": 1.5}, "--hard is 1.5"),
-        ({"heat": 0.0}, "--heat is 0"),
+        ({"temperature": 0.0}, "--heat is 0"),
         ({"layers": 2}, "the model has 2"),
         ({"task": "tag"}, "was fine-tuned for classify"),
         ({"out": Path("run-classify")}, "the teacher's own folder"),
@@ -175,9 +175,9 @@ def test_layers_are_spread_and_keep_their_kind() -> None:
 
 def test_the_kept_layers_are_the_models_own() -> None:
     small = {"vocabulary": 40, "width": 16, "depth": 4, "heads": 2, "inner": 24}
-    model = Model(Config(**small), {"words": 0}).eval()
+    model = Model(Config(**small), {"mlm": 0}).eval()
     kept = with_layers(model, [0, 3])
     for ours, theirs in zip(kept.encoder.layers, (model.encoder.layers[0], model.encoder.layers[3])):
         for name, tensor in ours.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[name])
-    assert torch.equal(kept.encoder.embeddings.words.weight, model.encoder.embeddings.words.weight)
+    assert torch.equal(kept.encoder.embeddings.tokens.weight, model.encoder.embeddings.tokens.weight)

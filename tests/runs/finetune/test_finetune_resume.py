@@ -189,10 +189,10 @@ def test_other_rows_and_numbers_are_refused_unless_asked_for_and_the_end_can_be_
     with pytest.raises(UserError, match="another set of training rows"):
         go("classify", runs, "changed", resume=True, train=other)
     changes = {"resume": True, "batch": 4, "lr": 1e-3, "steps": 8}
-    with pytest.raises(UserError, match=r"batch = 4 \(was 8\), lr = 0.001 \(was 0.003\)\. .*--other-settings"):
+    with pytest.raises(UserError, match=r"batch = 4 \(was 8\), lr = 0.001 \(was 0.003\)\. .*--allow-changed-settings"):
         go("classify", runs, "changed", **changes)
     notes.clear()
-    out = go("classify", runs, "changed", other_settings=True, **changes)
+    out = go("classify", runs, "changed", allow_changed_settings=True, **changes)
     assert any("batch = 4 (was 8)" in note for note in notes)
     assert json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"] == 8
     assert "batch = 4" in (out / "run.toml").read_text("utf-8")

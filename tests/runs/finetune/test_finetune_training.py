@@ -102,7 +102,7 @@ def test_a_frozen_encoder_is_left_untouched_and_the_head_still_learns(runs):
     before, after = (read_folder(path).model.state_dict() for path in (runs.model, runs.folder / "frozen"))
     same = [torch.equal(before[name], after[name]) for name in after if name.startswith("encoder.")]
     assert same and all(same)
-    assert not torch.equal(before["summary.dense.weight"], after["summary.dense.weight"])
+    assert not torch.equal(before["pooler.dense.weight"], after["pooler.dense.weight"])
     assert run.result["metrics"]["accuracy"] > 0.65
 
 
@@ -135,10 +135,10 @@ def test_word_vectors_larger_than_berts_take_larger_steps(runs, size, share):
     run = Finetuning(FinetuneSettings(task="classify", model=str(runs.model), out=runs.folder / "words", **files))
     assert run.model.config.init_std == 0.1
     with torch.no_grad():
-        words = run.model.encoder.embeddings.words.weight
+        words = run.model.encoder.embeddings.tokens.weight
         words.mul_(size / words.square().mean().sqrt())
     rates = Rates(run.settings, run.model)
-    assert rates.share("model.encoder.embeddings.words.weight") == share
+    assert rates.share("model.encoder.embeddings.tokens.weight") == share
     assert rates.share("model.encoder.embeddings.norm.weight") == 1
     assert rates.share("model.encoder.layers.0.attention.qkv.weight") == 1
 
@@ -218,7 +218,7 @@ def test_a_time_budget_ends_a_run_and_says_so(runs, notes):
 def test_dropout_is_the_models_own_unless_asked_for(asked, used, runs, notes):
     model = toy.make_model(runs.folder / f"wet-{asked}", dropout=0.3, attention_dropout=0.3, head_dropout=0.3)
     task = make("classify")
-    split = Split({"train": task.wrap(toy.messages(20)), "dev": task.wrap(toy.messages(10, 1))})
+    split = Split({"train": task.from_inputs(toy.messages(20)), "dev": task.from_inputs(toy.messages(10, 1))})
     numbers = {"task": "classify", "train": Path(), "model": str(model), "steps": 1, "threads": 1, "dropout": asked}
     run = Finetuning(FinetuneSettings(**numbers, out=runs.folder / f"dropout-{asked}"), split)
     run.go()
@@ -258,7 +258,7 @@ def test_a_run_that_learnt_nothing_from_the_texts_says_so(runs, notes):
 
 def test_rows_in_memory_need_no_file(runs):
     task = make("classify")
-    split = Split({"train": task.wrap(toy.messages(40)), "dev": task.wrap(toy.messages(20, 1))})
+    split = Split({"train": task.from_inputs(toy.messages(40)), "dev": task.from_inputs(toy.messages(20, 1))})
     settings = FinetuneSettings(
         task="classify", train=Path(), model=str(runs.model), out=runs.folder / "memory", steps=3, threads=1
     )

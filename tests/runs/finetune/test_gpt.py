@@ -26,7 +26,7 @@ def gpt(tmp_path_factory):
         segments=0, norm="pre", embedding_norm=False, word_head="plain", activation="gelu_tanh",
         summary_activation="none",
     )  # fmt: skip
-    write_folder(place / "gpt", Folder(Model(shape, {"words": 0}, summary=False), tokenizer, "gpt2"))
+    write_folder(place / "gpt", Folder(Model(shape, {"mlm": 0}, pooler=False), tokenizer, "gpt2"))
     return place / "gpt"
 
 

@@ -31,8 +31,8 @@ def two(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("texts", "wanted"), [([ENGLISH], "en"), (CHINESE, "zh")])
 def test_auto_takes_the_model_that_reads_the_texts(two, texts, wanted):
     task = make("classify")
-    assert start.starting_model("auto", task, task.wrap(texts)) == wanted
-    assert start.starting_model("org/other", task, task.wrap(texts)) == "org/other"
+    assert start.starting_model("auto", task, task.from_inputs(texts)) == wanted
+    assert start.starting_model("org/other", task, task.from_inputs(texts)) == "org/other"
 
 
 def test_auto_without_embedded_models_asks_for_a_name(two):
@@ -46,7 +46,7 @@ def test_a_vocabulary_that_cannot_read_the_texts_is_told(two, notes):
     from bertkit.text.tokenizer import Tokenizer
 
     task, tokenizer = make("classify"), Tokenizer.load(two / "en")
-    start.tell_unknown(tokenizer, task.encode(task.wrap([ENGLISH]), tokenizer, Windows(64)), "en")
+    start.tell_unknown(tokenizer, task.encode(task.from_inputs([ENGLISH]), tokenizer, Windows(64)), "en")
     assert not notes
-    start.tell_unknown(tokenizer, task.encode(task.wrap(CHINESE), tokenizer, Windows(64)), "en")
+    start.tell_unknown(tokenizer, task.encode(task.from_inputs(CHINESE), tokenizer, Windows(64)), "en")
     assert "unknown to en's vocabulary" in notes[0] and "zh" in notes[0]

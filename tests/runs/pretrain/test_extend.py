@@ -154,8 +154,8 @@ def test_a_new_row_is_the_mean_of_its_old_pieces(family, sources, tmp_path):
     rows = after.model.config.vocabulary
     assert rows % 64 == 0 and new.size <= rows < new.size + 64
     tables = {
-        "words": [m.encoder.embeddings.words.weight for m in (before.model, after.model)],
-        "bias": [m.head("words").bias for m in (before.model, after.model)],
+        "words": [m.encoder.embeddings.tokens.weight for m in (before.model, after.model)],
+        "bias": [m.head("mlm").bias for m in (before.model, after.model)],
     }
     for name, (was, now) in tables.items():
         assert len(now) == rows and torch.equal(now[: old.size], was), name
@@ -176,7 +176,7 @@ def test_an_untied_decoder_grows_too(sources, tmp_path):
     Tokenizer.load(folder).save(tmp_path / "untied", 64)
     given = settings("bert", sources, tmp_path / "run", add_tokens=2, init=str(tmp_path / "untied"))
     _, after = extended(store, read_folder(tmp_path / "untied"), given)
-    decoder = after.model.head("words").decoder
+    decoder = after.model.head("mlm").decoder
     word = after.tokenizer.id_to_token(after.tokenizer.size - 1)
     pieces = store.tokenizer.pieces_batch([word])[0]
     torch.testing.assert_close(decoder[after.tokenizer.size - 1], theirs.cls.predictions.decoder.weight[pieces].mean(0))

@@ -93,7 +93,7 @@ def test_an_electra_run_leaves_a_discriminator_and_its_generator(make, tmp_path)
     given = padded(batch, read_folder(tmp_path / "run").tokenizer.pad_id)
     labels, mask = given.pop("labels"), given["attention_mask"].bool()
     found = {}
-    for name, kind, head in (("", "ElectraForPreTraining", "replaced"), ("generator", "ElectraForMaskedLM", "words")):
+    for name, kind, head in (("", "ElectraForPreTraining", "replaced"), ("generator", "ElectraForMaskedLM", "mlm")):
         theirs = getattr(hf, kind).from_pretrained(tmp_path / "run" / name, attn_implementation="eager").eval()
         ours = read_folder(tmp_path / "run" / name).model.eval()
         answers = ours.ask(head, ours.encoder(batch))[: batch.tokens].squeeze(-1)

@@ -66,7 +66,7 @@ def test_averaged_weights_are_the_ones_written_and_judged_apart(make, tmp_path):
     pretrain(settings)
     newest = newest_generation(tmp_path / "run/checkpoints")
     written = load_file(tmp_path / "run/model.safetensors")["roberta.embeddings.word_embeddings.weight"]
-    name = "model.encoder.embeddings.words.weight"
+    name = "model.encoder.embeddings.tokens.weight"
     assert np.array_equal(written, newest.tensors("average")[name].numpy())
     assert not np.array_equal(written, newest.tensors("weights")[name].numpy())
 

@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.errors import Stopped, UserError
 from bertkit.runs.pretrain.run import pretrain
-from bertkit.training.checkpoints import newest_generation
+from bertkit.training.checkpoints import RENAMED, Generation, newest_generation
 from bertkit.training.metrics_log import read_metrics
 from tests.support.interrupted import fingerprint, stop_after
 
@@ -46,6 +46,30 @@ def test_examples_read_from_left_to_right_resume_too(make, tmp_path, monkeypatch
     assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
     row = read_metrics(tmp_path / "whole" / "metrics.jsonl")[0]
     assert row["loss"] == pytest.approx(row["words_loss"] + row["next_loss"])
+
+
+@pytest.mark.parametrize("preset", ["bert-tiny", "electra-mini"])
+def test_a_checkpoint_with_the_names_of_the_first_versions_resumes(preset, make, tmp_path, monkeypatch):
+    pretrain(make(preset, tmp_path / "whole", loop={"ema": 0.9}))
+    with monkeypatch.context() as patch:
+        stop_after(3, patch)
+        with pytest.raises(Stopped):
+            pretrain(make(preset, tmp_path / "old", loop={"ema": 0.9}))
+    tensors = Generation.tensors
+
+    def old(self, stem):
+        found = {}
+        for name, tensor in tensors(self, stem).items():
+            for now, before in RENAMED:
+                name = name.replace(now, before)
+            found[name] = tensor
+        assert any("words" in name for name in found)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Generation, "tensors", old)
+        pretrain(make(preset, tmp_path / "old", resume=True, loop={"ema": 0.9}))
+    assert fingerprint(tmp_path / "old") == fingerprint(tmp_path / "whole")
 
 
 def test_muon_and_its_memory_resume_too(make, tmp_path, monkeypatch):
