@@ -35,7 +35,7 @@ def go(runs, case: str, name: str, **changes):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
-def test_the_soft_loss_and_its_gradient_are_those_of_the_formula(heat: float) -> None:
+def test_the_soft_loss_and_its_gradient_are_those_of_the_formula(temperature: float) -> None:
     rng = np.random.default_rng(3)
     said, taught = rng.normal(size=(5, 4)) * 3, rng.normal(size=(5, 4)) * 3
 
@@ -43,12 +43,12 @@ def test_the_soft_loss_and_its_gradient_are_those_of_the_formula(heat: float) ->
         raised = np.exp(x)
         return raised / raised.sum(-1, keepdims=True)
 
-    p, q = softmax(taught / heat), softmax(said / heat)
+    p, q = softmax(taught / temperature), softmax(said / temperature)
     student = torch.tensor(said, requires_grad=True)
-    loss = soft_labels(student, torch.tensor(taught), heat)
-    np.testing.assert_allclose(loss.detach(), heat**2 * (p * np.log(p / q)).sum(-1), rtol=1e-9)
+    loss = soft_labels(student, torch.tensor(taught), temperature)
+    np.testing.assert_allclose(loss.detach(), temperature**2 * (p * np.log(p / q)).sum(-1), rtol=1e-9)
     loss.sum().backward()
-    np.testing.assert_allclose(student.grad, heat * (q - p), rtol=1e-9)  # heat² · (q − p) / heat
+    np.testing.assert_allclose(student.grad, temperature * (q - p), rtol=1e-9)  # temperature² · (q − p) / temperature
 
 
 def test_several_labels_are_two_way_softmaxes_each() -> None:
@@ -138,8 +138,8 @@ def test_a_run_with_a_teacher_resumes_to_the_last_bit(runs, monkeypatch) -> None
     ("changes", "words"),
     [
         ({"seeds": 3}, "--seeds has no meaning"),
-        ({"hard": 1.5}, "--hard is 1.5"),
-        ({"temperature": 0.0}, "--heat is 0"),
+        ({"alpha": 1.5}, "--alpha is 1.5"),
+        ({"temperature": 0.0}, "--temperature is 0"),
         ({"layers": 2}, "the model has 2"),
         ({"task": "tag"}, "was fine-tuned for classify"),
         ({"out": Path("run-classify")}, "the teacher's own folder"),

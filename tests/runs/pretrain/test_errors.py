@@ -178,7 +178,7 @@ def test_electra_cannot_go_on_without_its_generator(make, store, tmp_path):
     ("bert-tiny", {"model": {"norm": "pre"}}, r"bert cannot say norm = 'pre' \(it has 'post'\)"),
     ("bert-tiny", {"model": {"rotary_base": 1e4}}, r"bert cannot say rotary_base"),
     ("electra-mini", {"model": {"gated": True}}, r"electra cannot say gated"),
-    ("modern-tiny", {"packing": "next-sentence"}, r"no modernbert class with the heads next_sentence, words"),
+    ("modern-tiny", {"packing": "next-sentence"}, r"no modernbert class with the heads mlm, next_sentence"),
     ("modern-tiny", {"objective": "replaced"}, r"no modernbert class with the heads replaced.*another family"),
 ])  # fmt: skip
 def test_a_model_that_no_folder_of_its_family_can_hold_is_refused_before_it_is_trained(
