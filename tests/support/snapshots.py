@@ -1,6 +1,6 @@
 """Outputs kept as files: what a command, a page or a short run gave when it was last looked at.
 
-BERTKIT_WRITE_SNAPSHOTS=1 writes them anew; look at the difference before it is committed.
+BERTKIT_WRITE_SNAPSHOTS=1 writes them again; look at the difference before it is committed.
 """
 
 from __future__ import annotations
