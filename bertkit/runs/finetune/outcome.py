@@ -18,7 +18,6 @@ from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.metrics import calibration
 from bertkit.notify import note
 from bertkit.runs.finetune import split as splits
-from bertkit.tasks.classify import Classify
 from bertkit.training.checkpoints import newest_generation
 from bertkit.training.metrics_log import read_metrics
 
@@ -29,13 +28,12 @@ if TYPE_CHECKING:
     from bertkit.training.run_folder import RunFolder
 
 MOST_ERRORS = 40
-ONE_ANSWER = ("classify", "pair", "regress", "tag")  # tasks whose answers should differ
 
 
 def finish(run: Finetuning, folder: RunFolder, training: Training, feed: SupervisedFeed) -> dict[str, Any]:
     """Calibrate, score, write. Returns the report's result."""
     s, task = run.settings, run.task
-    calibrated = calibrate(run) if isinstance(task, Classify) and not task.multi else {}
+    calibrated = calibrate(run) if task.calibrates else {}
     role = "test" if "test" in run.items else "dev"
     examples, predictions = run.predictions(role)
     metric, gold, said, extra = task.metric_inputs(examples, predictions)
@@ -46,7 +44,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         "intervals": {name: list(pair) for name, pair in intervals.items()}, "rows": len(gold), "scored_on": role,
         "data": {
             **run.split.facts,
-            "labels": {r: splits.label_counts(e) for r, e in run.split.examples.items()} if task.labels else {},
+            "labels": {r: splits.label_counts(task, e) for r, e in run.split.examples.items()} if task.labels else {},
             "lengths": {"values": [item.tokens for item in run.items["train"]][:20000], "limit": run.windows.limit},
             "cut": {r: splits.cut_facts(items) for r, items in run.items.items()},
         },
@@ -60,7 +58,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         "command": run.command,
         **calibrated,
     }  # fmt: skip
-    if s.task in ONE_ANSWER and (same := one_answer(gold, said)):
+    if task.answers_vary and (same := one_answer(gold, said)):
         result["notes"] = [
             f"Every {role} row got the same answer ({same}) although the right ones differ: nothing was learnt from "
             f"the texts. Try a lower --lr (it was {training.settings.lr:.1e}; e.g. {training.settings.lr / 4:.1e}), "
@@ -70,14 +68,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
     if role == "test":
         dev = task.score(*run.predictions("dev"))
         result["dev_metrics"] = dict(dev)
-    if isinstance(task, Classify) and not task.multi:
-        result["per_class"] = metrics.per_class(gold, said, task.labels)
-        result["confusion"] = {
-            "labels": list(task.labels),
-            "counts": metrics.confusion(gold, said, task.labels).tolist(),
-        }
-    elif s.task == "tag" and metrics.chunk_like(gold):
-        result["per_class"] = metrics.per_type(gold, said)
+    result |= task.by_label(gold, said)
     if run.world.is_main:
         write_model(run, result)
         report(run, result)
@@ -148,49 +139,15 @@ def calibrate(run: Finetuning) -> dict[str, Any]:
 
 def errors(run: Finetuning, examples: list[Any], predictions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The worst mistakes first: the most confident wrong answers, the largest differences."""
-    rows = []
-    for example, said in zip(examples, predictions):
-        shown = {"text": getattr(example, "text", None) or getattr(example, "question", ""), "line": example.line}
-        if getattr(example, "text_b", None):
-            shown["text_b"] = example.text_b
-        if "label" in said and said["label"] != example.label:
-            rows.append({**shown, "gold": example.label, "predicted": said["label"], "score": said["score"]})
-        elif "value" in said:
-            gap = abs(said["value"] - float(example.label))
-            rows.append({**shown, "gold": example.label, "predicted": round(said["value"], 3), "score": gap})
-        elif "tags" in said and list(example.sentence.tags) != said["tags"]:
-            wrong = [n for n, (a, b) in enumerate(zip(example.sentence.tags, said["tags"])) if a != b]
-            words = example.sentence.tokens
-            rows.append({
-                **shown, "gold": " ".join(f"{words[n]}/{example.sentence.tags[n]}" for n in wrong),
-                "predicted": " ".join(f"{words[n]}/{said['tags'][n]}" for n in wrong), "score": len(wrong),
-            })  # fmt: skip
-        elif "answer" in said:
-            gold = [text for text, _ in example.answers]
-            if said["answer"] not in gold and (gold or said["answer"]):
-                right = " | ".join(gold) or "—"
-                rows.append({**shown, "gold": right, "predicted": said["answer"] or "—", "score": said["score"]})
-        elif "choice" in said and said["choice"] != example.label:
-            picked, right = example.choices[said["choice"]], example.choices[example.label]
-            rows.append({**shown, "gold": right, "predicted": picked, "score": max(said["scores"])})
-        elif "labels" in said and set(said["labels"]) != set(example.label):
-            gap = len(set(said["labels"]) ^ set(example.label))
-            rows.append({
-                **shown, "gold": ", ".join(example.label), "predicted": ", ".join(said["labels"]), "score": gap,
-            })  # fmt: skip
+    pairs = zip(examples, predictions)
+    rows = [row for example, prediction in pairs if (row := run.task.mistake(example, prediction))]
     return sorted(rows, key=lambda row: -float(row["score"]))[:MOST_ERRORS]
 
 
 def suspects(run: Finetuning, role: str) -> list[dict[str, Any]]:
     """Rows whose own label an unseen model finds least likely; score: that likelihood."""
-    found = []
-    for example, said in zip(*run.predictions(role)):
-        if "label" in said and said["label"] != example.label and example.label in said["scores"]:
-            found.append({
-                "text": example.text, "line": example.line, "gold": example.label, "suggested": said["label"],
-                "score": said["scores"][example.label],
-            })  # fmt: skip
-    return found
+    pairs = zip(*run.predictions(role))
+    return [row for example, prediction in pairs if (row := run.task.suspicion(example, prediction))]
 
 
 def write_model(run: Finetuning, result: dict[str, Any]) -> None:
@@ -201,6 +158,8 @@ def write_model(run: Finetuning, result: dict[str, Any]) -> None:
         for name, value in result["metrics"].items()
     }
     folder.labels = run.task.labels or folder.labels
+    if run.task.problem_type:
+        folder.raw_config["problem_type"] = run.task.problem_type
     folder.about = {
         "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
         "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},

@@ -67,7 +67,7 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
     _check_out(settings)
     task = splits.task_of(settings)
     examples = task.read(settings.train, splits.reading_of(settings))
-    folds = splits.fold_of(examples, settings.folds, settings.seed)
+    folds = splits.fold_of(examples, settings.folds, settings.seed, task)
     if len(found := set(folds.tolist())) < settings.folds:
         raise UserError(
             f"--folds is {settings.folds}, and {settings.train} has only {len(found)} different texts: a part would be "

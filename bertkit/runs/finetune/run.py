@@ -150,11 +150,11 @@ class Finetuning:
             # It has no weights of its own: the word vectors guess. It is taken away before the model is written.
             folder.model.heads["mlm"] = Head("mlm", config, 0, folder.model.encoder.dropout_masks)
         if not self.task.labels:
-            folder.labels = ("value",) if s.task == "regress" else ()
+            folder.labels = self.task.output_names
         for key in ("id2label", "problem_type"):  # those of another task
             folder.raw_config.pop(key, None)
         folder.model.crf = Crf(len(self.task.labels)) if s.crf else None
-        folder.pooling = self._pooling(folder.pooling) if s.task == "embed" else None
+        folder.pooling = self._pooling(folder.pooling) if self.task.makes_vectors else None
         return folder
 
     def _pooling(self, given: Pooling | None) -> Pooling:
@@ -232,7 +232,7 @@ class Finetuning:
         )
         about = {
             "model": repr(self.model.config), "labels": list(self.task.labels),
-            "set of training rows": splits.digest(self.items["train"]),
+            "set of training rows": splits.digest(self.items["train"], self.task),
         }  # fmt: skip
         with RunFolder(s.out, self.world, resume=s.resume, overwrite=s.overwrite) as run, Signals() as signals:
             self._train(training, feed, run, signals, about)
