@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,3 +225,9 @@ def test_what_a_task_says_of_itself_is_known_elsewhere(name):
 
 def test_what_compare_and_the_report_call_tasks_are_tasks():
     assert set(compare.TASK_NAMES) <= set(TASKS) == set(tables("en")["tasks"]) == set(tables("zh")["tasks"])
+
+
+def test_the_page_says_how_many_errors_there_were_beyond_those_shown(runs):
+    out = Path(runs("regress").result["out"])
+    assert len(runs("regress").result["errors"]) == 40 and "error_count" not in runs("regress").result
+    assert "40 of 48 errors" in (out / "report.html").read_text("utf-8")  # a number is always off by something

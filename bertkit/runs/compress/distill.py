@@ -131,13 +131,13 @@ def distill(settings: DistillSettings) -> dict[str, Any]:
         run = Distilling(settings)
         result = run.go()
         if not run.world.is_main:
-            return result
+            return result.to_dict()
         student = Predictor.load(settings.out, settings.precision, settings.device)
-        role = result["scored_on"]
+        role = str(result.scored_on)
         rows = run.split.examples[role]
         names = (settings.teacher, str(settings.out))
         both = compared(run.teacher, student, names, rows, scored=rows if all(run.known[role]) else None)
-        return result | {"compared": both}
+        return result.to_dict() | {"compared": both}
     finally:
         worlds.leave()
 
