@@ -12,6 +12,7 @@ import math
 import tomllib
 import types
 import typing
+from collections.abc import Collection
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -37,7 +38,7 @@ def option(
     help: str = "",
     *,
     argument: bool = False,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] = (),
     short: str = "",
     name: str = "",
     factory: Any = MISSING,

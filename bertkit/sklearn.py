@@ -135,7 +135,7 @@ class _FineTuned(_OverTexts):
             more = {"task": task, "train": Path(), "out": Path(folder)}
             settings = build(FinetuneSettings, values | more, type(self).__name__)
             try:
-                self.result_ = Finetuning(settings, Split({"train": train, "dev": dev}), labels).go()
+                self.result_ = Finetuning(settings, Split({"train": train, "dev": dev}), labels).go().to_dict()
             except Stopped as stopped:
                 raise KeyboardInterrupt from stopped
             self.model_files_ = files_of(Path(folder))

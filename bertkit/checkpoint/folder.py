@@ -61,7 +61,6 @@ class Folder:
 
 
 UNNAMED = ("LABEL_0", "LABEL_1")
-PROBLEMS = {"regress": "regression", "classify": "single_label_classification", "pair": "single_label_classification"}
 
 
 def read_folder(
@@ -199,13 +198,6 @@ def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: 
         )
 
 
-def _problem(about: dict[str, Any]) -> str:
-    """What transformers calls the task: by it, its pipelines know whether scores add up to one."""
-    options = about.get("options")
-    several = isinstance(options, dict) and options.get("multi_label")
-    return "multi_label_classification" if several else PROBLEMS.get(about.get("task", ""), "")
-
-
 def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: str) -> None:
     """Load what is there; refuse a torn encoder; say which heads are new."""
     torn = [name for name in missing if name.startswith("encoder.")]
@@ -273,10 +265,9 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     raw |= {f"{k}_token_id": n for k, n in special.items() if n is not None and f"{k}_token_id" in raw}
     if ours.pad_id is None and folder.raw_config.get("pad_token_id", family.defaults["pad_token_id"]) is None:
         raw["pad_token_id"] = None  # any number is a real token's, which transformers would then take for padding
-    if "text" not in folder.model.heads:
-        raw.pop("problem_type", None)
-    elif problem := _problem(folder.about):
-        raw["problem_type"] = problem
+    if "problem_type" in raw:  # what transformers calls the task; it speaks of text heads alone
+        problem = raw.pop("problem_type")
+        raw |= {"problem_type": problem} if "text" in folder.model.heads else {}
     if {"text", "token"} & set(folder.model.heads):
         raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}

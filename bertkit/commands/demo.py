@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +53,23 @@ def run(settings: Settings) -> dict[str, Any]:
     )  # fmt: skip
     finetuning = Finetuning(tuned)
     try:
-        result = finetuning.go()
+        reached = finetuning.go()
     except Stopped as stop:
         raise Stopped(stop.signal, "the demo was stopped; give it again, and it begins anew.") from None
     train, dev, test = (finetuning.split.examples[role] for role in ("train", "dev", "test"))
-    result["baselines"] = {}
+    baselines = {}
     for entry in contenders_for("classify", ("majority", "tfidf"), Resources()):
         baseline = entry.make(Resources()).fit(finetuning.task, train, dev, seed=settings.seed, minutes=0.0)
-        result["baselines"][baseline.name] = dict(finetuning.task.score(test, baseline.predict(test)))
+        baselines[baseline.name] = dict(finetuning.task.score(test, baseline.predict(test)))
     predictor = Predictor.load(out / "model", settings.precision, settings.device)
     fresh = samples.path(settings.lang, "fresh.txt").read_text("utf-8").splitlines()
-    result["predictions"] = [{"text": text, **_short(p)} for text, p in zip(fresh, predictor.predict(fresh))]
-    finetuning.write_report(result)
+    predictions = [{"text": text, **_short(p)} for text, p in zip(fresh, predictor.predict(fresh))]
+    reached = replace(reached, baselines=baselines, predictions=predictions)
+    finetuning.write_report(reached)
     note(f"The whole demo took {time.perf_counter() - start:.0f} s.")
-    result["seconds"] = round(time.perf_counter() - start, 1)
+    seconds = round(time.perf_counter() - start, 1)
     shutil.copyfile(out / "model" / "report.html", settings.out / "report.html")
-    result["report"] = str(settings.out / "report.html")
-    return result
+    return reached.to_dict() | {"seconds": seconds, "report": str(settings.out / "report.html")}
 
 
 def _short(prediction: dict[str, Any]) -> dict[str, Any]:

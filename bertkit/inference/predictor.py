@@ -23,14 +23,13 @@ from bertkit.model.encoder import Encoded
 from bertkit.model.heads import is_trained
 from bertkit.model.inference import INT8, prepare
 from bertkit.notify import note
-from bertkit.tasks import TASKS, make
+from bertkit.tasks import TASKS, make, task_classes
 from bertkit.tasks.base import Reading, Task, check_labels, outputs_of_heads, validated
 from bertkit.tasks.batches import outputs_of
 from bertkit.text.checks import BadRow, by_line
 from bertkit.text.encoding import Encoding
 from bertkit.text.words import closed_up
 
-TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
 POOLS = ("mean", "cls", "max", "none")
 NOT_FINITE = (
     "has no answer: the model's numbers are not finite; its weights are damaged, or its training failed. "
@@ -237,18 +236,21 @@ class Predictor:
     def _guessed_task(self) -> tuple[str, dict[str, Any]]:
         """Task and options of a folder that bertkit did not fine-tune, by its head and its config.json."""
         folder = self.folder
-        name = next((TASK_OF[head] for head in self.model.heads if head in TASK_OF), None)
-        if name is None:
+        guesses = (
+            (kind, options)
+            for head in self.model.heads
+            for kind in task_classes().values()
+            if (options := kind.guessed(head, folder.labels, folder.raw_config)) is not None
+        )
+        kind, options = next(guesses, (None, {}))
+        if kind is None:
             raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
-        if name == "classify" and len(folder.labels) == 1:
-            return "regress", {}
-        if name in ("classify", "tag") and all(re.fullmatch(r"LABEL_\d+", label) for label in folder.labels):
+        if kind.labelled_by_name and all(re.fullmatch(r"LABEL_\d+", label) for label in folder.labels):
             note(
                 f"{folder.name} names no labels, so {folder.labels[0]} … stand for them: write id2label into its "
                 "config.json."
             )
-        several = folder.raw_config.get("problem_type") == "multi_label_classification"
-        return name, {"multi_label": True} if name == "classify" and several else {}
+        return kind.name, options
 
     @cached_property
     def about(self) -> dict[str, Any]:

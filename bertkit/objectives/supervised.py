@@ -78,7 +78,7 @@ SEVERAL = Kind(
     soft_several, lambda said, target: F.binary_cross_entropy_with_logits(said, target, reduction="none").mean(-1)
 )
 NUMBER = Kind(soft_number, lambda said, target: (said[:, 0] - target).square())
-KINDS = {"classify": LABELS, "pair": LABELS, "tag": LABELS, "choose": LABELS, "regress": NUMBER}
+KINDS = {"labels": LABELS, "several": SEVERAL, "number": NUMBER}  # a task's `answer_kind` → its losses
 
 
 class Distill(Objective):
@@ -90,7 +90,7 @@ class Distill(Objective):
     def __init__(self, model: Model, task: Task, temperature: float = 2.0, alpha: float = 0.5) -> None:
         super().__init__()
         self.model, self.task, self.temperature = model, task, temperature
-        self.kind = SEVERAL if task.options.get("multi_label") else KINDS[task.name]
+        self.kind = KINDS[task.answer_kind]
         self.weights = {"soft": 1.0 - alpha, "hard": alpha}  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from bertkit.report.curves import curve_figures
@@ -41,40 +42,105 @@ EXAMPLE_COLUMNS = [
 ]
 MOST_ERRORS = 40
 MOST_LABELS = 50
+LISTS = ("errors", "suspects")  # for the page and for Python; result.json goes without
+COUNTS = ("error_count", "suspect_count")  # for the page alone
+
+Part = Mapping[str, Any]
 
 
-def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
-    """The page of a result. Texts may be as long and as hostile as they like.
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What a fine-tuning run reached: what result.json stores, commands print and the report shows.
 
-    | key | meaning |
-    |---|---|
-    | task, model, name | words for the title |
-    | headline | which of `metrics` counts most (else the first) |
-    | metrics | {name: number} or {name: {"value", "low", "high"}} |
-    | intervals | {name: (low, high)}, as `metrics.bootstrap` gives them; `level` (0.95) and `rows` (evaluated) |
-    | scored_on | "dev" or "test": the rows of metrics, baselines, per_class, confusion, errors and seeds |
-    | baselines | {contender: {metric: number}}: what cheap methods reach on the same rows |
-    | data | files [{role, name, rows, …}], labels {role: {label: rows}}, lengths, cut, other facts: see `data_blocks` |
-    | run | settings (nested), curves (rows of metrics.jsonl), best_step, seconds, stopped (text),
-      seeds [{seed, score …}], and any other facts |
-    | per_class | [{label, precision, recall, f1, gold, predicted}] |
-    | confusion | {labels, counts}: counts[gold][predicted] |
-    | calibration | of the dev rows: temperature, ece_before, ece_after, before, after (bins of confidence, accuracy,
-      count or rows) |
-    | coverage | of the dev rows: points with coverage, accuracy, threshold; `abstain` the chosen one |
-    | errors | [{text, text_b, gold, predicted, score, line}], worst first; `error_count` how many there were |
-    | suspects | [{text, gold, suggested, score, line}] of training rows, worst first; `suspect_count` as above |
-    | predictions | [{text, label, score …}]: predictions on fresh texts |
-    | speed, environment | facts, nested or not |
-    | notes | what was told during the run: list of texts |
-    | command | the command that repeats the run |
+    Every part is optional: None is what there is not. The order of the parts is that of the stored file.
+
+    task, model, name: words for the title. out: the run's folder.
+    headline: which of `metrics` counts most (else the first).
+    metrics: {name: number} or {name: {"value", "low", "high"}}.
+    intervals: {name: (low, high)}, as `metrics.bootstrap` gives them; `level` (0.95) and `rows` (evaluated).
+    scored_on: "dev" or "test": the rows of metrics, baselines, per_class, confusion, errors and seeds.
+    data: files [{role, name, rows, …}], labels {role: {label: rows}}, lengths, cut, other facts (`data_blocks`).
+    run: settings (nested), curves (rows of metrics.jsonl), best_step, seconds, stopped (text), seeds [{seed, score …}],
+    and any other facts.
+    errors: [{text, text_b, gold, predicted, score, line}], worst first; error_count: how many there were.
+    environment, speed: facts, nested or not. command: the command that repeats the run.
+    calibration: of the dev rows: temperature, ece_before, ece_after, before, after (bins of confidence, accuracy, count
+    or rows). coverage: of the dev rows: points with coverage, accuracy, threshold; abstain: the chosen one.
+    notes: what was told during the run: list of texts.
+    per_class: [{label, precision, recall, f1, gold, predicted}]. confusion: {labels, counts[gold][predicted]}.
+    suspects: [{text, gold, suggested, score, line}] of training rows, worst first; suspect_count as above.
+    seeds, folds: mean, spread and scores of a run that was repeated.
+    baselines: {contender: {metric: number}}: what cheap methods reach on the same rows.
+    predictions: [{text, label, score …}]: predictions on fresh texts.
     """
+
+    task: str | None = None
+    model: str | None = None
+    out: str | None = None
+    headline: str | None = None
+    metrics: Part | None = None
+    intervals: Part | None = None
+    rows: int | None = None
+    scored_on: str | None = None
+    data: Part | None = None
+    run: Part | None = None
+    errors: Sequence[Part] | None = None
+    environment: Part | None = None
+    command: str | None = None
+    calibration: Part | None = None
+    coverage: Sequence[Any] | None = None
+    abstain: Any = None
+    notes: Sequence[str] | None = None
+    dev_metrics: Part | None = None
+    per_class: Sequence[Part] | None = None
+    confusion: Part | None = None
+    suspects: Sequence[Part] | None = None
+    folds: Part | None = None
+    seeds: Part | None = None
+    baselines: Part | None = None
+    predictions: Sequence[Part] | None = None
+    labels: Any = None
+    name: str | None = None
+    level: float | None = None
+    speed: Part | None = None
+    error_count: int | None = None
+    suspect_count: int | None = None
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> FinetuneResult:
+        """From a stored file; what is not a part of a result is left out."""
+        return cls(**{part.name: table[part.name] for part in fields(cls) if part.name in table})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The parts there are, as commands print them."""
+        parts = {part.name: getattr(self, part.name) for part in fields(self) if part.name not in COUNTS}
+        return {name: value for name, value in parts.items() if value is not None}
+
+    def stored(self) -> dict[str, Any]:
+        """The parts that result.json holds."""
+        return {name: value for name, value in self.to_dict().items() if name not in LISTS}
+
+    @property
+    def score(self) -> float:
+        """The headline's value."""
+        return float((self.metrics or {})[self.headline or ""])
+
+    @property
+    def dev_score(self) -> float:
+        """The headline on the dev rows: what is chosen by a score is chosen by this, never by the test rows'."""
+        scores = self.metrics if self.dev_metrics is None else self.dev_metrics
+        return float((scores or {})[self.headline or ""])
+
+
+def finetuning_report(result: FinetuneResult | Mapping[str, Any], *, lang: str = "en") -> str:
+    """The page of a result, or of a table of its parts. Texts may be as long and as hostile as they like."""
+    result = result if isinstance(result, FinetuneResult) else FinetuneResult.from_dict(result)
     said = words(lang)
-    run = dict(result.get("run") or {})
-    task = str(result.get("task") or "")
-    title = said["finetuning"].format(name=result.get("name") or name_of(task, lang, "tasks")).strip(" :：")
+    run = dict(result.run or {})
+    task = str(result.task or "")
+    title = said["finetuning"].format(name=result.name or name_of(task, lang, "tasks")).strip(" :：")
     settings = dict(run.pop("settings", None) or {})
-    command = [Code(str(result["command"]))] if result.get("command") else []
+    command = [Code(str(result.command))] if result.command else []
     sections = [
         Section(said["result"], _scores(result, lang)),
         Section(said["by_label"], _by_label(result, lang)),
@@ -82,56 +148,54 @@ def finetuning_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(said["errors"], _errors(result, lang)),
         Section(said["suspects"], _suspects(result, lang)),
         Section(said["predictions"], _predictions(result, lang)),
-        Section(said["data"], data_blocks(dict(result.get("data") or {}), lang)),
+        Section(said["data"], data_blocks(dict(result.data or {}), lang)),
         Section(said["training"], _training(run, _scored(result, lang), lang)),
-        Section(said["speed"], [Facts(facts_of(result["speed"], lang))] if result.get("speed") else []),
-        Section(said["notes"], notes_of(result.get("notes") or (), lang)),
-        Section(
-            said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
-        ),
+        Section(said["speed"], [Facts(facts_of(result.speed, lang))] if result.speed else []),
+        Section(said["notes"], notes_of(result.notes or (), lang)),
+        Section(said["environment"], [Facts(facts_of(result.environment, lang))] if result.environment else []),
         Section(said["settings"], [*command, *([Code(settings_text(settings))] if settings else [])]),
     ]
-    model = result.get("model")
+    model = result.model
     subtitle = said["finetuning_subtitle"].format(model=model) if model else ""
     return page(title, sections, lang=lang, subtitle=subtitle, facts=_tiles(result, run, lang))
 
 
-def _headline(result: Mapping[str, Any]) -> str:
-    metrics = result.get("metrics") or {}
-    named = result.get("headline")
+def _headline(result: FinetuneResult) -> str:
+    metrics = result.metrics or {}
+    named = result.headline
     return str(named) if named in metrics else next(iter(metrics), "")
 
 
-def _scored(result: Mapping[str, Any], lang: str) -> str:
-    return rows_of(result.get("scored_on"), lang)
+def _scored(result: FinetuneResult, lang: str) -> str:
+    return rows_of(result.scored_on, lang)
 
 
-def _score(result: Mapping[str, Any], name: str) -> Any:
-    return between(result["metrics"][name], (result.get("intervals") or {}).get(name))
+def _score(result: FinetuneResult, name: str) -> Any:
+    return between((result.metrics or {})[name], (result.intervals or {}).get(name))
 
 
-def _tiles(result: Mapping[str, Any], run: Mapping[str, Any], lang: str) -> dict[str, Any]:
+def _tiles(result: FinetuneResult, run: Mapping[str, Any], lang: str) -> dict[str, Any]:
     tiles: dict[str, Any] = {}
-    metrics = result.get("metrics") or {}
+    metrics = result.metrics or {}
     first = _headline(result)
     for name in [first, *(name for name in metrics if name != first)][:3] if metrics else ():
         tiles[name_of(name, lang)] = plain(_score(result, name).value)
-    for key in ("rows", "labels"):
-        if result.get(key) is not None and as_number(result[key]) is not None:
-            tiles[name_of(f"{key}_scored", lang)] = plain(result[key])
+    for key, count in (("rows", result.rows), ("labels", result.labels)):
+        if as_number(count) is not None:
+            tiles[name_of(f"{key}_scored", lang)] = plain(count)
     if as_number(run.get("seconds")) is not None:
         tiles[name_of("train_seconds", lang)] = duration(run["seconds"], lang)
     return tiles
 
 
-def _scores(result: Mapping[str, Any], lang: str) -> list[Block]:
-    metrics, said = result.get("metrics") or {}, words(lang)
+def _scores(result: FinetuneResult, lang: str) -> list[Block]:
+    metrics, said = result.metrics or {}, words(lang)
     if not metrics:
         return []
     blocks: list[Block] = []
     first = _headline(result)
     best = _score(result, first)
-    level = percent(result.get("level", 0.95), 0)
+    level = percent(0.95 if result.level is None else result.level, 0)
     if best.value is not None:
         key = "headline_interval" if best.low is not None else "headline"
         sentence = said[key].format(
@@ -143,10 +207,10 @@ def _scores(result: Mapping[str, Any], lang: str) -> list[Block]:
             level=level,
         )
         blocks.append(Good(sentence))
-    caption = said["metrics_caption"].format(level=level, rows=_scored(result, lang), count=plain(result.get("rows")))
+    caption = said["metrics_caption"].format(level=level, rows=_scored(result, lang), count=plain(result.rows))
     rows = [[name_of(name, lang), _score(result, name)] for name in metrics]
     blocks.append(Table(caption, [said["metric"], said["score_interval"]], rows))
-    rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.get("baselines") or {}).items()}
+    rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.baselines or {}).items()}
     if rivals:
         names, values = [*rivals, said["this_model"]], [*rivals.values(), best.value]
         pairs = [None] * len(rivals) + [(best.low, best.high) if best.low is not None else None]
@@ -156,10 +220,10 @@ def _scores(result: Mapping[str, Any], lang: str) -> list[Block]:
     return blocks
 
 
-def _by_label(result: Mapping[str, Any], lang: str) -> list[Block]:
+def _by_label(result: FinetuneResult, lang: str) -> list[Block]:
     said, scored = words(lang), _scored(result, lang)
     blocks: list[Block] = []
-    confusion = result.get("confusion") or {}
+    confusion = result.confusion or {}
     labels, counts = [str(label) for label in confusion.get("labels", ())], confusion.get("counts")
     # A numpy array has no truth value of its own.
     if counts is not None and len(counts):
@@ -179,19 +243,17 @@ def _by_label(result: Mapping[str, Any], lang: str) -> list[Block]:
             columns = [name_of("gold", lang), name_of("predicted", lang), said["rows"], said["share"]]
             blocks.append(Table(said["mixed_caption"].format(rows=scored), columns, rows, align="llrr"))
     counts_of = {"gold": "rows_gold", "predicted": "rows_predicted"}
-    per_class = [
-        {counts_of.get(key, key): value for key, value in row.items()} for row in result.get("per_class") or ()
-    ]
+    per_class = [{counts_of.get(key, key): value for key, value in row.items()} for row in result.per_class or ()]
     wanted = ("label", "precision", "recall", "f1", "accuracy", *counts_of.values(), "support")
     caption = said["per_class_caption"].format(rows=scored)
     table = table_of(caption, per_class[:100], lang, only=wanted, heat=sorted(SHARES), digits=3)
     return [*table, *blocks]
 
 
-def _trust(result: Mapping[str, Any], lang: str) -> list[Block]:
+def _trust(result: FinetuneResult, lang: str) -> list[Block]:
     said, dev = words(lang), rows_of("dev", lang)
     blocks: list[Block] = []
-    calibration = dict(result.get("calibration") or {})
+    calibration = dict(result.calibration or {})
     before, after = calibration.pop("before", None) or (), calibration.pop("after", None) or ()
     was, now = as_number(calibration.get("ece_before")), as_number(calibration.get("ece_after"))
     if was is not None and now is not None:
@@ -201,7 +263,7 @@ def _trust(result: Mapping[str, Any], lang: str) -> list[Block]:
         blocks.append(Good(sentence) if now <= max(was, 0.02) else Warning_(sentence))
     elif calibration:
         blocks.append(Facts(facts_of(calibration, lang)))
-    chosen = result.get("abstain")
+    chosen = result.abstain
     if chosen is not None and as_number(take(chosen, "coverage")) is not None:
         shares = {key: percent(take(chosen, key)) for key in ("coverage", "accuracy")}
         threshold = plain(take(chosen, "threshold"), 3)
@@ -209,30 +271,30 @@ def _trust(result: Mapping[str, Any], lang: str) -> list[Block]:
     if len(before) or len(after):
         svg = reliability_plot(after or before, before=before if len(after) else (), lang=lang)
         blocks.append(Figure(said["reliability_caption"].format(rows=dev), svg))
-    coverage = result.get("coverage")
+    coverage = result.coverage
     if coverage is not None and len(coverage):
         svg = coverage_plot(coverage, chosen=chosen, lang=lang)
         blocks.append(Figure(said["coverage_caption"].format(rows=dev), svg))
     return blocks
 
 
-def _errors(result: Mapping[str, Any], lang: str) -> list[Block]:
-    said, rows = words(lang), list(result.get("errors") or ())
-    counts = (result.get("confusion") or {}).get("counts")
-    count = as_number(result.get("error_count"))
+def _errors(result: FinetuneResult, lang: str) -> list[Block]:
+    said, rows = words(lang), list(result.errors or ())
+    counts = (result.confusion or {}).get("counts")
+    count = as_number(result.error_count)
     if count is None and counts is not None and len(counts):
         count = sum(float(n) for r, row in enumerate(counts) for c, n in enumerate(row) if r != c)
     return _examples(rows, said["errors_caption"], said["errors_uncounted"], count, lang, rows=_scored(result, lang))
 
 
-def _suspects(result: Mapping[str, Any], lang: str) -> list[Block]:
-    said, rows = words(lang), list(result.get("suspects") or ())
-    count = as_number(result.get("suspect_count"))
+def _suspects(result: FinetuneResult, lang: str) -> list[Block]:
+    said, rows = words(lang), list(result.suspects or ())
+    count = as_number(result.suspect_count)
     return _examples(rows, said["suspects_caption"], said["suspects_uncounted"], count, lang)
 
 
-def _predictions(result: Mapping[str, Any], lang: str) -> list[Block]:
-    caption, rows = words(lang)["predictions_caption"], list(result.get("predictions") or ())
+def _predictions(result: FinetuneResult, lang: str) -> list[Block]:
+    caption, rows = words(lang)["predictions_caption"], list(result.predictions or ())
     return _examples(rows, caption, caption, len(rows), lang)
 
 
@@ -265,7 +327,7 @@ def _training(run: dict[str, Any], scored: str, lang: str) -> list[Block]:
 
 
 def data_blocks(data: dict[str, Any], lang: str) -> list[Block]:
-    """The blocks of `result["data"]`:
+    """The blocks of `result.data`:
 
     | key | meaning |
     |---|---|

@@ -15,27 +15,24 @@ from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.loading import open_model
 from bertkit.server.errors import ApiError, Limits
+from bertkit.tasks import task_classes
 
 ALWAYS = ("embed", "similarity", "tokenize")
-BY_TASK = {  # task → what a model with its head can be asked for
-    "": ("rerank",),
-    "embed": ("rerank",),
-    "classify": ("predict",),
-    "pair": ("predict", "rerank"),
-    "regress": ("predict", "rerank"),
-    "tag": ("tag",),
-    "answer": ("answer",),
-    "choose": ("choose",),
-}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
-LACKS = {  # ability → the model that has it
-    "predict": "one fine-tuned with `bertkit finetune classify`, `pair` or `regress`",
+BY_VECTORS = ("rerank",)  # what else a model without a task can be asked for
+LACKS = {  # ability that is not a task's alone → the model that has it
     "rerank": "one fine-tuned on pairs of texts, or one for vectors",
     "fill": "one with an mlm head, such as 'en'",
-    "tag": "one fine-tuned with `bertkit finetune tag`",
-    "answer": "one fine-tuned with `bertkit finetune answer`",
-    "choose": "one fine-tuned with `bertkit finetune choose`",
 }
+
+
+def lacking(ability: str) -> str:
+    """Which model has an ability, for those who serve none."""
+    if ability in LACKS:
+        return LACKS[ability]
+    first, *others = (name for name, task in task_classes().items() if ability in task.abilities)
+    names = [f"`bertkit finetune {first}`", *(f"`{name}`" for name in others)]
+    return "one fine-tuned with " + " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 @dataclass(frozen=True)
@@ -59,21 +56,21 @@ class ServedModel:
     @cached_property
     def pairs(self) -> bool | None:
         """Whether the task reads two texts; None where the folder does not say."""
-        if self.task == "pair":
-            return True
-        if self.task in ("classify", "regress") and "task" not in self.predictor.folder.about:
+        if not self.task:
+            return False
+        if "task" not in self.predictor.folder.about and self.predictor.task.for_pairs() is not None:
             return None
-        return bool(self.task == "regress" and self.predictor.task.options.get("paired"))
+        return self.predictor.task.reads_pairs
 
     @cached_property
     def abilities(self) -> tuple[str, ...]:
         """What it can be asked for, in the order of the routes."""
-        can = [*BY_TASK[self.task], *ALWAYS]
+        can = [*(self.predictor.task.abilities if self.task else BY_VECTORS), *ALWAYS]
         model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
         if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None:
             can.insert(0, "fill")
-        if self.task == "regress" and self.pairs is False:
-            can.remove("rerank")
+        if "predict" in can and "rerank" in can and self.pairs is False:
+            can.remove("rerank")  # by reading both texts, which this model does not
         return tuple(can)
 
     @cached_property
@@ -87,12 +84,12 @@ class ServedModel:
             "id2label": {str(n): label for n, label in enumerate(self.labels)},
             "label2id": {label: n for n, label in enumerate(self.labels)},
         }
-        kinds = {"classify": {"classifier": named}, "pair": {"classifier": named}, "regress": {"reranker": named}}
+        kind = self.predictor.task.served_as if self.task else ""
         limit = self.predictor.windows().limit if self.task else self.predictor.config.max_tokens
         return {
             "model_id": self.name, "model_sha": None, "model_dtype": DTYPES[self.predictor.precision],
             "served_model_name": self.name,
-            "model_type": kinds.get(self.task, {"embedding": {"pooling": self.predictor.pooling.mode}}),
+            "model_type": {kind: named} if kind else {"embedding": {"pooling": self.predictor.pooling.mode}},
             "max_concurrent_requests": limits.waiting, "max_input_length": limit, "max_batch_tokens": TOKENS,
             "max_batch_requests": None, "max_client_batch_size": limits.items, "auto_truncate": on_long == "truncate",
             "tokenization_workers": 1, "version": __version__, "sha": None, "docker_label": None,
@@ -125,7 +122,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
         able = [one for one in self.values() if ability in one.abilities and name in (None, one.name)]
         if not able:
             which = f"The model '{name}' cannot" if name else "No model here can"
-            raise ApiError("ability", f"{which} be asked for {ability}. Serve {LACKS[ability]}.", param="model")
+            raise ApiError("ability", f"{which} be asked for {ability}. Serve {lacking(ability)}.", param="model")
         return able[0]
 
 

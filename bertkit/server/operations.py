@@ -16,10 +16,8 @@ from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.server.queue import Computed
-from bertkit.tasks import make
 from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import outputs_of
-from bertkit.tasks.classify import Classify
 
 
 @dataclass(frozen=True)
@@ -106,22 +104,16 @@ def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[t
 def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[Any]]]:
     """A folder that was not made by us does not say whether it reads one text or two: it reads what it is given."""
     task = predictor.task
-    if "task" in predictor.folder.about or task.name not in ("classify", "regress"):
+    paired = task.for_pairs()
+    if "task" in predictor.folder.about or paired is None:
         return [(task, inputs)]
     parts: list[tuple[Task, list[Any]]] = []
-    for one in inputs:
-        found = paired(task) if isinstance(one, tuple) else task
-        if not parts or parts[-1][0] != found:
-            parts.append((found, []))
-        parts[-1][1].append(one)
+    for given in inputs:
+        reader = paired if isinstance(given, tuple) else task
+        if not parts or parts[-1][0] is not reader:
+            parts.append((reader, []))
+        parts[-1][1].append(given)
     return parts
-
-
-def paired(task: Task) -> Task:
-    """The same task for pairs of texts."""
-    if isinstance(task, Classify):
-        return make("pair", labels=task.labels, options=dict(task.options))
-    return replace(task, options=task.options | {"paired": True})
 
 
 def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How) -> list[Answer]:

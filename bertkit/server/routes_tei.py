@@ -95,10 +95,8 @@ async def predict(body: PredictBody, request: Request) -> Response:
 
 
 def _labels(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
-    if "value" in scores.said:
-        return [Label(score=scores.said["value"], label=next(iter(model.labels), "value"))]
-    said = dict(zip(model.labels, scores.raw.tolist())) if raw else scores.said["scores"]
-    return [Label(score=said[name], label=name) for name in sorted(said, key=lambda name: -said[name])]
+    numbers = model.predictor.task.label_scores(scores.raw, scores.said, raw)
+    return [Label(score=numbers[name], label=name) for name in sorted(numbers, key=lambda name: -numbers[name])]
 
 
 @router.post("/rerank", response_model=list[Ranked])
@@ -107,17 +105,20 @@ async def rerank(body: RerankBody, request: Request) -> Response:
     service = service_of(request)
     model = service.model(request, body.model, "rerank")
     how = service.how(body.truncate, body.truncation_direction)
+    squashed = False
     if "predict" in model.abilities:
-        if model.task == "pair" and body.label not in model.labels:
+        named = model.predictor.task.labelled_by_name
+        if named and body.label not in model.labels:
             known = ", ".join(model.labels)
             raise ApiError("invalid", f"Which label's probability is the score? Send one as `label`: {known}.")
         asked = await service.ask(request, model, "predict", [(body.query, text) for text in body.texts], how)
         scores = [_relevance(answer.value, body, model) for answer in asked.answers]
+        squashed = not named and not body.raw_scores
     else:
         asked = await service.ask(request, model, "embed", [body.query, *body.texts], how, beside=1)
         scores = _cosines(asked)
     order = sorted(range(len(scores)), key=lambda n: -scores[n])
-    if "value" in getattr(asked.answers[0].value, "said", {}) and not body.raw_scores:
+    if squashed:
         scores = (1 / (1 + np.exp(-np.clip(scores, -60, 60)))).tolist()  # after sorting: large numbers all become 1
     ranked: list[dict[str, Any]] = [{"index": n, "score": scores[n]} for n in order]
     if body.return_text:
@@ -126,10 +127,9 @@ async def rerank(body: RerankBody, request: Request) -> Response:
 
 
 def _relevance(scores: Scores, body: RerankBody, model: ServedModel) -> float:
-    if "value" in scores.said:
-        return float(scores.said["value"])
-    place = model.labels.index(body.label or "")
-    return float(scores.raw[place]) if body.raw_scores else float(scores.said["scores"][body.label])
+    """The score of the label that was asked for; of a model without label names its one number."""
+    numbers = model.predictor.task.label_scores(scores.raw, scores.said, body.raw_scores)
+    return float(numbers[body.label] if body.label in numbers else next(iter(numbers.values())))
 
 
 def _cosines(asked: Asked) -> list[float]:

@@ -21,10 +21,8 @@ from bertkit.server.models import ModelRegistry, ServedModel
 from bertkit.server.operations import OPERATIONS, Answer, How
 from bertkit.server.queue import Computed, Job, Queue
 
-OPERATION = {  # what a request is for → how it is computed
-    "embed": "embed", "similarity": "embed", "predict": "predict", "tag": "predict", "answer": "predict",
-    "choose": "predict", "fill": "fill", "tokenize": "tokenize",
-}  # fmt: skip
+# What a request is for → how it is computed; what a task can be asked for is computed by "predict".
+OPERATION = {"embed": "embed", "similarity": "embed", "fill": "fill", "tokenize": "tokenize"}
 TRUNCATE = {True: "truncate", False: "error"}  # TEI's word for what to do with long texts → ours
 
 
@@ -73,7 +71,7 @@ class InferenceService:
 
         beside: inputs not counted as items. most: items the route allows; without it the limit of all.
         """
-        operation = OPERATION[ability]
+        operation = OPERATION.get(ability, "predict")
         self.metrics.arrived(operation, len(inputs))
         size = self._checked(inputs, beside, most or self.limits.items)
         job = Job((model.name, operation, how), inputs, size)

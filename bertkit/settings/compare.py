@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertkit.config import Common, option
 
-TASK_NAMES = ("classify", "pair", "regress", "tag")
+TASK_NAMES = ("classify", "pair", "regress", "tag")  # those for which there are contenders
 
 
 @dataclass(frozen=True, kw_only=True)

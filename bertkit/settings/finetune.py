@@ -7,14 +7,22 @@ from pathlib import Path
 
 from bertkit.config import Common, option
 
-TASK_NAMES = ("classify", "pair", "regress", "tag", "answer", "choose", "embed")
+TASKS: dict[str, tuple[str, str]] = {  # name → (module, class)
+    "classify": ("bertkit.tasks.classify", "Classify"),
+    "pair": ("bertkit.tasks.classify", "Pair"),
+    "regress": ("bertkit.tasks.regress", "Regress"),
+    "tag": ("bertkit.tasks.tag", "Tag"),
+    "answer": ("bertkit.tasks.answer", "Answer"),
+    "choose": ("bertkit.tasks.choose", "Choose"),
+    "embed": ("bertkit.tasks.embed", "Embed"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(Common):
     """What `finetune` needs. Zero means: chosen by the data and the model, and told."""
 
-    task: str = option(help=f"One of {', '.join(TASK_NAMES)}.", argument=True, choices=TASK_NAMES)
+    task: str = option(help=f"One of {', '.join(TASKS)}.", argument=True, choices=TASKS)
     train: Path = option(help="Labelled rows to learn from.")
     dev: Path | None = option(None, "Labelled rows to choose by; without it a tenth of --train is held out.")
     test: Path | None = option(None, "Labelled rows for one final evaluation.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,6 +33,10 @@ class Answer(Task):
 
     name: ClassVar[str] = "answer"
     head: ClassVar[str] = "span"
+    example_type: ClassVar[type] = Question
+    abilities: ClassVar[tuple[str, ...]] = ("answer",)
+    sample: ClassVar[str] = "questions_dev.json"
+    not_distilled: ClassVar[str] = "Fine-tune a smaller model on the questions instead: `bertkit finetune answer`."
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Question]:
         """Questions of a SQuAD file or JSON lines."""
@@ -137,6 +141,47 @@ class Answer(Task):
         """F1 and exact match by SQuAD's rules; Chinese by character."""
         gold = [[text for text, _ in q.answers] for q in examples]
         return metrics.answers, gold, [p["answer"] for p in predictions], {}
+
+    def key(self, example: Question) -> tuple[Any, ...]:
+        """Question and context."""
+        return (example.question, example.context)
+
+    def answer_of(self, example: Question) -> tuple[tuple[str, int], ...]:
+        """All answers that count as right."""
+        return example.answers
+
+    def labels_of(self, example: Question) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def stratum(self, example: Question) -> str:
+        """None: hardly two questions have the same answer."""
+        return ""
+
+    def digest_of(self, example: Question) -> list[Any]:
+        """In the second place."""
+        return [None, example.answers]
+
+    def answer_in(self, prediction: Prediction) -> str:
+        """The text that was cut out."""
+        return str(prediction["answer"])
+
+    def shown(self, example: Question) -> dict[str, Any]:
+        """The question and its line."""
+        return {"text": example.question, "line": example.line}
+
+    def mistake(self, example: Question, prediction: Prediction) -> dict[str, Any] | None:
+        """The surer, the worse; a dash stands for no answer."""
+        gold, predicted = [text for text, _ in example.answers], prediction["answer"]
+        if predicted in gold or not (gold or predicted):
+            return None
+        wrong = {"gold": " | ".join(gold) or "—", "predicted": predicted or "—", "score": prediction["score"]}
+        return {**self.shown(example), **wrong}
+
+    @classmethod
+    def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A span head."""
+        return {} if head == cls.head else None
 
 
 def _place(row: Row, question: Question) -> tuple[int, int]:

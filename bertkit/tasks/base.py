@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bertkit.data.batch import ROUND, Batch, pack
+from bertkit.data.examples import TextRow
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.metrics import Scores
@@ -63,7 +64,17 @@ class Task:
 
     name: ClassVar[str] = ""
     head: ClassVar[str] = "text"
+    output_names: ClassVar[tuple[str, ...]] = ()  # what config.json calls the head's numbers where they are no labels
     labelled_by_name: ClassVar[bool] = False  # whether labels are names that must be learnt from the data
+    example_type: ClassVar[type] = TextRow  # what `read` gives
+    accepted_settings: ClassVar[tuple[str, ...]] = ()  # of fine-tuning's: those that only some tasks understand
+    stored_settings: ClassVar[tuple[str, ...]] = ()  # of these: those that `options` holds under the same name
+    answers_vary: ClassVar[bool] = False  # whether the same answer to every row means that nothing was learnt
+    makes_vectors: ClassVar[bool] = False  # whether the folder says how texts become vectors
+    abilities: ClassVar[tuple[str, ...]] = ("predict",)  # what a server can ask a model of this task for
+    served_as: ClassVar[str] = ""  # TEI's word for such a model: classifier or reranker
+    sample: ClassVar[str] = "messages_dev.csv"  # a sample file that it reads
+    not_distilled: ClassVar[str] = "Fine-tune a smaller model instead."  # what to do where `answer_kind` is empty
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Any]:
         """Every example of a file."""
@@ -145,6 +156,103 @@ class Task:
         """The metric, what is right, what was said, and the metric's settings."""
         raise NotImplementedError
 
+    # ---- What is asked of one example and its prediction: here for a `TextRow`, whose label is a name, several names
+    # ---- or a number. A task of other examples says it of its own.
+
+    def key(self, example: Any) -> tuple[Any, ...]:
+        """What makes two examples the same text: twins stay on one side of a split."""
+        return (example.text, example.text_b)
+
+    def answer_of(self, example: Any) -> Any:
+        """The right answer as the file has it; None where it is not known."""
+        return example.label
+
+    def labels_of(self, example: Any) -> tuple[str, ...]:
+        """The label names of an example; none where labels are no names."""
+        answer = self.answer_of(example)
+        return answer if isinstance(answer, tuple) else (answer,) if isinstance(answer, str) else ()
+
+    def stratum(self, example: Any) -> str:
+        """What a split keeps in equal shares: the label, where it is a name."""
+        answer = self.answer_of(example)
+        return str(answer) if isinstance(answer, (str, tuple, int)) else ""
+
+    def digest_of(self, example: Any) -> list[Any]:
+        """The answer as the digest of training rows has it, beside `labels_of`: checkpoints hold that digest."""
+        return [self.answer_of(example), None]
+
+    def answer_in(self, prediction: Prediction) -> Any:
+        """The answer alone."""
+        return prediction["label"]
+
+    def answers_in(self, prediction: Prediction) -> list[Any]:
+        """What two models may agree in, one by one: the answer, or one for each word."""
+        return [self.answer_in(prediction)]
+
+    def with_answer(self, example: Any, prediction: Prediction) -> Any:
+        """The example with a prediction as its answer."""
+        return replace(example, label=self.answer_in(prediction))
+
+    def shown(self, example: Any) -> dict[str, Any]:
+        """The example in a report's list: its text and line."""
+        second = {"text_b": example.text_b} if example.text_b else {}
+        return {"text": example.text, "line": example.line, **second}
+
+    def mistake(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
+        """`shown` with gold, predicted and score (the higher, the worse) where the prediction is wrong."""
+        return None
+
+    def suspicion(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
+        """A row whose own label a model that never saw it does not believe; score: how likely the label is to it."""
+        return None
+
+    # ---- What is asked of the task as a whole.
+
+    @classmethod
+    def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The options of this task if a folder that bertkit did not make is of it, by its head and its config.json."""
+        return None
+
+    @property
+    def problem_type(self) -> str:
+        """What config.json calls the task: by it, transformers' pipelines know whether scores add up to one."""
+        return ""
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether `answers` are logits of labels that exclude each other, to be calibrated by a temperature."""
+        return False
+
+    def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
+        """The report's `per_class` and `confusion`, where there are labels."""
+        return {}
+
+    @property
+    def answer_kind(self) -> str:
+        """The losses a student learns by (`KINDS` of objectives): labels, several or number; empty: not distilled."""
+        return ""
+
+    def as_logits(self, output: np.ndarray) -> np.ndarray:
+        """A teacher's `answers` of one item as the student's `logits` have them."""
+        return output
+
+    def lessons(self, batch: Batch, taught: Sequence[np.ndarray], known: Sequence[bool]) -> dict[str, Tensor]:
+        """What a teacher says of each item, and whether its answer is known, a row for each of `logits`."""
+        return {"taught": torch.from_numpy(np.stack(taught)), "known": torch.tensor(known)}
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether an input is two texts."""
+        return False
+
+    def for_pairs(self) -> Task | None:
+        """The same for two texts, where a folder that bertkit did not make may read one or two."""
+        return None
+
+    def label_scores(self, output: np.ndarray, prediction: Prediction, raw: bool) -> dict[str, float]:
+        """Label → score as TEI's /predict tells them; raw: as the head gives them."""
+        return {str(self.answer_in(prediction)): float(prediction.get("score", 1.0))}
+
     def merged(self, rows: Tensor, owner: Tensor, items: int, merge: str = "") -> Tensor:
         """One row of numbers an item from one a window, by `merge` or the task's own way: (rows, n) → (items, n)."""
         if len(rows) == items:
@@ -164,6 +272,20 @@ class Task:
                 f"{where}: label {label!r} is not one of {known}. {suggest(str(label), list(self.labels))} "
                 "Correct the row, or teach that label too: a model knows those it was trained with (finetune --labels)."
             ) from None
+
+
+def text_row(given: Any, number: int, paired: bool) -> TextRow:
+    """A text, a pair of texts or a dict with them, as a user hands it to `predict`, as an example."""
+    if isinstance(given, TextRow):
+        return given
+    if isinstance(given, dict) and all(isinstance(given.get(name), str) for name in ("text", "text_b")[: 1 + paired]):
+        return TextRow(given["text"], given.get("text_b"), given.get("label"), number)
+    if paired and isinstance(given, (list, tuple)) and len(given) == 2:
+        return TextRow(str(given[0]), str(given[1]), line=number)
+    if isinstance(given, str) and not paired:
+        return TextRow(given, line=number)
+    wanted = "a pair of texts, or a dict with 'text' and 'text_b'" if paired else "a text, or a dict with 'text'"
+    raise UserError(f"Input {number} is {given!r}; it must be {wanted}.")
 
 
 def learnt_labels(found: Sequence[str], given: tuple[str, ...], what: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import metrics
+from bertkit.data.batch import Batch
 from bertkit.data.examples import Choice
 from bertkit.data.readers import read_choices
 from bertkit.data.windows import Row, Windows, rows_of
@@ -36,6 +37,9 @@ class Choose(Task):
 
     name: ClassVar[str] = "choose"
     head: ClassVar[str] = "choice"
+    example_type: ClassVar[type] = Choice
+    abilities: ClassVar[tuple[str, ...]] = ("choose",)
+    sample: ClassVar[str] = "choices_dev.jsonl"
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Choice]:
         """JSON lines."""
@@ -107,3 +111,37 @@ class Choose(Task):
     ) -> tuple[Any, list, list, dict]:
         """Accuracy."""
         return metrics.choice, [example.label for example in examples], [p["choice"] for p in predictions], {}
+
+    def key(self, example: Choice) -> tuple[Any, ...]:
+        """The text and its choices."""
+        return (example.text, example.choices)
+
+    def answer_in(self, prediction: Prediction) -> int:
+        """The number of the choice."""
+        return int(prediction["choice"])
+
+    def shown(self, example: Choice) -> dict[str, Any]:
+        """The text and its line."""
+        return {"text": example.text, "line": example.line}
+
+    def mistake(self, example: Choice, prediction: Prediction) -> dict[str, Any] | None:
+        """The surer, the worse."""
+        if prediction["choice"] == example.label or example.label is None:
+            return None
+        picked, right = example.choices[prediction["choice"]], example.choices[example.label]
+        return {**self.shown(example), "gold": right, "predicted": picked, "score": max(prediction["scores"])}
+
+    @classmethod
+    def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A choice head."""
+        return {} if head == cls.head else None
+
+    @property
+    def answer_kind(self) -> str:
+        """A distribution over the choices."""
+        return "labels"
+
+    def lessons(self, batch: Batch, taught: Sequence[np.ndarray], known: Sequence[bool]) -> dict[str, Tensor]:
+        """Questions with fewer choices are filled up as in `logits`."""
+        rows = pad_sequence([torch.from_numpy(scores) for scores in taught], batch_first=True, padding_value=NEVER)
+        return {"taught": rows, "known": torch.tensor(known)}

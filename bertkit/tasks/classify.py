@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,11 +16,10 @@ from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
 from bertkit.data.windows import Windows, encode_rows
-from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.notify import note
-from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, learnt_labels
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, learnt_labels, text_row
 from bertkit.text.tokenizer import Tokenizer
 
 # A long text's windows mostly speak with equal force for the label of plain text, and one for the label that matters:
@@ -35,6 +34,10 @@ class Classify(Task):
 
     name: ClassVar[str] = "classify"
     labelled_by_name: ClassVar[bool] = True
+    accepted_settings: ClassVar[tuple[str, ...]] = ("multi_label", "class_weights")
+    stored_settings: ClassVar[tuple[str, ...]] = ("multi_label",)
+    answers_vary: ClassVar[bool] = True
+    served_as: ClassVar[str] = "classifier"
     paired: ClassVar[bool] = False
 
     @property
@@ -59,7 +62,7 @@ class Classify(Task):
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Texts, pairs of texts, or dicts with text and text_b."""
-        return [_row(one, number, self.paired) for number, one in enumerate(inputs, first)]
+        return [text_row(given, number, self.paired) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """Label names, sorted."""
@@ -146,6 +149,74 @@ class Classify(Task):
             self.check_label(row.label, f"line {row.line}")
         return metrics.classification, [row.label for row in examples], [p["label"] for p in predictions], extra
 
+    def answer_in(self, prediction: Prediction) -> Any:
+        """A label, or all of them."""
+        return tuple(prediction["labels"]) if self.multi else prediction["label"]
+
+    def mistake(self, example: TextRow, prediction: Prediction) -> dict[str, Any] | None:
+        """The surer, the worse; of several labels, the more differ."""
+        if not self.multi:
+            wrong = {"gold": example.label, "predicted": prediction["label"], "score": prediction["score"]}
+            return {**self.shown(example), **wrong} if prediction["label"] != example.label else None
+        gold, predicted = self.labels_of(example), self.answer_in(prediction)
+        score = len(set(gold) ^ set(predicted))
+        wrong = {"gold": ", ".join(gold), "predicted": ", ".join(predicted), "score": score}
+        return {**self.shown(example), **wrong} if score else None
+
+    def suspicion(self, example: TextRow, prediction: Prediction) -> dict[str, Any] | None:
+        """Another label is likelier."""
+        if self.multi or prediction["label"] == example.label or example.label not in prediction["scores"]:
+            return None
+        return {
+            "text": example.text, "line": example.line, "gold": example.label, "suggested": prediction["label"],
+            "score": prediction["scores"][example.label],
+        }  # fmt: skip
+
+    @classmethod
+    def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A text head with several labels."""
+        if head != cls.head or len(labels) == 1:
+            return None
+        return {"multi_label": True} if config.get("problem_type") == "multi_label_classification" else {}
+
+    @property
+    def problem_type(self) -> str:
+        """For one label or several."""
+        return "multi_label_classification" if self.multi else "single_label_classification"
+
+    @property
+    def calibrates(self) -> bool:
+        """Where labels exclude each other."""
+        return not self.multi
+
+    def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
+        """Precision and recall of each label, and which are taken for which."""
+        if self.multi:
+            return {}
+        counts = metrics.confusion(gold, predicted, self.labels).tolist()
+        return {
+            "per_class": metrics.per_class(gold, predicted, self.labels),
+            "confusion": {"labels": list(self.labels), "counts": counts},
+        }
+
+    @property
+    def answer_kind(self) -> str:
+        """One distribution, or a yes or no for each label."""
+        return "several" if self.multi else "labels"
+
+    @property
+    def reads_pairs(self) -> bool:
+        """By its class."""
+        return self.paired
+
+    def for_pairs(self) -> Task | None:
+        """The same labels for two texts."""
+        return Pair(labels=self.labels, options=dict(self.options))
+
+    def label_scores(self, output: np.ndarray, prediction: Prediction, raw: bool) -> dict[str, float]:
+        """Every label's logit or probability."""
+        return dict(zip(self.labels, output.tolist())) if raw else prediction["scores"]
+
 
 INFERENCE = {"entailment", "neutral", "contradiction"}
 
@@ -160,19 +231,6 @@ def _agreed(rows: list[TextRow], path: str | Path) -> list[TextRow]:
     return kept
 
 
-def _row(one: Any, number: int, paired: bool) -> TextRow:
-    if isinstance(one, TextRow):
-        return one
-    if isinstance(one, dict) and all(isinstance(one.get(name), str) for name in ("text", "text_b")[: 1 + paired]):
-        return TextRow(one["text"], one.get("text_b"), one.get("label"), number)
-    if paired and isinstance(one, (list, tuple)) and len(one) == 2:
-        return TextRow(str(one[0]), str(one[1]), line=number)
-    if isinstance(one, str) and not paired:
-        return TextRow(one, line=number)
-    wanted = "a pair of texts, or a dict with 'text' and 'text_b'" if paired else "a text, or a dict with 'text'"
-    raise UserError(f"Input {number} is {one!r}; it must be {wanted}.")
-
-
 # ---- One label for two texts: entailment, paraphrase, any relation.
 
 
@@ -181,4 +239,11 @@ class Pair(Classify):
     """Like classify, with a second text. In long pairs the second text is read in windows."""
 
     name: ClassVar[str] = "pair"
+    abilities: ClassVar[tuple[str, ...]] = ("predict", "rerank")
+    sample: ClassVar[str] = "pairs_dev.csv"
     paired: ClassVar[bool] = True
+
+    @classmethod
+    def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Never: such a folder does not say that it reads two texts."""
+        return None

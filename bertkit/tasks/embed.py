@@ -21,8 +21,7 @@ from bertkit.errors import UserError
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model, first_vectors
-from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
-from bertkit.tasks.classify import _row
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, text_row
 from bertkit.text.tokenizer import Tokenizer
 
 POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
@@ -39,6 +38,13 @@ class Embed(Task):
 
     name: ClassVar[str] = "embed"
     head: ClassVar[str] = ""
+    accepted_settings: ClassVar[tuple[str, ...]] = ("teacher",)
+    makes_vectors: ClassVar[bool] = True
+    abilities: ClassVar[tuple[str, ...]] = ("rerank",)
+    sample: ClassVar[str] = "similar_dev.csv"
+    not_distilled: ClassVar[str] = (
+        "Sentence vectors are taught by `bertkit finetune embed --teacher MODEL --train texts.txt`."
+    )
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
         """Pairs; scored where the file has numbers as labels."""
@@ -60,7 +66,7 @@ class Embed(Task):
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Pairs of texts."""
-        return [_row(one, number, True) for number, one in enumerate(inputs, first)]
+        return [text_row(given, number, True) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """Whether the pairs are scored. The batch is compared as a whole."""
@@ -142,6 +148,11 @@ class Embed(Task):
         left, right = (np.stack([p["vectors"][side] for p in predictions]) for side in (0, 1))
         found = [int(n) for n in (left @ right.T).argmax(1)]
         return metrics.choice, list(range(len(examples))), found, {}
+
+    def answer_in(self, prediction: Prediction) -> np.ndarray:
+        """The vectors: (texts, width)."""
+        vectors: np.ndarray = prediction["vectors"]
+        return vectors
 
 
 def agreement(gold: Sequence[float], said: Sequence[float]) -> Scores:

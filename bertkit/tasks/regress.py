@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,8 +19,7 @@ from bertkit.data.windows import Windows, encode_rows
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.notify import note
-from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
-from bertkit.tasks.classify import _row
+from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, text_row
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -32,6 +31,10 @@ class Regress(Task):
     """
 
     name: ClassVar[str] = "regress"
+    output_names: ClassVar[tuple[str, ...]] = ("value",)
+    answers_vary: ClassVar[bool] = True
+    abilities: ClassVar[tuple[str, ...]] = ("predict", "rerank")
+    served_as: ClassVar[str] = "reranker"
     merge: str = "mean"
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
@@ -53,7 +56,7 @@ class Regress(Task):
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
         """Texts or pairs of texts."""
-        return [_row(one, number, bool(self.options.get("paired"))) for number, one in enumerate(inputs, first)]
+        return [text_row(given, number, self.reads_pairs) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """The numbers' mean and spread, and whether there are second texts."""
@@ -114,3 +117,46 @@ class Regress(Task):
     ) -> tuple[Any, list, list, dict]:
         """Correlations and errors."""
         return metrics.regression, [float(row.label) for row in examples], [p["value"] for p in predictions], {}  # type: ignore[arg-type]
+
+    def answer_in(self, prediction: Prediction) -> float:
+        """The number."""
+        return float(prediction["value"])
+
+    def mistake(self, example: TextRow, prediction: Prediction) -> dict[str, Any]:
+        """Every row is off by something; score: by how much."""
+        gap = abs(prediction["value"] - float(example.label))  # type: ignore[arg-type]
+        wrong = {"gold": example.label, "predicted": round(prediction["value"], 3), "score": gap}
+        return {**self.shown(example), **wrong}
+
+    @classmethod
+    def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A text head that gives one number."""
+        return {} if head == cls.head and len(labels) == 1 else None
+
+    @property
+    def problem_type(self) -> str:
+        """A number."""
+        return "regression"
+
+    @property
+    def answer_kind(self) -> str:
+        """A number."""
+        return "number"
+
+    def as_logits(self, output: np.ndarray) -> np.ndarray:
+        """Standardised, as the student learns."""
+        scaled: np.ndarray = ((output - self.options["mean"]) / self.options["spread"]).astype(np.float32)
+        return scaled
+
+    @property
+    def reads_pairs(self) -> bool:
+        """By its options."""
+        return bool(self.options.get("paired"))
+
+    def for_pairs(self) -> Task | None:
+        """The same number for two texts."""
+        return replace(self, options=self.options | {"paired": True})
+
+    def label_scores(self, output: np.ndarray, prediction: Prediction, raw: bool) -> dict[str, float]:
+        """One label, its score the number."""
+        return {next(iter(self.labels), "value"): prediction["value"]}

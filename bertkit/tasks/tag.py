@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,6 +71,12 @@ class Tag(Task):
     name: ClassVar[str] = "tag"
     head: ClassVar[str] = "token"
     labelled_by_name: ClassVar[bool] = True
+    example_type: ClassVar[type] = Words
+    accepted_settings: ClassVar[tuple[str, ...]] = ("class_weights", "crf", "word")
+    stored_settings: ClassVar[tuple[str, ...]] = ("crf", "word")
+    answers_vary: ClassVar[bool] = True
+    abilities: ClassVar[tuple[str, ...]] = ("tag",)
+    sample: ClassVar[str] = "entities_dev.conll"
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Words]:
         """Sentences of a CoNLL file or JSON lines; without tags also the lines of a .txt file (`holds_texts`)."""
@@ -235,6 +241,71 @@ class Tag(Task):
         """Entity F1 where tags are chunks, else accuracy: on whole words of the whole file."""
         gold = [list(words.sentence.tags or ()) for words in examples]
         return metrics.tagging, gold, [p["tags"] for p in predictions], {}
+
+    def key(self, example: Words) -> tuple[Any, ...]:
+        """The text."""
+        return (example.text,)
+
+    def answer_of(self, example: Words) -> tuple[str, ...] | None:
+        """The tags."""
+        return example.sentence.tags
+
+    def stratum(self, example: Words) -> str:
+        """None: a sentence has many tags."""
+        return ""
+
+    def digest_of(self, example: Words) -> list[Any]:
+        """Nothing beside the tags."""
+        return [None, None]
+
+    def answer_in(self, prediction: Prediction) -> tuple[str, ...]:
+        """The tags."""
+        return tuple(prediction["tags"])
+
+    def answers_in(self, prediction: Prediction) -> list[str]:
+        """Each tag."""
+        return list(prediction["tags"])
+
+    def with_answer(self, example: Words, prediction: Prediction) -> Words:
+        """With these tags."""
+        return replace(example, sentence=replace(example.sentence, tags=self.answer_in(prediction)))
+
+    def shown(self, example: Words) -> dict[str, Any]:
+        """The text and its line."""
+        return {"text": example.text, "line": example.line}
+
+    def mistake(self, example: Words, prediction: Prediction) -> dict[str, Any] | None:
+        """The words that got another tag; score: how many."""
+        words, gold, tags = example.sentence.tokens, example.sentence.tags or (), prediction["tags"]
+        if list(gold) == tags:
+            return None
+        wrong = [n for n, (right, tag) in enumerate(zip(gold, tags)) if right != tag]
+        sides = (" ".join(f"{words[n]}/{side[n]}" for n in wrong) for side in (gold, tags))
+        return {**self.shown(example), **dict(zip(("gold", "predicted"), sides)), "score": len(wrong)}
+
+    @classmethod
+    def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A token head."""
+        return {} if head == cls.head else None
+
+    def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
+        """Precision and recall of each kind of entity."""
+        return {"per_class": metrics.per_type(gold, predicted)} if metrics.chunk_like(gold) else {}
+
+    @property
+    def answer_kind(self) -> str:
+        """A distribution for each word."""
+        return "labels"
+
+    def as_logits(self, output: np.ndarray) -> np.ndarray:
+        """Without the first column, which is the tag itself."""
+        return output[:, 1:]
+
+    def lessons(self, batch: Batch, taught: Sequence[np.ndarray], known: Sequence[bool]) -> dict[str, Tensor]:
+        """The teacher speaks of words, not of pieces, so that the two tokenizers may differ."""
+        first = torch.tensor([0, *(len(words) for words in taught[:-1])]).cumsum(0)
+        rows = torch.from_numpy(np.concatenate(taught))[first[batch.extra["item"]] + batch.extra["word"]]
+        return {"taught": rows, "known": torch.tensor(known)[batch.extra["item"]]}
 
 
 def _starts(batch: Batch) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from string import Formatter
 
@@ -13,7 +14,7 @@ import pytest
 from bertkit.errors import UserError
 from bertkit.report import html as html_of_report
 from bertkit.report.comparison import comparison_report, verdict
-from bertkit.report.finetuning import finetuning_report
+from bertkit.report.finetuning import FinetuneResult, finetuning_report
 from bertkit.report.format import Between, duration, large, percent, plain, settings_text, shorten
 from bertkit.report.html import Code, Facts, Good, Section, Table, Text, Warning_, page
 from bertkit.report.pretraining import pretraining_report
@@ -428,3 +429,13 @@ def test_a_large_gap_on_few_rows_neither_excuses_the_cheap_one_nor_proves_the_de
     said = verdict([worse, DEAR], lang="zh")
     assert "值得" not in said and "无法断定差距不是偶然, p = 0.62" in said
     assert "worth it" in verdict([worse | {"p_value": 0.04}, DEAR])
+
+
+def test_a_result_comes_back_from_its_file_as_it_was_without_lists_and_counts():
+    table = finetuning_result()
+    result = FinetuneResult.from_dict(table | {"error_count": 1140, "suspect_count": 77, "of another version": 1})
+    assert result.error_count == 1140 and not {"error_count", "suspect_count"} & set(result.to_dict())
+    assert result.to_dict() == {key: value for key, value in table.items() if value is not None}
+    again = FinetuneResult.from_dict(result.stored())
+    assert (again.errors, again.suspects, again.error_count) == (None, None, None)
+    assert again == replace(result, errors=None, suspects=None, error_count=None, suspect_count=None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +12,15 @@ import torch
 import transformers as hf
 
 import bertkit
+from bertkit import samples
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.examples import Question
 from bertkit.errors import UserError
+from bertkit.model.heads import HEADS
+from bertkit.objectives.supervised import KINDS
+from bertkit.report.words import tables
+from bertkit.settings import compare
+from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks import TASKS, make
 from bertkit.tasks.base import learnt_labels
 from tests.support import toy
@@ -204,3 +212,22 @@ def test_questions_whose_answers_stand_nowhere_teach_nothing():
     lost = Question("1", "who?", "Anna left.", (("Bob", -1),), False, 1)
     with pytest.raises(UserError, match="nothing to learn"):
         make("answer").fit_labels([lost])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_a_task_says_of_itself_is_known_elsewhere(name):
+    task = make(name)
+    assert task.name == name and (not task.head or task.head in HEADS)
+    assert set(task.stored_settings) <= set(task.accepted_settings) <= {f.name for f in fields(FinetuneSettings)}
+    assert task.answer_kind in ("", *KINDS) and samples.path("en", task.sample).is_file()
+    assert task.served_as in ("", "classifier", "reranker")
+
+
+def test_what_compare_and_the_report_call_tasks_are_tasks():
+    assert set(compare.TASK_NAMES) <= set(TASKS) == set(tables("en")["tasks"]) == set(tables("zh")["tasks"])
+
+
+def test_the_page_says_how_many_errors_there_were_beyond_those_shown(runs):
+    out = Path(runs("regress").result["out"])
+    assert len(runs("regress").result["errors"]) == 40 and "error_count" not in runs("regress").result
+    assert "40 of 48 errors" in (out / "report.html").read_text("utf-8")  # a number is always off by something

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import config as settings_of
 from bertkit import machine
@@ -20,7 +19,7 @@ from bertkit.files import atomic
 from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model
 from bertkit.notify import note
-from bertkit.objectives.supervised import KINDS, Distill
+from bertkit.objectives.supervised import Distill
 from bertkit.runs.compress.measure import compared
 from bertkit.runs.compress.prune import chosen, with_layers
 from bertkit.runs.finetune import split as splits
@@ -28,17 +27,12 @@ from bertkit.runs.finetune.run import Finetuning
 from bertkit.settings.compress import DistillSettings
 from bertkit.settings.model import Config
 from bertkit.tasks import make
-from bertkit.tasks.base import Item, Prediction, Task
+from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import SupervisedFeed, outputs_of
-from bertkit.tasks.choose import NEVER
 from bertkit.training import distributed as worlds
 
 # What a teacher's calibration or chain decided: the student finds its own, or has none.
 TEACHERS_OWN = ("temperature", "abstain", "crf", "rules", "class_weights")
-ELSEWHERE = {
-    "embed": "Sentence vectors are taught by `bertkit finetune embed --teacher MODEL --train texts.txt`.",
-    "answer": "Fine-tune a smaller model on the questions instead: `bertkit finetune answer`.",
-}
 
 
 class TaughtFeed(SupervisedFeed):
@@ -53,15 +47,8 @@ class TaughtFeed(SupervisedFeed):
     def collate(self, items: Sequence[Item]) -> Batch:
         """Items with both."""
         batch = super().collate(items)
-        said, known = zip(*(self.lessons[id(item)] for item in items))
-        if "word" not in batch.extra:
-            rows = pad_sequence([torch.from_numpy(one) for one in said], batch_first=True, padding_value=NEVER)
-            batch.extra |= {"taught": rows, "known": torch.tensor(known)}
-            return batch
-        # The teacher speaks of words, not of pieces, so that the two tokenizers may differ.
-        first = torch.tensor([0, *(len(one) for one in said[:-1])]).cumsum(0)
-        words = torch.from_numpy(np.concatenate(said))[first[batch.extra["item"]] + batch.extra["word"]]
-        batch.extra |= {"taught": words, "known": torch.tensor(known)[batch.extra["item"]]}
+        taught, known = zip(*(self.lessons[id(item)] for item in items))
+        batch.extra |= self.task.lessons(batch, taught, known)
         return batch
 
 
@@ -73,9 +60,12 @@ class Distilling(Finetuning):
     def __init__(self, settings: DistillSettings) -> None:
         settings.check()
         self.teacher = Predictor.load(settings.teacher, settings.precision, settings.device)
-        name = self.teacher.task.name
-        if name not in KINDS:
-            raise UserError(f"{settings.teacher} was fine-tuned for {name}, which is not distilled. {ELSEWHERE[name]}")
+        task = self.teacher.task
+        name = task.name
+        if not task.answer_kind:
+            raise UserError(
+                f"{settings.teacher} was fine-tuned for {name}, which is not distilled. {task.not_distilled}"
+            )
         if settings.task not in ("", name):
             raise UserError(f"--task is {settings.task}, but {settings.teacher} was fine-tuned for {name}.")
         if settings.out.exists() and settings.out.samefile(locate(settings.teacher)):
@@ -96,11 +86,11 @@ class Distilling(Finetuning):
         split = splits.read_split(self.settings, self.task, "maybe")
         self.known: dict[str, list[bool]] = {}
         for role, examples in split.examples.items():
-            self.known[role] = [_answer(example) is not None for example in examples]
+            self.known[role] = [self.task.answer_of(example) is not None for example in examples]
             if not all(self.known[role]):
                 said = self.teacher.predict_examples(examples)
                 split.examples[role] = [
-                    example if known else _answered(example, prediction)
+                    example if known else self.task.with_answer(example, prediction)
                     for example, prediction, known in zip(examples, said, self.known[role])
                 ]
                 note(f"{role}: the teacher answers the {self.known[role].count(False):,} rows without an answer.")
@@ -122,12 +112,8 @@ class Distilling(Finetuning):
         task, teacher = self.task, self.teacher
         items = teacher.task.encode(self.split.examples["train"], teacher.tokenizer, teacher.windows())
         note(f"{self.settings.teacher} looks at {len(items):,} rows.")
-        said = outputs_of(teacher.model, teacher.task, items, teacher.device)
-        if task.name == "tag":
-            said = [one[:, 1:] for one in said]  # the first column is the tag itself
-        if task.name == "regress":
-            said = [((one - task.options["mean"]) / task.options["spread"]).astype(np.float32) for one in said]
-        return TaughtFeed(self.items["train"], task, said, self.known["train"], **self._sharing())
+        taught = [task.as_logits(output) for output in outputs_of(teacher.model, teacher.task, items, teacher.device)]
+        return TaughtFeed(self.items["train"], task, taught, self.known["train"], **self._sharing())
 
     def _objective(self) -> Distill:
         alpha = self.settings.alpha if any(self.known["train"]) else 0.0
@@ -145,13 +131,13 @@ def distill(settings: DistillSettings) -> dict[str, Any]:
         run = Distilling(settings)
         result = run.go()
         if not run.world.is_main:
-            return result
+            return result.to_dict()
         student = Predictor.load(settings.out, settings.precision, settings.device)
-        role = result["scored_on"]
+        role = str(result.scored_on)
         rows = run.split.examples[role]
         names = (settings.teacher, str(settings.out))
-        found = compared(run.teacher, student, names, rows, scored=rows if all(run.known[role]) else None)
-        return result | {"compared": found}
+        both = compared(run.teacher, student, names, rows, scored=rows if all(run.known[role]) else None)
+        return result.to_dict() | {"compared": both}
     finally:
         worlds.leave()
 
@@ -175,16 +161,3 @@ def _start(s: DistillSettings, teacher: Predictor) -> str:
     world.wait()
     note(f"The student is a new {s.model}: it knows nothing but what it is taught now.")
     return str(locate(folder))
-
-
-def _answer(example: Any) -> Any:
-    return example.sentence.tags if hasattr(example, "sentence") else example.label
-
-
-def _answered(example: Any, said: Prediction) -> Any:
-    """The example with a prediction as its answer."""
-    if "tags" in said:
-        return replace(example, sentence=replace(example.sentence, tags=tuple(said["tags"])))
-    if "labels" in said:
-        return replace(example, label=tuple(said["labels"]))
-    return replace(example, label=next(said[key] for key in ("label", "value", "choice") if key in said))

@@ -13,13 +13,14 @@ from bertkit.checkpoint.folder import Folder, write_folder
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
 from bertkit.files.atomic import write_new
-from bertkit.inference.predictor import TASK_OF, Predictor
+from bertkit.inference.predictor import Predictor
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import HEADS
 from bertkit.notify import note
 from bertkit.runs.compress import measure
 from bertkit.runs.compress.onnx import OnnxModel, Padded, quantize_onnx, runtime, write_onnx
 from bertkit.settings.compress import ExportSettings
+from bertkit.tasks import task_classes
 
 FILE = "model.onnx"
 MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
@@ -74,7 +75,8 @@ def _tell_left_behind(options: dict[str, Any], format: str) -> None:
 
 def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
     runtime()
-    kind = next((head for head in exact.model.heads if head in TASK_OF), "")
+    answering = {task.head for task in task_classes().values()}
+    kind = next((head for head in exact.model.heads if head in answering), "")
     if kind:
         exact.needs(kind, "be exported")
     if exact.pooling.refused and not kind:

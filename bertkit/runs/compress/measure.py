@@ -26,10 +26,6 @@ MOST = 512  # rows that are timed
 TURNS = 3  # each model's turns, one after the other: a shared machine changes its speed within minutes
 SECONDS = 1.0  # a turn lasts about as long
 WEIGHTS = ("*.safetensors", "*.onnx", "*.onnx.data", "pytorch_model.bin")
-SAMPLES = {  # task → sample file that it reads
-    "classify": "messages_dev.csv", "regress": "messages_dev.csv", "pair": "pairs_dev.csv", "embed": "similar_dev.csv",
-    "tag": "entities_dev.conll", "answer": "questions_dev.json", "choose": "choices_dev.jsonl",
-}  # fmt: skip
 
 
 def compared(
@@ -53,7 +49,11 @@ def compared(
         }
         for key, name, side, seconds in zip(("before", "after"), names, sides, speeds)
     }  # fmt: skip
-    result |= {"rows": len(some), "threads": torch.get_num_threads(), "parity": parity(*answers)}
+    result |= {
+        "rows": len(some),
+        "threads": torch.get_num_threads(),
+        "parity": parity(*(_alone(side, some) for side, some in zip(sides, answers))),
+    }
     if scored is not None:
         scores = [dict(side.task.score(scored, side.predict_examples(scored))) for side in sides]
         result["metrics"] = {name: [one[name] for one in scores] for name in scores[0]}
@@ -63,6 +63,13 @@ def compared(
 
 def _answers(model: Predictor, rows: Sequence[Any]) -> Any:
     return model.predict_examples(rows) if has_task(model) else model.embed(list(rows))
+
+
+def _alone(model: Predictor, answers: Any) -> Any:
+    """Answers without their scores, one by one; vectors as they are."""
+    if isinstance(answers, np.ndarray):
+        return answers
+    return [answer for prediction in answers for answer in model.task.answers_in(prediction)]
 
 
 def has_task(model: Predictor) -> bool:
@@ -112,7 +119,7 @@ def keep_scores(settings: CompareSettings, found: dict[str, Any]) -> None:
 def sample_rows(model: Predictor) -> list[Any]:
     """Examples of the model's task, or texts where it has none, in a language its vocabulary knows."""
     if has_task(model):
-        return model.task.read(_sample(model, SAMPLES[model.task.name]), Reading(), labelled=False)
+        return model.task.read(_sample(model, model.task.sample), Reading(), labelled=False)
     return [row.text for row in read_rows(_sample(model, "messages_dev.csv"), labelled=False)]
 
 
@@ -151,18 +158,13 @@ def parity(before: Any, after: Any) -> dict[str, float]:
     """How alike two models answer the same rows: {name: value, 1 for exactly alike}."""
     if isinstance(before, np.ndarray):
         return {"cosine": float(np.mean(_cosines(before, after)))}
-    if "similarity" in before[0]:
-        return {"cosine": float(np.mean([_cosines(a["vectors"], b["vectors"]) for a, b in zip(before, after)]))}
-    if "value" in before[0]:
-        values = np.array([[one["value"] for one in side] for side in (before, after)])
+    if before and isinstance(before[0], np.ndarray):
+        return {"cosine": float(np.mean([_cosines(a, b) for a, b in zip(before, after)]))}
+    if before and isinstance(before[0], float):
+        values = np.array([before, after])
         spread = values.std(1)
         return {"correlation": float(np.corrcoef(values)[0, 1]) if spread.all() else float(np.array_equal(*values))}
-    if "tags" in before[0]:
-        pairs = [pair for a, b in zip(before, after) for pair in zip(a["tags"], b["tags"])]
-    else:
-        key = next(key for key in ("label", "labels", "answer", "choice") if key in before[0])
-        pairs = [(a[key], b[key]) for a, b in zip(before, after)]
-    return {"agreement": sum(a == b for a, b in pairs) / max(1, len(pairs))}
+    return {"agreement": sum(a == b for a, b in zip(before, after)) / max(1, len(before))}
 
 
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:

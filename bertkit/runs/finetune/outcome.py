@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from bertkit.config import to_plain
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.metrics import calibration
 from bertkit.notify import note
+from bertkit.report.finetuning import FinetuneResult, finetuning_report
 from bertkit.runs.finetune import split as splits
-from bertkit.tasks.classify import Classify
 from bertkit.training.checkpoints import newest_generation
 from bertkit.training.metrics_log import read_metrics
 
@@ -29,55 +30,49 @@ if TYPE_CHECKING:
     from bertkit.training.run_folder import RunFolder
 
 MOST_ERRORS = 40
-ONE_ANSWER = ("classify", "pair", "regress", "tag")  # tasks whose answers should differ
 
 
-def finish(run: Finetuning, folder: RunFolder, training: Training, feed: SupervisedFeed) -> dict[str, Any]:
-    """Calibrate, score, write. Returns the report's result."""
+def finish(run: Finetuning, folder: RunFolder, training: Training, feed: SupervisedFeed) -> FinetuneResult:
+    """Calibrate, score, write. Returns what the report shows."""
     s, task = run.settings, run.task
-    calibrated = calibrate(run) if isinstance(task, Classify) and not task.multi else {}
+    calibrated = calibrate(run) if task.calibrates else {}
     role = "test" if "test" in run.items else "dev"
     examples, predictions = run.predictions(role)
-    metric, gold, said, extra = task.metric_inputs(examples, predictions)
-    scores = metric(gold, said, **extra)
-    intervals = metrics.bootstrap(metric, gold, said, seed=s.seed, **extra) if len(gold) > 1 else {}
-    result: dict[str, Any] = {
-        "task": s.task, "model": s.model, "out": str(s.out), "headline": next(iter(scores)), "metrics": dict(scores),
-        "intervals": {name: list(pair) for name, pair in intervals.items()}, "rows": len(gold), "scored_on": role,
-        "data": {
-            **run.split.facts,
-            "labels": {r: splits.label_counts(e) for r, e in run.split.examples.items()} if task.labels else {},
-            "lengths": {"values": [item.tokens for item in run.items["train"]][:20000], "limit": run.windows.limit},
-            "cut": {r: splits.cut_facts(items) for r, items in run.items.items()},
-        },
-        "run": {
-            "settings": to_plain(s), "steps": training.done, "passes": training.done / feed.steps_a_pass,
-            "best_step": run.best_step, "seconds": folder.elapsed(), "stopped": run.stopped,
-            "learning_rate": training.settings.lr, "precision": str(run.model.encoder.dtype).removeprefix("torch."),
-        },
-        "errors": errors(run, examples, predictions),
-        "environment": environment(run.threads),
-        "command": run.command,
-        **calibrated,
-    }  # fmt: skip
-    if s.task in ONE_ANSWER and (same := one_answer(gold, said)):
-        result["notes"] = [
+    metric, gold, predicted, extra = task.metric_inputs(examples, predictions)
+    scores = metric(gold, predicted, **extra)
+    intervals = metrics.bootstrap(metric, gold, predicted, seed=s.seed, **extra) if len(gold) > 1 else {}
+    wrong = mistakes(run, examples, predictions)
+    notes = None
+    if task.answers_vary and (same := one_answer(gold, predicted)):
+        notes = [
             f"Every {role} row got the same answer ({same}) although the right ones differ: nothing was learnt from "
             f"the texts. Try a lower --lr (it was {training.settings.lr:.1e}; e.g. {training.settings.lr / 4:.1e}), "
             "more --epochs, or more rows."
         ]
-        note(result["notes"][0])
-    if role == "test":
-        dev = task.score(*run.predictions("dev"))
-        result["dev_metrics"] = dict(dev)
-    if isinstance(task, Classify) and not task.multi:
-        result["per_class"] = metrics.per_class(gold, said, task.labels)
-        result["confusion"] = {
-            "labels": list(task.labels),
-            "counts": metrics.confusion(gold, said, task.labels).tolist(),
-        }
-    elif s.task == "tag" and metrics.chunk_like(gold):
-        result["per_class"] = metrics.per_type(gold, said)
+        note(notes[0])
+    result = FinetuneResult(
+        task=s.task, model=s.model, out=str(s.out), headline=next(iter(scores)), metrics=dict(scores),
+        intervals={name: list(pair) for name, pair in intervals.items()}, rows=len(gold), scored_on=role,
+        data={
+            **run.split.facts,
+            "labels": {r: splits.label_counts(task, e) for r, e in run.split.examples.items()} if task.labels else {},
+            "lengths": {"values": [item.tokens for item in run.items["train"]][:20000], "limit": run.windows.limit},
+            "cut": {r: splits.cut_facts(items) for r, items in run.items.items()},
+        },
+        run={
+            "settings": to_plain(s), "steps": training.done, "passes": training.done / feed.steps_a_pass,
+            "best_step": run.best_step, "seconds": folder.elapsed(), "stopped": run.stopped,
+            "learning_rate": training.settings.lr, "precision": str(run.model.encoder.dtype).removeprefix("torch."),
+        },
+        errors=wrong[:MOST_ERRORS],
+        error_count=len(wrong),
+        environment=environment(run.threads),
+        command=run.command,
+        notes=notes,
+        dev_metrics=dict(task.score(*run.predictions("dev"))) if role == "test" else None,
+        **calibrated,
+        **task.by_label(gold, predicted),
+    )  # fmt: skip
     if run.world.is_main:
         write_model(run, result)
         report(run, result)
@@ -96,18 +91,19 @@ def one_answer(gold: list[Any], said: list[Any]) -> str:
     return str(given[0]) if len(set(given)) == 1 else ""
 
 
-def finished_result(run: Finetuning) -> dict[str, Any]:
-    """What a finished run said, and its model in place of the starting one; {} where there is something to do."""
+def finished_result(run: Finetuning) -> FinetuneResult | None:
+    """What a finished run reached, and its model in place of the starting one; None where there is something to do."""
     s = run.settings
     if not s.resume or not (s.out / "result.json").is_file() or newest_generation(s.out / "checkpoints"):
-        return {}
+        return None
     note(f"{s.out} is finished: nothing is left to train.")
     run.folder = model_folder.read_folder(s.out)
     run.folder.model.encoder.dtype = run.model.encoder.dtype
     run.model = run.folder.model.to(run.world.device)
     run.task.options |= run.folder.about["options"]
-    result: dict[str, Any] = json.loads((s.out / "result.json").read_text("utf-8"))
-    return result | {"errors": errors(run, *run.predictions(result["scored_on"]))}
+    result = FinetuneResult.from_dict(json.loads((s.out / "result.json").read_text("utf-8")))
+    wrong = mistakes(run, *run.predictions(str(result.scored_on)))
+    return replace(result, errors=wrong[:MOST_ERRORS], error_count=len(wrong))
 
 
 def calibrate(run: Finetuning) -> dict[str, Any]:
@@ -146,67 +142,36 @@ def calibrate(run: Finetuning) -> dict[str, Any]:
     return found
 
 
-def errors(run: Finetuning, examples: list[Any], predictions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The worst mistakes first: the most confident wrong answers, the largest differences."""
-    rows = []
-    for example, said in zip(examples, predictions):
-        shown = {"text": getattr(example, "text", None) or getattr(example, "question", ""), "line": example.line}
-        if getattr(example, "text_b", None):
-            shown["text_b"] = example.text_b
-        if "label" in said and said["label"] != example.label:
-            rows.append({**shown, "gold": example.label, "predicted": said["label"], "score": said["score"]})
-        elif "value" in said:
-            gap = abs(said["value"] - float(example.label))
-            rows.append({**shown, "gold": example.label, "predicted": round(said["value"], 3), "score": gap})
-        elif "tags" in said and list(example.sentence.tags) != said["tags"]:
-            wrong = [n for n, (a, b) in enumerate(zip(example.sentence.tags, said["tags"])) if a != b]
-            words = example.sentence.tokens
-            rows.append({
-                **shown, "gold": " ".join(f"{words[n]}/{example.sentence.tags[n]}" for n in wrong),
-                "predicted": " ".join(f"{words[n]}/{said['tags'][n]}" for n in wrong), "score": len(wrong),
-            })  # fmt: skip
-        elif "answer" in said:
-            gold = [text for text, _ in example.answers]
-            if said["answer"] not in gold and (gold or said["answer"]):
-                right = " | ".join(gold) or "—"
-                rows.append({**shown, "gold": right, "predicted": said["answer"] or "—", "score": said["score"]})
-        elif "choice" in said and said["choice"] != example.label:
-            picked, right = example.choices[said["choice"]], example.choices[example.label]
-            rows.append({**shown, "gold": right, "predicted": picked, "score": max(said["scores"])})
-        elif "labels" in said and set(said["labels"]) != set(example.label):
-            gap = len(set(said["labels"]) ^ set(example.label))
-            rows.append({
-                **shown, "gold": ", ".join(example.label), "predicted": ", ".join(said["labels"]), "score": gap,
-            })  # fmt: skip
-    return sorted(rows, key=lambda row: -float(row["score"]))[:MOST_ERRORS]
+def mistakes(run: Finetuning, examples: list[Any], predictions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The worst first: the most confident wrong answers, the largest differences."""
+    pairs = zip(examples, predictions)
+    rows = [row for example, prediction in pairs if (row := run.task.mistake(example, prediction))]
+    return sorted(rows, key=lambda row: -float(row["score"]))
 
 
 def suspects(run: Finetuning, role: str) -> list[dict[str, Any]]:
     """Rows whose own label an unseen model finds least likely; score: that likelihood."""
-    found = []
-    for example, said in zip(*run.predictions(role)):
-        if "label" in said and said["label"] != example.label and example.label in said["scores"]:
-            found.append({
-                "text": example.text, "line": example.line, "gold": example.label, "suggested": said["label"],
-                "score": said["scores"][example.label],
-            })  # fmt: skip
-    return found
+    pairs = zip(*run.predictions(role))
+    return [row for example, prediction in pairs if (row := run.task.suspicion(example, prediction))]
 
 
-def write_model(run: Finetuning, result: dict[str, Any]) -> None:
+def write_model(run: Finetuning, result: FinetuneResult) -> None:
     """The folder that `bertkit.load` and transformers open."""
     s, folder = run.settings, run.folder
+    scores, intervals = dict(result.metrics or {}), dict(result.intervals or {})
     shown = {
-        name: f"{value:.4f}" + (f" [{pair[0]:.4f}, {pair[1]:.4f}]" if (pair := result["intervals"].get(name)) else "")
-        for name, value in result["metrics"].items()
+        name: f"{value:.4f}" + (f" [{pair[0]:.4f}, {pair[1]:.4f}]" if (pair := intervals.get(name)) else "")
+        for name, value in scores.items()
     }
     folder.labels = run.task.labels or folder.labels
+    if run.task.problem_type:
+        folder.raw_config["problem_type"] = run.task.problem_type
     folder.about = {
         "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
         "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},
         "calibration": {k: v for k, v in run.task.options.items() if k in ("temperature", "threshold", "abstain")},
         "base": s.model, "bertkit": __version__, "versions": machine.versions(),
-        "metrics": result["metrics"], "scored_on": result["scored_on"],
+        "metrics": scores, "scored_on": result.scored_on,
         "data": {
             role: {"file": path.name, "sha256": _digest(path)}
             for role, path in (("train", s.train), ("dev", s.dev), ("test", s.test)) if path and path.is_file()
@@ -217,15 +182,13 @@ def write_model(run: Finetuning, result: dict[str, Any]) -> None:
     write_folder(s.out, lambda path: model_folder.write_folder(path, folder))
 
 
-def report(run: Finetuning, result: dict[str, Any]) -> None:
+def report(run: Finetuning, result: FinetuneResult) -> None:
     """`report.html` and `result.json`."""
-    from bertkit.report.finetuning import finetuning_report
-
     curves = read_metrics(run.settings.out / "metrics.jsonl")
-    shown = {**result, "run": {**result["run"], "curves": curves}}
+    shown = replace(result, run={**(result.run or {}), "curves": curves})
     atomic_write(run.settings.out / "report.html", finetuning_report(shown, lang=run.settings.lang))
-    kept = {key: value for key, value in result.items() if key not in ("errors", "suspects")}
-    atomic_write(run.settings.out / "result.json", json.dumps(kept, ensure_ascii=False, indent=1, default=str) + "\n")
+    stored = json.dumps(result.stored(), ensure_ascii=False, indent=1, default=str)
+    atomic_write(run.settings.out / "result.json", stored + "\n")
 
 
 def environment(threads: int) -> dict[str, Any]:

@@ -13,27 +13,27 @@ import numpy as np
 from bertkit.errors import UserError
 from bertkit.files.atomic import write_folder
 from bertkit.notify import note
+from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.settings.finetune import FinetuneSettings
 
 
-def seeded(settings: FinetuneSettings) -> dict[str, Any]:
+def seeded(settings: FinetuneSettings) -> FinetuneResult:
     """Train with several seeds on the same rows; keep the best by dev score, and tell mean and spread."""
     from bertkit.runs.finetune.run import Finetuning
 
     _check_out(settings)
-    found = []
+    results: list[FinetuneResult] = []
     split = settings.seed if settings.split_seed < 0 else settings.split_seed
     for seed in range(settings.seeds):
         out = settings.out / f"seed-{seed}"
         run = Finetuning(replace(settings, seed=settings.seed + seed, split_seed=split, seeds=1, out=out))
-        result = run.go()
-        found.append((dev_score(result), seed, result))
-    scores = [result["metrics"][result["headline"]] for _, _, result in found]
-    best = max(found, key=lambda one: one[0])[2]
+        results.append(run.go())
+    scores = [result.score for result in results]
+    best = max(results, key=lambda result: result.dev_score)
     spread = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
-    note(f"{best['headline']} over {len(scores)} seeds: {spread['mean']:.4f} ± {spread['spread']:.4f}")
-    source = Path(best["out"])
+    note(f"{best.headline} over {len(scores)} seeds: {spread['mean']:.4f} ± {spread['spread']:.4f}")
+    source = Path(str(best.out))
 
     def copy(target: Path) -> None:
         for path in source.rglob("*"):
@@ -43,9 +43,8 @@ def seeded(settings: FinetuneSettings) -> dict[str, Any]:
                 shutil.copyfile(path, target / name)
 
     write_folder(settings.out, copy)
-    seeds = [{"seed": seed, best["headline"]: score} for score, (_, seed, _) in zip(scores, found)]
-    best["run"] = {**best["run"], "seeds": seeds}
-    return best | {"out": str(settings.out), "seeds": spread}
+    seeds = [{"seed": seed, best.headline: score} for seed, score in enumerate(scores)]
+    return replace(best, run={**(best.run or {}), "seeds": seeds}, out=str(settings.out), seeds=spread)
 
 
 def _check_out(settings: FinetuneSettings) -> None:
@@ -54,24 +53,19 @@ def _check_out(settings: FinetuneSettings) -> None:
         raise UserError(f"{settings.out} holds a finished model. Choose another --out, or replace it with --overwrite.")
 
 
-def dev_score(result: dict[str, Any]) -> float:
-    """The headline on the dev rows: whatever is chosen by a score is chosen by this one, never by the test rows'."""
-    return float(result.get("dev_metrics", result["metrics"])[result["headline"]])
-
-
-def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
+def cross_validated(settings: FinetuneSettings) -> FinetuneResult:
     """Score every training row by a model that never saw it, then train the final model; rank suspicious labels."""
-    from bertkit.runs.finetune.outcome import suspects
+    from bertkit.runs.finetune.outcome import MOST_ERRORS, suspects
     from bertkit.runs.finetune.run import Finetuning
 
     _check_out(settings)
     task = splits.task_of(settings)
     examples = task.read(settings.train, splits.reading_of(settings))
-    folds = splits.fold_of(examples, settings.folds, settings.seed)
-    if len(found := set(folds.tolist())) < settings.folds:
+    folds = splits.fold_of(examples, settings.folds, settings.seed, task)
+    if (parts := len(set(folds.tolist()))) < settings.folds:
         raise UserError(
-            f"--folds is {settings.folds}, and {settings.train} has only {len(found)} different texts: a part would be "
-            f"empty. Ask for at most {len(found)}."
+            f"--folds is {settings.folds}, and {settings.train} has only {parts} different texts: a part would be "
+            f"empty. Ask for at most {parts}."
         )
     if task.labelled_by_name:
         task.fit_labels(examples)
@@ -84,15 +78,14 @@ def cross_validated(settings: FinetuneSettings) -> dict[str, Any]:
             }
         )
         run = Finetuning(replace(settings, folds=0, out=settings.out / f"fold-{fold}"), split, task.labels)
-        result = run.go()
-        scores.append(result["metrics"][result["headline"]])
+        scores.append(run.go().score)
         ranked += suspects(run, "dev")
     final = Finetuning(replace(settings, folds=0))
     result = final.go()
     ranked.sort(key=lambda row: row["score"])
     folded = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
-    note(f"{result['headline']} over {settings.folds} folds: {folded['mean']:.4f} ± {folded['spread']:.4f}")
-    result |= {"suspects": ranked[:40], "folds": folded}
+    note(f"{result.headline} over {settings.folds} folds: {folded['mean']:.4f} ± {folded['spread']:.4f}")
+    result = replace(result, suspects=ranked[:MOST_ERRORS], suspect_count=len(ranked), folds=folded)
     final.write_report(result)
     return result
 
@@ -120,8 +113,7 @@ def searched(settings: FinetuneSettings) -> FinetuneSettings:
             minutes=each, search=False, seeds=1, folds=0, test=None,
             out=settings.out / "search" / f"trial-{chance.number}",
         )  # fmt: skip
-        result = Finetuning(tried).go()
-        return dev_score(result)
+        return Finetuning(tried).go().dev_score
 
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=settings.seed))
     while time.monotonic() < end:

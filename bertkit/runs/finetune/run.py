@@ -25,6 +25,7 @@ from bertkit.model.inference import choose
 from bertkit.model.layers import initialise
 from bertkit.notify import note, status
 from bertkit.objectives.supervised import Supervised
+from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.runs.finetune.outcome import finish, finished_result, report
 from bertkit.runs.finetune.start import starting_model, tell_unknown
@@ -150,11 +151,11 @@ class Finetuning:
             # It has no weights of its own: the word vectors guess. It is taken away before the model is written.
             folder.model.heads["mlm"] = Head("mlm", config, 0, folder.model.encoder.dropout_masks)
         if not self.task.labels:
-            folder.labels = ("value",) if s.task == "regress" else ()
+            folder.labels = self.task.output_names
         for key in ("id2label", "problem_type"):  # those of another task
             folder.raw_config.pop(key, None)
         folder.model.crf = Crf(len(self.task.labels)) if s.crf else None
-        folder.pooling = self._pooling(folder.pooling) if s.task == "embed" else None
+        folder.pooling = self._pooling(folder.pooling) if self.task.makes_vectors else None
         return folder
 
     def _pooling(self, given: Pooling | None) -> Pooling:
@@ -216,7 +217,7 @@ class Finetuning:
         """What makes this run again."""
         return f"bertkit finetune {self.settings.task} --config {self.settings.out}/run.toml --out OTHER"
 
-    def go(self) -> dict[str, Any]:
+    def go(self) -> FinetuneResult:
         """Train, keep the best, finish."""
         s = self.settings
         if done := finished_result(self):
@@ -232,7 +233,7 @@ class Finetuning:
         )
         about = {
             "model": repr(self.model.config), "labels": list(self.task.labels),
-            "set of training rows": splits.digest(self.items["train"]),
+            "set of training rows": splits.digest(self.items["train"], self.task),
         }  # fmt: skip
         with RunFolder(s.out, self.world, resume=s.resume, overwrite=s.overwrite) as run, Signals() as signals:
             self._train(training, feed, run, signals, about)
@@ -349,7 +350,7 @@ class Finetuning:
         decoded = [self.task.decode(item, output) for item, output in zip(items, self.outputs(role))]
         return [item.example for item in items], decoded
 
-    def write_report(self, result: dict[str, Any]) -> None:
+    def write_report(self, result: FinetuneResult) -> None:
         """The report again, with more in it."""
         if self.world.is_main:
             report(self, result)
@@ -378,9 +379,9 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any]:
         if settings.seeds > 1 and settings.folds > 1:
             raise UserError("--seeds and --folds each train many times. Ask for one of them.")
         if settings.seeds > 1:
-            return seeded(settings)
+            return seeded(settings).to_dict()
         if settings.folds > 1:
-            return cross_validated(settings)
-        return Finetuning(settings).go()
+            return cross_validated(settings).to_dict()
+        return Finetuning(settings).go().to_dict()
     finally:
         worlds.leave()

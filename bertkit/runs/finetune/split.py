@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.errors import UserError
 from bertkit.notify import note
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.tasks import make
+from bertkit.tasks import TASKS, make, task_class, task_classes
 from bertkit.tasks.base import Item, Labelled, Reading, Task
 from bertkit.tasks.embed import Taught, Teacher
 
@@ -32,34 +32,33 @@ def reading_of(settings: FinetuneSettings) -> Reading:
     return Reading(settings.text, settings.text_b, settings.label, settings.encoding)
 
 
-# Settings that only some tasks understand: name → (those tasks, the value that asks for nothing).
-ONLY_FOR: dict[str, tuple[tuple[str, ...], Any]] = {
-    "multi_label": (("classify", "pair"), False),
-    "class_weights": (("classify", "pair", "tag"), False),
-    "crf": (("tag",), False),
-    "word": (("tag",), "first"),
-    "teacher": (("embed",), ""),
-}
+DEFAULTS = {entry.name: entry.default for entry in fields(FinetuneSettings)}
 
 
-def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
-    """The task as the settings want it; `labels` instead of those the settings name."""
-    for name, (tasks, nothing) in ONLY_FOR.items():
-        if getattr(settings, name) != nothing and settings.task not in tasks:
+def check_settings(settings: FinetuneSettings) -> None:
+    """Refuse a setting that the task does not understand and another does."""
+    takers: dict[str, list[str]] = {}
+    for task, kind in task_classes().items():
+        for name in kind.accepted_settings:
+            takers.setdefault(name, []).append(task)
+    for name, tasks in takers.items():
+        if getattr(settings, name) != DEFAULTS[name] and settings.task not in tasks:
             raise UserError(
                 f"--{name.replace('_', '-')} has no meaning for the task {settings.task}; it is for "
                 f"{', '.join(tasks)}. Leave it out."
             )
+
+
+def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
+    """The task as the settings want it; `labels` instead of those the settings name."""
+    check_settings(settings)
     if settings.crf and settings.class_weights:
         raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
     given = labels or tuple(name.strip() for name in settings.labels.split(",") if name.strip())
     if twice := [name for name, count in Counter(given).items() if count > 1]:
         raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is there twice. Name each label once.")
-    options = {
-        name: getattr(settings, name)
-        for name in ("multi_label", "crf", "word")
-        if getattr(settings, name) != ONLY_FOR[name][1]
-    }
+    stored = {name: getattr(settings, name) for name in task_class(settings.task).stored_settings}
+    options = {name: value for name, value in stored.items() if value != DEFAULTS[name]}
     if settings.teacher:
         return Taught(options=options, teacher=_teacher(settings))
     task = make(settings.task, labels=given, options=options)
@@ -75,7 +74,7 @@ def _teacher(s: FinetuneSettings) -> Teacher:
 
 def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
     """Label → weight, so that all labels count alike; of several labels a text, so that having one and not do."""
-    counts = label_counts(examples)
+    counts = label_counts(task, examples)
     if task.options.get("multi_label"):
         return {name: max(1, len(examples) - count) / count for name, count in counts.items()}
     mean = sum(counts.values()) / max(1, len(counts))
@@ -97,13 +96,13 @@ def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True
         if not settings.held_out:
             raise UserError("--held-out is 0 and there is no --dev file: a run needs rows to choose by. Give one.")
         seed = settings.seed if settings.split_seed < 0 else settings.split_seed
-        examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed)
+        examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed, task)
         if not examples["dev"]:
             raise UserError(
                 f"{settings.train}: none of {len(examples['train'])} rows can be held out, they have too few different "
                 "texts. Give a --dev file."
             )
-        shares = len({stratum(example) for example in examples["train"]}) > 1
+        shares = len({task.stratum(example) for example in examples["train"]}) > 1
         note(
             f"No --dev file: {len(examples['dev'])} of {len(examples['train']) + len(examples['dev'])} rows of "
             f"{settings.train} are held out{', in equal shares of every label' if shares else ''}."
@@ -111,76 +110,70 @@ def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True
         files[0]["rows"] = len(examples["train"])
         files.insert(1, {"role": "dev", "name": f"held out of {settings.train}", "rows": len(examples["dev"])})
     facts: dict[str, Any] = {"files": files}
-    known = {key_of(example) for example in examples["train"]}
+    known = {task.key(example) for example in examples["train"]}
     duplicates = len(examples["train"]) - len(known)
     if duplicates:
         facts["duplicates"] = duplicates
         note(f"{settings.train}: {duplicates} rows repeat an earlier text.")
     for role in ("dev", "test"):
-        both = sum(key_of(example) in known for example in examples.get(role, ()))
+        both = sum(task.key(example) in known for example in examples.get(role, ()))
         if both:
             facts[f"{role}_overlap"] = both
             note(f"{both} of {len(examples[role])} {role} rows are also in the training rows: scores will flatter.")
     return Split(examples, facts)
 
 
+def _task_of(example: Any) -> Task:
+    """The first task that reads such examples, for callers that have rows and no task."""
+    return next(task_class(name) for name in TASKS if isinstance(example, task_class(name).example_type))()
+
+
 def key_of(example: Any) -> tuple[Any, ...]:
     """What makes two examples the same text."""
-    for fields in (("question", "context"), ("text", "choices"), ("text", "text_b"), ("text",)):
-        if all(hasattr(example, name) for name in fields):
-            return tuple(getattr(example, name) for name in fields)
-    return (example,)
-
-
-def stratum(example: Any) -> str:
-    """What a split keeps in equal shares: the label, where it is a name."""
-    label = getattr(example, "label", None)
-    return str(label) if isinstance(label, (str, tuple, int)) else ""
-
-
-def held_out(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-    """A stratified split: (kept, held out), each in the file's order."""
-    if len(examples) < 4:
-        raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
-    part = Fraction(share).limit_denominator(1000)
-    keeps = [(turn * part) // 1 == ((turn - 1) * part) // 1 for turn in turns_of(examples, seed).tolist()]
-    # A label that only held-out rows have could not be learnt: those rows stay.
-    taught = {name for example, keep in zip(examples, keeps) if keep for name in names_of(example)}
-    stays = [keep or not taught.issuperset(names_of(example)) for example, keep in zip(examples, keeps)]
-    kept = [example for example, stay in zip(examples, stays) if stay]
-    return kept, [example for example, stay in zip(examples, stays) if not stay]
+    return _task_of(example).key(example)
 
 
 def names_of(example: Any) -> tuple[str, ...]:
     """The label names of an example; none where labels are no names."""
-    if hasattr(example, "sentence"):
-        return tuple(example.sentence.tags or ())
-    label = getattr(example, "label", None)
-    return label if isinstance(label, tuple) else (label,) if isinstance(label, str) else ()
+    return _task_of(example).labels_of(example)
 
 
-def fold_of(examples: Sequence[Any], folds: int, seed: int) -> np.ndarray:
+def held_out(examples: Sequence[Any], share: float, seed: int, task: Task | None = None) -> tuple[list[Any], list[Any]]:
+    """A stratified split: (kept, held out), each in the file's order."""
+    if len(examples) < 4:
+        raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
+    task = task or _task_of(examples[0])
+    part = Fraction(share).limit_denominator(1000)
+    keeps = [(turn * part) // 1 == ((turn - 1) * part) // 1 for turn in turns_of(examples, seed, task).tolist()]
+    # A label that only held-out rows have could not be learnt: those rows stay.
+    taught = {name for example, keep in zip(examples, keeps) if keep for name in task.labels_of(example)}
+    stays = [keep or not taught.issuperset(task.labels_of(example)) for example, keep in zip(examples, keeps)]
+    kept = [example for example, stay in zip(examples, stays) if stay]
+    return kept, [example for example, stay in zip(examples, stays) if not stay]
+
+
+def fold_of(examples: Sequence[Any], folds: int, seed: int, task: Task | None = None) -> np.ndarray:
     """The fold of every example, equal in every stratum; the same text is always in the same fold."""
-    return turns_of(examples, seed) % folds
+    return turns_of(examples, seed, task or _task_of(examples[0])) % folds
 
 
-def turns_of(examples: Sequence[Any], seed: int) -> np.ndarray:
+def turns_of(examples: Sequence[Any], seed: int, task: Task) -> np.ndarray:
     """Every example's turn (0, 1, …) when rows are dealt out, stratum by stratum in a random order; twins share one."""
     chance = np.random.default_rng((seed, 3, len(examples)))
     answer = np.zeros(len(examples), int)
     first: dict[tuple[Any, ...], int] = {}
     groups: dict[str, list[int]] = {}
     for n, example in enumerate(examples):
-        twin = first.setdefault(key_of(example), n)
+        twin = first.setdefault(task.key(example), n)
         if twin == n:
-            groups.setdefault(stratum(example), []).append(n)
+            groups.setdefault(task.stratum(example), []).append(n)
     turn = 0
     for name in sorted(groups):
         for n in chance.permutation(groups[name]):
             answer[n] = turn
             turn += 1
     for n, example in enumerate(examples):
-        answer[n] = answer[first[key_of(example)]]
+        answer[n] = answer[first[task.key(example)]]
     return answer
 
 
@@ -192,20 +185,19 @@ def cut_facts(items: Sequence[Item]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def digest(items: Sequence[Item]) -> str:
+def digest(items: Sequence[Item], task: Task) -> str:
     """Tells other rows from these."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for item in items:
         for row in item.rows:
-            found.update(np.asarray(row.ids, np.int32).tobytes())
-        answer = [getattr(item.example, key, None) for key in ("label", "answers")]
-        found.update(repr((answer, names_of(item.example))).encode())
-    return found.hexdigest()
+            total.update(np.asarray(row.ids, np.int32).tobytes())
+        total.update(repr((task.digest_of(item.example), task.labels_of(item.example))).encode())
+    return total.hexdigest()
 
 
-def label_counts(examples: Sequence[Any]) -> dict[str, int]:
+def label_counts(task: Task, examples: Sequence[Any]) -> dict[str, int]:
     """How often each label name occurs; empty where labels are no names."""
     counts: Counter[str] = Counter()
     for example in examples:
-        counts.update(names_of(example))
+        counts.update(task.labels_of(example))
     return dict(sorted(counts.items()))

@@ -11,7 +11,7 @@ import pytest
 import bertkit
 from bertkit.config import build, read_toml
 from bertkit.errors import UserError
-from bertkit.runs.finetune import repeat
+from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune.split import read_split, task_of
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.training.metrics_log import read_metrics
@@ -153,9 +153,9 @@ def test_several_seeds_give_mean_and_spread_and_keep_the_best_by_dev(runs):
 
 
 def test_what_is_chosen_is_chosen_by_the_dev_rows_never_by_the_test_rows():
-    result = {"headline": "accuracy", "metrics": {"accuracy": 0.9}, "dev_metrics": {"accuracy": 0.4}}
-    assert repeat.dev_score(result) == 0.4
-    assert repeat.dev_score({"headline": "accuracy", "metrics": {"accuracy": 0.9}}) == 0.9
+    result = FinetuneResult(headline="accuracy", metrics={"accuracy": 0.9}, dev_metrics={"accuracy": 0.4})
+    assert (result.score, result.dev_score) == (0.9, 0.4)
+    assert replace(result, dev_metrics=None).dev_score == 0.9
 
 
 def test_folds_rank_a_wrong_label_high_and_score_every_row(runs):

@@ -263,7 +263,7 @@ def test_rows_in_memory_need_no_file(runs):
         task="classify", train=Path(), model=str(runs.model), out=runs.folder / "memory", steps=3, threads=1
     )
     result = Finetuning(settings, split, ("spam", "ham")).go()
-    assert result["rows"] == 20
+    assert result.rows == 20
     about = json.loads((runs.folder / "memory/bertkit.json").read_text("utf-8"))
     assert about["labels"] == ["spam", "ham"] and about["data"] == {}
 

@@ -40,7 +40,7 @@ def test_a_causal_model_learns_texts_and_pairs(task, rows, gpt, tmp_path):
     run = Finetuning(settings)
     result = run.go()
     if task == "classify":
-        assert result["metrics"]["accuracy"] > 0.85
+        assert result.metrics["accuracy"] > 0.85
     example = run.items["train"][0].rows[0]
     names = [run.folder.tokenizer.id_to_token(i) for i in example.ids]
     assert (names[0], names[-1], names.count("[SEP]")) == ("[CLS]", "[SEP]", 2 if task == "pair" else 1)
@@ -53,7 +53,7 @@ def test_a_causal_model_learns_numbers_and_adds_their_mean_itself(gpt, tmp_path,
         task="regress", train=train, dev=dev, model=str(gpt), out=tmp_path / "out", **SMALL | {"steps": 120}
     )
     result = Finetuning(settings).go()
-    assert result["metrics"]["pearson"] > 0.9 and result["metrics"]["mae"] < 20  # they are 10 and 100
+    assert result.metrics["pearson"] > 0.9 and result.metrics["mae"] < 20  # they are 10 and 100
     model = Predictor.load(tmp_path / "out", "fp32")
     low, high = (one["value"] for one in model.predict(["the prize of the house", "the meeting of the house"]))
     assert low < 40 < 70 < high
