@@ -17,12 +17,15 @@ from bertkit import machine
 from bertkit.data.feed import CountedFeed
 from bertkit.errors import Stopped
 from bertkit.notify import note, status
+from bertkit.settings.training import Plan
 from bertkit.training.checkpoints import under_current_names
-from bertkit.training.loop import Step, Training
+from bertkit.training.loop import Step, Training, try_out
 from bertkit.training.optimizer import named
-from bertkit.training.plan import FEWEST_TIMED, REPLAN, Plan, try_out
 from bertkit.training.run_folder import MemoryFolder, RunFolder, Signals
 
+FIRST_GUESS = 1000  # steps of a run whose speed is not known yet
+REPLAN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.97)  # shares of a time budget at which the end is estimated again
+FEWEST_TIMED = 5  # steps before the first estimate
 SEEN = 200  # the steps by which speed is measured
 
 
@@ -103,6 +106,11 @@ class Run:
         assert self.keep_best is not None
         return {name: parameter.detach().clone() for name, parameter in named(self.keep_best).items()}
 
+    def restore_best(self) -> None:
+        """End with the best weights, not with the last."""
+        if self.keep_best is not None and self.best_weights:
+            self.keep_best.load_state_dict(self.best_weights, strict=False)
+
     # ---- the run
 
     def go(self) -> dict[str, Any]:
@@ -115,8 +123,7 @@ class Run:
         if not self.scores and not self.best:
             self._evaluate()
         self._save()  # so that nothing is lost if what follows fails: a full disk, a signal
-        if self.keep_best is not None and self.best_weights:
-            self.keep_best.load_state_dict(self.best_weights, strict=False)
+        self.restore_best()
         return self.finish()
 
     def _train(self) -> None:
@@ -151,6 +158,8 @@ class Run:
 
     def _begin(self) -> None:
         plan, training, wanted = self.plan, self.training, self.training.steps
+        if plan.ignored:
+            self.tell(plan.ignored)
         own = self.run.begin(training, self.run_settings, self.about)
         self._restore(own)
         if own and not plan.timed and training.steps != wanted:
@@ -307,6 +316,21 @@ class Run:
             "minutes": self.plan.minutes, "best": self.best, "best_step": self.best_step, "bad": self.bad_evaluations,
         }  # fmt: skip
         self.run.save(self.training, self.about, own, {"best": self.best_weights} if self.best_weights else None)
+
+
+class MemoryRun(Run):
+    """A run of seconds or minutes inside another program: it leaves no files, and says how it goes in passing."""
+
+    def __init__(self, plan: Plan, training: Training, folder: MemoryFolder, keep_best: nn.Module | None) -> None:
+        super().__init__(None, plan, training, folder, keep_best=keep_best)
+
+    def tell(self, message: str) -> None:
+        """As a status: the next one replaces it."""
+        status(message)
+
+    def finish(self) -> dict[str, Any]:
+        """The caller has the model already."""
+        return {}
 
 
 def _clock(seconds: float) -> str:

@@ -17,8 +17,7 @@ from bertkit.errors import UserError
 from bertkit.settings.ancestors import ElmoSettings
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
-from bertkit.training.plan import FIRST_GUESS, plan_of
-from bertkit.training.run import Run
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- What ELMo is trained on: rows of words as a pure function of (seed, step).
@@ -103,7 +102,7 @@ class _Run(Run):
         enough = np.cumsum(rows[1][:, 1] - rows[1][:, 0]) <= s.eval_words
         self.held_out = WordFeed(text, rows[1][enough], batch_words=s.batch_words, seed=0) if enough.any() else None
         self.objective = BiLMObjective(elmo.model)
-        plan = plan_of(s, s.batch_words, world)
+        plan = s.run_plan(s.batch_words)
         training = Training(self.objective, feed, plan.steps or FIRST_GUESS, s.loop, s.seed, world)
         about = {"lexicon": elmo.lexicon.fingerprint, "model": repr(s.model)}
         super().__init__(s, plan, training, run, signals, about, feed=feed)

@@ -21,8 +21,7 @@ from bertkit.settings.training import MaskSettings
 from bertkit.training import distributed as worlds
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
-from bertkit.training.plan import FIRST_GUESS, plan_of
-from bertkit.training.run import Run
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- The text a left-to-right model learns from, and the text it is measured on: those of a GPT run on the same
@@ -88,7 +87,7 @@ class _Learning(Run):
 
     def __init__(self, settings: LearnSettings, world: World, run: RunFolder, signals: Signals) -> None:
         self.settings = s = settings
-        budget = plan_of(s, s.batch_tokens, world)
+        budget = s.run_plan(s.batch_tokens)
         steps = budget.steps or FIRST_GUESS
         self.store = Store.open(s.data)
         documents, held_out = split(self.store, s.held_out, s.seed)

@@ -23,15 +23,14 @@ from bertkit.errors import UserError
 from bertkit.model.inference import choose
 from bertkit.notify import note
 from bertkit.settings.ancestors import Seq2SeqSettings, Shape
-from bertkit.settings.training import LoopSettings
+from bertkit.settings.training import LoopSettings, Plan
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.training import distributed as worlds
 from bertkit.training.loop import Training
 from bertkit.training.objective import Objective
 from bertkit.training.optimizer import named
-from bertkit.training.plan import FIRST_GUESS, Plan
-from bertkit.training.run import Run
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 PASSES = 20  # where no budget is given

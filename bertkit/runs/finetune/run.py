@@ -27,15 +27,14 @@ from bertkit.runs.finetune import split as splits
 from bertkit.runs.finetune.outcome import finish, finished_result, report
 from bertkit.runs.finetune.start import starting_model, tell_unknown
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.settings.training import LoopSettings
+from bertkit.settings.training import LoopSettings, Plan
 from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import SupervisedFeed, outputs_of
 from bertkit.text.checks import by_line
 from bertkit.training import distributed as worlds
 from bertkit.training.loop import Training
 from bertkit.training.objective import Objective
-from bertkit.training.plan import FIRST_GUESS, Plan
-from bertkit.training.run import Run
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- How fast each parameter learns in a fine-tuning.

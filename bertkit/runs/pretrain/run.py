@@ -20,9 +20,7 @@ from bertkit.training import distributed as worlds
 from bertkit.training.distributed import whole
 from bertkit.training.loop import Training
 from bertkit.training.metrics_log import read_metrics
-from bertkit.training.plan import FIRST_GUESS
-from bertkit.training.plan import plan_of as budget_of
-from bertkit.training.run import Run
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 
@@ -45,7 +43,7 @@ class _Run(Run):
     def __init__(self, built: Components, run: RunFolder, signals: Signals, world: worlds.World, threads: int) -> None:
         self.built, self.threads = built, threads
         self.settings = s = built.settings
-        budget = budget_of(s, s.batch_tokens, world)
+        budget = s.run_plan(s.batch_tokens)
         self.store_feed = make_feed(built, budget.steps or FIRST_GUESS, world)
         training = Training(built.objective, self.store_feed, budget.steps or FIRST_GUESS, s.loop, s.seed, world)
         text = built.store.facts["files"]["tokens.bin"]["sha256"]

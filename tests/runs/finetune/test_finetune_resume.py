@@ -15,7 +15,7 @@ from bertkit.config import build
 from bertkit.errors import Stopped, UserError
 from bertkit.runs.finetune import run as module
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.training import plan as training_plan
+from bertkit.training import loop as training_loop
 from bertkit.training import run as training_run
 from bertkit.training.loop import Training
 from bertkit.training.run_folder import RunFolder
@@ -118,7 +118,7 @@ def test_a_run_resumed_with_another_time_budget_ends_by_that_one(runs, monkeypat
 
     monkeypatch.setattr(Training, "_step", timed)
     monkeypatch.setattr(RunFolder, "elapsed", lambda self: now["now"])
-    monkeypatch.setattr(training_plan, "time", SimpleNamespace(perf_counter=lambda: now["now"]))
+    monkeypatch.setattr(training_loop, "time", SimpleNamespace(perf_counter=lambda: now["now"]))
     changes = {"steps": 0, "epochs": 0.0, "batch": 8}
     with monkeypatch.context() as patch:
         stopping_after(6, patch)
