@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,52 @@ class LoopSettings:
     ema: float = option(0.0, "Averaging of weights, e.g. 0.999; 0: none.", at_least=0, at_most=0.99999)
 
 
+BUDGETS = ("steps", "tokens", "minutes")  # of several that are asked for, the first counts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's budget and rhythm, whatever its settings call them.
+
+    steps: what a budget in steps, tokens or passes comes to; 0: as many as fit into the minutes.
+    capped: steps and minutes both count: the steps are shortened to what fits into the minutes.
+    deadline: the run ends when the minutes are over, wherever its steps are.
+    share: of the minutes, for training; the rest is for what follows the last step.
+    patience: evaluations without a better score after which the run ends, once it made `patience_from` steps; 0: never.
+    evals: evaluations per run, where eval_every (in steps) is 0.
+    ignored: a note about budgets that do not count, because another was given too.
+    """
+
+    steps: int = 0
+    minutes: float = 0.0
+    capped: bool = False
+    deadline: bool = False
+    share: float = 1.0
+    patience: int = 0
+    patience_from: int = 0
+    evals: int = 10
+    eval_every: int = 0
+    save_minutes: float = math.inf
+    save_every: int = 0
+    log_every: int = 1
+    ignored: str = ""
+
+    @property
+    def timed(self) -> bool:
+        """Whether the clock sets the last step."""
+        return bool(self.minutes) and (self.capped or not self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Of training."""
+        return self.minutes * 60 * self.share
+
+    def fitting(self, done: int, passed: float, seconds_per_step: float) -> int:
+        """The last step, when `done` steps were made in `passed` seconds and the next ones take this long."""
+        last = done + max(1, round((self.seconds - passed) / seconds_per_step))
+        return max(done, min(last, self.steps)) if self.capped else last
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Common):
     """What every long run needs: its folder, its budget, and how often it evaluates, saves and logs."""
@@ -51,6 +98,21 @@ class RunSettings(Common):
     save_minutes: float = option(10.0, "Save at least this often.", at_least=0)
     save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.", at_least=0)
     log_every: int = option(10, "Steps between two rows of metrics.jsonl.", at_least=1)
+
+    def run_plan(self, tokens_per_step: int) -> Plan:
+        """The budget in minutes, steps or tokens as steps."""
+        asked = [name for name in BUDGETS if getattr(self, name)]
+        if not asked:
+            raise UserError("No training budget: pass --minutes, --steps or --tokens.")
+        first, *others = asked
+        ignored = " and ".join(f"--{name} {getattr(self, name):,}" for name in others)
+        steps = self.steps or (max(1, self.tokens // tokens_per_step) if self.tokens else 0)
+        return Plan(
+            steps, 0.0 if steps else self.minutes, eval_every=self.eval_every, save_minutes=self.save_minutes,
+            save_every=self.save_every, log_every=self.log_every,
+            ignored=f"--{first} {getattr(self, first):,} takes precedence; {ignored} "
+            f"{'is' if len(others) == 1 else 'are'} ignored. Pass --{first} 0 to use --{others[0]}." if others else "",
+        )  # fmt: skip
 
 
 # ---- How tokens are hidden, as numbers.

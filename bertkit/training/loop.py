@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -167,3 +169,26 @@ class Training:
             kept = {name: t for name, t in averaged.items() if name in names or not name.startswith(passing)}
             self.average |= {name: like(t, names[name]).clone() for name, t in kept.items()}
         self.done, self.steps = int(state["done"]), int(state["steps"])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a few steps cost, on this machine, now."""
+
+    seconds_a_step: float
+    tokens_a_step: float
+    steps: int
+
+
+def try_out(training: Training, seconds: float) -> Trial:
+    """Train a copy for a moment; the run itself is untouched."""
+    t = training
+    times, tokens = [time.perf_counter()], 0
+    for step in Training(copy.deepcopy(t.objective), t.feed, t.steps, t.settings, t.seed, t.world, t.scale):
+        times.append(time.perf_counter())
+        # The first steps fill caches and are slower than all that follow.
+        tokens += step.tokens if len(times) > 3 else 0
+        if t.world.anywhere(len(times) > 4 and times[-1] - times[0] > seconds):
+            break
+    measured = max(1, len(times) - 3)
+    return Trial((times[-1] - times[-1 - measured]) / measured, tokens / measured, len(times) - 1)

@@ -1,204 +1,252 @@
-"""A run over a budget of minutes, steps or tokens, with evaluations, saves, signals and a log: once, for every model.
+"""One run, for everything that trains: budget, evaluation, best weights and patience, saving, signals, resume, log.
 
-What is trained, how it is judged and how it is written at the end are the subclass's business.
+What is trained, how it is scored and how it is written at the end are the subclass's business. Whatever ranks must
+agree on (saving, stopping, the last step) is decided by all of them together, never by one rank's clock or signal.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor, nn
 
 from bertkit import machine
 from bertkit.data.feed import CountedFeed
-from bertkit.errors import Stopped, UserError
+from bertkit.errors import Stopped
 from bertkit.notify import note, status
-from bertkit.settings.training import RunSettings
-from bertkit.training.loop import Step, Training
-from bertkit.training.run_folder import RunFolder, Signals
+from bertkit.settings.training import Plan
+from bertkit.training.checkpoints import under_current_names
+from bertkit.training.loop import Step, Training, try_out
+from bertkit.training.optimizer import named
+from bertkit.training.run_folder import MemoryFolder, RunFolder, Signals
 
-BUDGETS = ("steps", "tokens", "minutes")  # of several that are asked for, the first counts
 FIRST_GUESS = 1000  # steps of a run whose speed is not known yet
-REPLAN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.97)  # shares of a time budget at which the end is estimated anew
-SEEN = 200  # the steps by which speed is told
+REPLAN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.97)  # shares of a time budget at which the end is estimated again
+FEWEST_TIMED = 5  # steps before the first estimate
+SEEN = 200  # the steps by which speed is measured
+Result = TypeVar("Result")  # what a finished run returns
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a few steps cost, on this machine, now."""
+class Run(Generic[Result]):
+    """One run. After `go`:
 
-    seconds_a_step: float
-    tokens_a_step: float
-    steps: int
+    scores: the newest evaluation. tokens: what was seen over all sittings.
+    best, best_step: the best evaluation and its step.
+    stopped: why the run ended before its last step; "" if it did not.
+    shortened: how many of the planned steps fit into the minutes; "" if all did.
+    """
 
-
-def try_out(training: Training, seconds: float) -> Trial:
-    """Train a copy for a moment; the run itself is untouched."""
-    t = training
-    times, tokens = [time.perf_counter()], 0
-    for step in Training(copy.deepcopy(t.objective), t.feed, t.steps, t.settings, t.seed, t.world, t.scale):
-        times.append(time.perf_counter())
-        # The first steps fill caches and are slower than all that follow.
-        tokens += step.tokens if len(times) > 3 else 0
-        if t.world.anywhere(len(times) > 4 and times[-1] - times[0] > seconds):
-            break
-    measured = max(1, len(times) - 3)
-    return Trial((times[-1] - times[-1 - measured]) / measured, tokens / measured, len(times) - 1)
-
-
-def budget(settings: RunSettings, tokens_a_step: int) -> int:
-    """Steps that are asked for; 0: as many as fit the minutes."""
-    if settings.steps:
-        return settings.steps
-    if settings.tokens:
-        return max(1, settings.tokens // tokens_a_step)
-    if not settings.minutes:
-        raise UserError("How long shall it train? Give --minutes, --steps or --tokens.")
-    return 0
-
-
-class Run:
-    """One run. `found` is the newest evaluation; `tokens` what was seen over all sittings."""
-
-    unit = "tokens"  # what is counted, in words
+    unit = ""  # what is counted ("tokens", "words") in the rows of metrics.jsonl; "": nothing is
 
     def __init__(
         self,
-        settings: RunSettings,
+        settings: Any,
+        plan: Plan,
         training: Training,
-        feed: CountedFeed,
-        run: RunFolder,
-        signals: Signals,
-        about: Mapping[str, Any],
+        run: RunFolder | MemoryFolder,
+        signals: Signals | None = None,
+        about: Mapping[str, Any] | None = None,
+        *,
+        feed: CountedFeed | None = None,
+        keep_best: nn.Module | None = None,
     ) -> None:
-        """feed: the training's own. about: what must not change between sittings."""
-        self.training, self.run, self.signals, self.about = training, run, signals, about
-        self.plan, self.epoch, self.world = settings, feed.epoch, training.world
-        self.timed = not settings.steps and not settings.tokens
-        self.tokens = self.replanned = 0
-        self.found: dict[str, float] = {}
+        """settings: as written to run.toml. about: what must not change between sittings.
+
+        feed: the training's own, if it counts passes. keep_best: what ends with the weights of the best evaluation;
+        without it the last weights stay.
+        """
+        self.run_settings, self.plan, self.training, self.run = settings, plan, training, run
+        self.signals, self.about, self.feed, self.keep_best = signals or Signals(), about or {}, feed, keep_best
+        self.world = training.world
+        self.tokens = self.replanned = self.best_step = self.bad_evaluations = 0
+        self.scores: dict[str, float] = {}
+        self.best: dict[str, float] = {}
+        self.best_rank: tuple[float, ...] = ()
+        self.best_weights: dict[str, Tensor] = {}
+        self.stopped = self.shortened = ""
         self.recent: list[tuple[float, int]] = []
 
     # ---- what a subclass says
 
     def introduce(self) -> str:
-        """One line before the first step."""
-        raise NotImplementedError
+        """One line before the first step; "": none."""
+        return ""
 
     def planned(self) -> None:
         """The last step is known, or known better: plan the text by it."""
 
     def evaluate(self) -> dict[str, float]:
         """Scores on what was held out; {} where nothing is."""
-        raise NotImplementedError
+        return {}
 
-    def finish(self) -> dict[str, Any]:
-        """Write the model as it is now. Returns what the user is told."""
+    def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
+        """What the best evaluation is chosen by, larger is better: the first score, unless a subclass knows better."""
+        return (next(iter(scores.values())),)
+
+    def eval_interval(self) -> int:
+        """Steps between two evaluations; the last step has one anyway."""
+        return self.plan.eval_every or math.ceil(self.training.steps / self.plan.evals)
+
+    def finish(self) -> Result:
+        """Write the model as it is now. Returns the result of the run."""
         raise NotImplementedError
 
     def logged(self, row: dict[str, Any]) -> None:
         """A row went to metrics.jsonl."""
 
+    def tell(self, message: str) -> None:
+        """Say how the run goes; short runs in memory say it in passing."""
+        if self.world.is_main:
+            note(message)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the weights that are kept when they are the best."""
+        assert self.keep_best is not None
+        return {name: parameter.detach().clone() for name, parameter in named(self.keep_best).items()}
+
+    def restore_best(self) -> None:
+        """End with the best weights, not with the last."""
+        if self.keep_best is not None and self.best_weights:
+            self.keep_best.load_state_dict(self.best_weights, strict=False)
+
     # ---- the run
 
-    def go(self) -> dict[str, Any]:
+    def go(self) -> Result:
         """From the first step, or the newest checkpoint, to the last."""
         self._begin()
+        if self._out_of_patience():  # the signal came at that very step
+            self.stopped = self._early()
+        else:
+            self._train()
+        if not self.scores and not self.best:
+            self._evaluate()
+        self._save()  # so that nothing is lost if what follows fails: a full disk, a signal
+        self.restore_best()
+        return self.finish()
+
+    def _train(self) -> None:
         for step in self.training:
             self.tokens += step.tokens
             self._log(step)
             self._replan()
-            if self._due(self.plan.eval_every or math.ceil(self.training.steps / 10)):
+            late = self._late()
+            if self._due(self.eval_interval()) or late:
                 self._evaluate()
-            stop = self.world.anywhere(bool(self.signals.asked))
+                if self._out_of_patience():
+                    self.stopped = self._early()
+                if late and self.training.done < self.training.steps:
+                    self.stopped = f"stopped after {self.plan.minutes:g} minutes"
+            # The signal's number: a rank that got none stops with the number of the one that did.
+            stop = self.world.most(self.signals.asked)
             if stop or self._save_due():
                 self._save()
             if stop:
-                self.finish()
-                raise Stopped(
-                    self.signals.asked or 15,
-                    f"saved at step {self.training.done} of {self.training.steps} in {self.plan.out}; "
-                    "continue with --resume.",
-                )
-        if not self.found:
-            self._evaluate()
-        self._save()
-        return self.finish()
+                self._interrupt(stop)
+            if self.stopped:
+                self.tell(self.stopped + ".")
+                break
+
+    def _interrupt(self, signal: int) -> None:
+        if self.keep_best is None:  # else the best weights are not chosen yet, and the last ones are no result
+            self.finish()
+        raise Stopped(
+            signal,
+            f"saved at step {self.training.done} of {self.training.steps} in {self.run.path}; continue with --resume.",
+        )
 
     def _begin(self) -> None:
-        asked = [name for name in BUDGETS if getattr(self.plan, name)]
-        if len(asked) > 1 and self.world.is_main:
-            note(
-                f"--{asked[0]} {getattr(self.plan, asked[0]):,} says when the run ends; "
-                + " and ".join(f"--{name} {getattr(self.plan, name):,}" for name in asked[1:])
-                + f" is not looked at. For that one instead, add --{asked[0]} 0."
+        plan, training, wanted = self.plan, self.training, self.training.steps
+        if plan.ignored:
+            self.tell(plan.ignored)
+        own = self.run.begin(training, self.run_settings, self.about)
+        self._restore(own)
+        if own and not plan.timed and training.steps != wanted:
+            self.tell(f"The run now ends at step {wanted:,}, not at {training.steps:,}.")
+            training.steps = max(wanted, training.done)
+        if plan.timed and not plan.capped and not own:
+            moment = min(20.0, plan.seconds * 0.04)
+            training.steps = self._last_step(try_out(training, moment).seconds_a_step)
+        if plan.timed and training.done and own.get("minutes", plan.minutes) != plan.minutes:
+            before, self.replanned = training.steps, 0
+            training.steps = self._last_step(self.run.elapsed() / training.done)
+            self.tell(
+                f"The run now ends after {plan.minutes:g} minutes, about step {training.steps:,}, not at {before:,}."
             )
-        wanted = self.training.steps
-        own = self.run.begin(self.training, self.plan, self.about)
-        self.tokens, self.replanned = int(own.get("tokens", 0)), int(own.get("replanned", 0))
-        self.found = dict(own.get("evaluation", {}))
-        if not self.timed and self.training.steps != wanted:
-            note(f"The run now ends at step {wanted:,}, not at {self.training.steps:,}.")
-            self.training.steps = max(wanted, self.training.done)
-        if self.timed and not own:
-            moment = min(20.0, self.plan.minutes * 60 * 0.04)
-            self.training.steps = self._last_step(try_out(self.training, moment).seconds_a_step)
-        if self.timed and own and own.get("minutes", self.plan.minutes) != self.plan.minutes and self.training.done:
-            before = self.training.steps
-            self.training.steps = self._last_step(self.run.elapsed() / self.training.done)
-            self.replanned = 0
-            if self.world.is_main:
-                note(
-                    f"The run now ends after {self.plan.minutes:g} minutes, about step {self.training.steps:,}, not "
-                    f"at {before:,}."
-                )
         self.planned()
-        if self.world.is_main:
-            note(self.introduce())
+        if introduction := self.introduce():
+            self.tell(introduction)
+
+    def _restore(self, own: dict[str, Any]) -> None:
+        """Bring back what `_save` saved."""
+        self.tokens, self.replanned = int(own.get("tokens", 0)), int(own.get("replanned", 0))
+        self.scores = dict(own.get("evaluation", {}))
+        self.best_step, self.bad_evaluations = int(own.get("best_step", 0)), int(own.get("bad", 0))
+        if not self.best_step:
+            return
+        best = own["best"]
+        self.best = dict(best) if isinstance(best, dict) else {"score": float(best)}  # earlier versions saved a number
+        self.best_rank = self.rank(self.best)
+        if self.keep_best is not None and self.run.generation:
+            saved = self.run.generation.tensors("best")
+            self.best_weights = under_current_names(saved, self.keep_best.state_dict())
 
     def result(self) -> dict[str, Any]:
         """What was reached."""
         seconds = self.run.elapsed()
         return {
-            "folder": str(self.plan.out), "steps": self.training.done, "tokens": self.tokens,
+            "folder": str(self.run.path), "steps": self.training.done, "tokens": self.tokens,
             "seconds": round(seconds, 1), "tokens_per_second": round(self.tokens / max(seconds, 1e-9), 1),
-            **self.found,
+            **self.scores,
         }  # fmt: skip
 
     # ---- the clock
 
-    def _last_step(self, seconds_a_step: float) -> int:
-        """The end of the run, by this speed: rank 0's word counts."""
-        left = (self.plan.minutes * 60 - self.run.elapsed()) / seconds_a_step
-        steps = self.training.done + max(1, round(left))
-        return round(self.world.sums({"steps": float(steps) if self.world.is_main else 0.0})["steps"])
+    def _last_step(self, seconds_per_step: float) -> int:
+        """The end of the run, by this speed: rank 0 decides."""
+        last = self.plan.fitting(self.training.done, self.run.elapsed(), seconds_per_step)
+        return round(self.world.sums({"steps": float(last) if self.world.is_main else 0.0})["steps"])
 
     def _replan(self) -> None:
         """At each mark of a time budget, set the end of the run by the speed seen so far."""
-        if not self.timed or self.replanned >= len(REPLAN) or len(self.recent) < 10:
+        if not self.plan.timed or self.replanned >= len(REPLAN) or len(self.recent) < FEWEST_TIMED:
             return
-        passed = self.run.elapsed() / (self.plan.minutes * 60)
+        passed = self.run.elapsed() / self.plan.seconds
         passed = self.world.sums({"passed": passed if self.world.is_main else 0.0})["passed"]
         if passed < REPLAN[self.replanned]:
             return
         self.replanned = sum(passed >= mark for mark in REPLAN)
         # Evaluations and saves still to come take their share, as they did so far.
-        steps = self._last_step(self._seconds_a_step())
+        steps = self._last_step(self._seconds_per_step())
+        if self.plan.capped:
+            self._tell_shortened(steps)
+            if steps == self.training.steps:
+                return
         if self.world.is_main:
             self.run.metrics.write({"step": self.training.done, "event": "replan", "steps": steps})
         self.training.set_steps(steps)
         self.planned()
 
+    def _tell_shortened(self, steps: int) -> None:
+        before, plan = self.shortened, self.plan
+        fits = f"{steps:,} of {plan.steps:,} steps fit into {plan.minutes:.1f} minutes"
+        self.shortened = fits if steps < plan.steps else ""
+        if self.shortened and not before:
+            self.tell(self.shortened + ".")
+
+    def _late(self) -> bool:
+        plan = self.plan
+        return plan.deadline and bool(plan.minutes) and self.world.anywhere(self.run.elapsed() > plan.minutes * 60)
+
     def _speed(self) -> float:
         (t0, n0), (t1, n1) = self.recent[0], self.recent[-1]
         return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
 
-    def _seconds_a_step(self) -> float:
+    def _seconds_per_step(self) -> float:
         (t0, _), (t1, _) = self.recent[0], self.recent[-1]
-        return (t1 - t0) / max(1, len(self.recent) - 1)
+        return max(1e-9, (t1 - t0) / max(1, len(self.recent) - 1))
 
     def _due(self, every: int) -> bool:
         return self.training.done % max(1, every) == 0 or self.training.done == self.training.steps
@@ -207,7 +255,7 @@ class Run:
         by_clock = self.world.anywhere(time.monotonic() - self.run.last_save > self.plan.save_minutes * 60)
         return by_clock or bool(self.plan.save_every and self.training.done % self.plan.save_every == 0)
 
-    # ---- telling and keeping
+    # ---- log, evaluation, saving
 
     def _log(self, step: Step) -> None:
         now, done = self.run.elapsed(), step.step + 1
@@ -216,35 +264,74 @@ class Run:
             return
         memory = machine.peak_memory() / 2**30
         if self._due(self.plan.log_every) or done == 1:
-            terms = {f"{name}_loss": value for name, value in step.losses.items()} if len(step.losses) > 1 else {}
-            row = {
-                "step": done, "tokens": self.tokens, "loss": step.loss, **terms, "lr": step.lr,
-                "grad_norm": step.gradient, "epoch": self.epoch(step.step),
-            }  # fmt: skip
+            row = self._row(step)
             self.run.metrics.write(row)
             timing = {"seconds": now, "tokens_per_second": self._speed(), "memory_gb": memory}
             self.run.timing.write({"step": done, **timing})
             self.logged(row)
-        left = (self.training.steps - done) * self._seconds_a_step()
+        left = (self.training.steps - done) * self._seconds_per_step()
+        speed = f"{self._speed():,.0f} {self.unit}/s  " if self.unit else ""
         status(
             f"step {done:,}/{self.training.steps:,}  loss {step.loss:.3f}  lr {step.lr:.2e}  "
-            f"{self._speed():,.0f} {self.unit}/s  {memory:.1f} GB  {_clock(left)} to go"
+            f"{speed}{memory:.1f} GB  {_clock(left)} to go"
         )
 
+    def _row(self, step: Step) -> dict[str, Any]:
+        """A step in metrics.jsonl."""
+        rates = {"lr": step.lr, "grad_norm": step.gradient}
+        if not self.unit or self.feed is None:
+            return {"step": step.step + 1, "loss": step.loss, **rates}
+        terms = {f"{name}_loss": value for name, value in step.losses.items()} if len(step.losses) > 1 else {}
+        counted = {"step": step.step + 1, "tokens": self.tokens}
+        return {**counted, "loss": step.loss, **terms, **rates, "epoch": self.feed.epoch(step.step)}
+
     def _evaluate(self) -> None:
-        found = self.evaluate()
-        if not found:
+        """Score what was held out; keep the weights if they are the best so far."""
+        scores = self.evaluate()
+        if not scores:
             return
-        self.found = found
+        self.scores, rank, done = scores, self.rank(scores), self.training.done
+        better = rank > self.best_rank
+        self.bad_evaluations = 0 if better else self.bad_evaluations + 1
+        if rank >= self.best_rank:  # of equals the later: it has learnt more that the score does not show
+            self.best, self.best_rank, self.best_step = scores, rank, done
+            if self.keep_best is not None:
+                self.best_weights = self.weights()
         if self.world.is_main:
-            self.run.metrics.write({"step": self.training.done, "tokens": self.tokens, "eval": True, **found})
-            note(f"step {self.training.done:,}: " + "  ".join(f"{name} {value:.4g}" for name, value in found.items()))
+            counted = {"tokens": self.tokens} if self.unit else {}
+            self.run.metrics.write({"step": done, **counted, "eval": True, **scores})
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        self.tell(f"step {done:,}: {shown}{'  ← best' if better and self.keep_best is not None else ''}")
+
+    def _out_of_patience(self) -> bool:
+        plan, done = self.plan, self.training.done
+        enough = plan.patience and self.bad_evaluations >= plan.patience
+        return bool(enough) and plan.patience_from <= done < self.training.steps
+
+    def _early(self) -> str:
+        return f"stopped early: {self.bad_evaluations} evaluations without a better score"
 
     def _save(self) -> None:
         own = {
-            "tokens": self.tokens, "replanned": self.replanned, "evaluation": self.found, "minutes": self.plan.minutes
+            "tokens": self.tokens, "replanned": self.replanned, "evaluation": self.scores,
+            "minutes": self.plan.minutes, "best": self.best, "best_step": self.best_step, "bad": self.bad_evaluations,
         }  # fmt: skip
-        self.run.save(self.training, self.about, own)
+        self.run.save(self.training, self.about, own, {"best": self.best_weights} if self.best_weights else None)
+
+
+class MemoryRun(Run[dict[str, Any]]):
+    """A run of seconds or minutes inside another program: it leaves no files, and says how it goes in passing."""
+
+    def __init__(self, plan: Plan, training: Training, folder: MemoryFolder, keep_best: nn.Module | None) -> None:
+        super().__init__(None, plan, training, folder, keep_best=keep_best)
+
+    def tell(self, message: str) -> None:
+        """As a status: the next one replaces it."""
+        status(message)
+
+    def finish(self) -> dict[str, Any]:
+        """The caller has the model already."""
+        return {}
 
 
 def _clock(seconds: float) -> str:

@@ -175,6 +175,41 @@ class RunFolder:
         self.last_save = time.monotonic()
 
 
+class _NoLog:
+    """A log nobody keeps."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Forget the row."""
+
+
+class MemoryFolder:
+    """The folder of a run that is too short to save: it has a clock, and no files."""
+
+    path = Path()
+    generation = None
+
+    def __init__(self) -> None:
+        self.started = self.last_save = time.monotonic()
+        self.metrics = self.timing = _NoLog()
+
+    def elapsed(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self.started
+
+    def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Always from the first step."""
+        return {}
+
+    def save(
+        self,
+        training: Training,
+        about: Mapping[str, Any],
+        own: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Save nothing."""
+
+
 def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """Sections as dotted keys."""
     found: dict[str, Any] = {}

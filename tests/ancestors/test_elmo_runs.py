@@ -116,7 +116,7 @@ def test_a_time_budget_ends_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong, told",
     [
-        ({"steps": 0}, "How long shall it train"), ({"length": 1}, "length is 1"), ({"precision": "bf16"}, "fp32 only"),
+        ({"steps": 0}, "No training budget"), ({"length": 1}, "length is 1"), ({"precision": "bf16"}, "fp32 only"),
         ({"held_out": 1.0}, "held_out is 1.0"), ({"vocabulary": 1}, "two are the least"),
     ],
 )  # fmt: skip

@@ -117,7 +117,7 @@ def test_a_time_budget_ends_the_schedule(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_run_without_an_end_or_in_a_used_folder_is_refused(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="How long"):
+    with pytest.raises(UserError, match="No training budget"):
         learn(small(store, tmp_path / "endless", steps=0))
     learn(small(store, tmp_path / "run", steps=1))
     with pytest.raises(UserError, match="--resume"):

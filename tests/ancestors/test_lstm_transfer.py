@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,18 +20,20 @@ from bertkit.ancestors.lstm.transfer import (
     Classify,
     Reader,
     RecurrentClassifier,
+    Stage,
     TextFeed,
     cut_rows,
     loop_of,
     pooled,
-    timed,
 )
 from bertkit.ancestors.lstm.ulmfit import Ulmfit, UlmfitSettings
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.text.vocabulary import VocabularySettings, learn
+from bertkit.training import loop as training_loop
 from bertkit.training.loop import Training
 from bertkit.training.optimizer import rate
+from bertkit.training.run_folder import MemoryFolder
 from tests.support import synthetic
 
 QUICK_ULMFIT = UlmfitSettings(lm_epochs=1, epochs=3, batch=8, dropout=0.1)
@@ -284,9 +287,10 @@ def test_the_weights_that_did_best_on_dev_are_kept(model: LanguageModel) -> None
     seen: list[float] = []
     judge = found._judge
 
-    def listen(dev: tuple) -> None:
-        judge(dev)
-        seen.append(found._found["dev_accuracy"])
+    def listen(dev: tuple) -> dict[str, float]:
+        scores = judge(dev)
+        seen.append(scores["dev_accuracy"])
+        return scores
 
     found._judge = listen  # type: ignore[method-assign]
     dev = labelled(30, 8)
@@ -296,12 +300,19 @@ def test_the_weights_that_did_best_on_dev_are_kept(model: LanguageModel) -> None
 
 
 def test_a_time_budget_moves_the_end_of_the_schedule(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(10_000))
-    monkeypatch.setattr("bertkit.ancestors.lstm.transfer.time.monotonic", lambda: float(next(now)))
-    reader = reader_of(model)
-    training = Training(Classify(reader), TextFeed([[1, 2]], [0], batch=1, seed=0), 2, loop_of(1e-3))
-    # One tick a look at the clock: 4 steps took one second by the first look, and so on.
-    assert sum(1 for _ in timed(training, 5.0)) == training.steps > 5
+    now, step = {"now": 0.0}, Training._step
+
+    def timed(self: Training, batches: list) -> object:
+        now["now"] += 0.1
+        return step(self, batches)
+
+    monkeypatch.setattr(Training, "_step", timed)
+    monkeypatch.setattr(training_loop, "time", SimpleNamespace(perf_counter=lambda: now["now"]))
+    monkeypatch.setattr(MemoryFolder, "elapsed", lambda self: now["now"])
+    feed = TextFeed([[1, 2]], [0], batch=1, seed=0)
+    stage = Stage(Classify(reader_of(model)), feed, epochs=2, lr=1e-3, seed=0, seconds=5.0, scale=lambda name: 1.0)
+    stage.go()
+    assert now["now"] == pytest.approx(5.0, abs=0.2) and len(stage.losses) == stage.training.steps > 40
 
 
 def test_mistakes_are_told(model: LanguageModel, tmp_path: Path) -> None:

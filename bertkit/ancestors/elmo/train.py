@@ -17,7 +17,7 @@ from bertkit.errors import UserError
 from bertkit.settings.ancestors import ElmoSettings
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
-from bertkit.training.run import FIRST_GUESS, Run, budget
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- What ELMo is trained on: rows of words as a pure function of (seed, step).
@@ -88,7 +88,7 @@ def train(settings: ElmoSettings) -> dict[str, Any]:
         return _Run(settings, elmo, text, run, signals, world).go()
 
 
-class _Run(Run):
+class _Run(Run[dict[str, Any]]):
     unit = "words"
 
     def __init__(
@@ -102,8 +102,10 @@ class _Run(Run):
         enough = np.cumsum(rows[1][:, 1] - rows[1][:, 0]) <= s.eval_words
         self.held_out = WordFeed(text, rows[1][enough], batch_words=s.batch_words, seed=0) if enough.any() else None
         self.objective = BiLMObjective(elmo.model)
-        training = Training(self.objective, feed, budget(s, s.batch_words) or FIRST_GUESS, s.loop, s.seed, world)
-        super().__init__(s, training, feed, run, signals, {"lexicon": elmo.lexicon.fingerprint, "model": repr(s.model)})
+        plan = s.run_plan(s.batch_words)
+        training = Training(self.objective, feed, plan.steps or FIRST_GUESS, s.loop, s.seed, world)
+        about = {"lexicon": elmo.lexicon.fingerprint, "model": repr(s.model)}
+        super().__init__(s, plan, training, run, signals, about, feed=feed)
 
     def introduce(self) -> str:
         """Model and steps."""

@@ -21,7 +21,7 @@ from bertkit.settings.training import MaskSettings
 from bertkit.training import distributed as worlds
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
-from bertkit.training.run import FIRST_GUESS, Run, budget
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- The text a left-to-right model learns from, and the text it is measured on: those of a GPT run on the same
@@ -82,10 +82,13 @@ def learn(settings: LearnSettings) -> dict[str, Any]:
         worlds.leave()
 
 
-class _Learning(Run):
+class _Learning(Run[dict[str, Any]]):
+    unit = "tokens"
+
     def __init__(self, settings: LearnSettings, world: World, run: RunFolder, signals: Signals) -> None:
         self.settings = s = settings
-        steps = budget(s, s.batch_tokens) or FIRST_GUESS
+        budget = s.run_plan(s.batch_tokens)
+        steps = budget.steps or FIRST_GUESS
         self.store = Store.open(s.data)
         documents, held_out = split(self.store, s.held_out, s.seed)
         # Rows of the word table: a multiple of 64 multiplies faster.
@@ -95,11 +98,11 @@ class _Learning(Run):
         self.objective = LanguageModelObjective(network_of(self.shape))
         self.objective.set_precision(choose(s.precision, world.device))
         self.objective.to(world.device)
-        self.feed = training_feed(self.store, documents, steps, s, world)
+        self.store_feed = training_feed(self.store, documents, steps, s, world)
         self.held_out = held_out_batches(self.store, held_out, s)
-        training = Training(self.objective, self.feed, steps, s.loop, s.seed, world)
+        training = Training(self.objective, self.store_feed, steps, s.loop, s.seed, world)
         about = {"tokenizer": self.store.fingerprint, "model": repr(asdict(self.shape))}
-        super().__init__(s, training, self.feed, run, signals, about)
+        super().__init__(s, budget, training, run, signals, about, feed=self.store_feed)
 
     def introduce(self) -> str:
         """Model and steps."""
@@ -113,7 +116,7 @@ class _Learning(Run):
 
     def planned(self) -> None:
         """One stretch, from the first step to the last."""
-        self.feed.plan = plan(self.training.steps, self.settings)
+        self.store_feed.plan = plan(self.training.steps, self.settings)
 
     def evaluate(self) -> dict[str, float]:
         """Loss, accuracy and perplexity on the held-out text, under the names a GPT run gives them."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,10 +36,12 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors
 from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.model.layers import DropoutMasks
-from bertkit.notify import note, status
+from bertkit.notify import note
 from bertkit.settings.ancestors import BiLstmSettings
-from bertkit.settings.training import LoopSettings
+from bertkit.settings.training import LoopSettings, Plan
 from bertkit.training.loop import Training
+from bertkit.training.run import MemoryRun
+from bertkit.training.run_folder import MemoryFolder
 
 # ---- How a BiLSTM is trained, asked, saved and opened: what tagger and classifier share.
 
@@ -100,7 +101,7 @@ class BiLstm:
         s = self.settings
         _check_targets(sentences, targets, labels)
         chance = DropoutMasks()
-        end = time.monotonic() + minutes * 60 if minutes else math.inf
+        folder = MemoryFolder()  # its clock runs from here: reading features takes time too
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             source: Source
@@ -114,30 +115,21 @@ class BiLstm:
         feed = SentenceFeed(source, rows, [np.array(one, np.int64) for one in targets], s.batch, seed)
         loop = LoopSettings(lr=s.lr, warmup=0.0, schedule="constant", decay=0.0, clip=5.0)
         training = Training(self.model, feed, feed.batches * (epochs or s.epochs), loop, seed)
+        plan = Plan(
+            training.steps, minutes, deadline=True, patience=s.patience, patience_from=FEWEST_STEPS,
+            eval_every=feed.batches,
+        )  # fmt: skip
         dev_rows = source.read(dev)
-        best, kept, found = 0, {}, -math.inf
-        for step in training:
-            late = time.monotonic() > end
-            if training.done % feed.batches and not late:
-                continue
-            epoch = -(-training.done // feed.batches)
-            if dev_rows:
-                score = measure(self._logits(dev_rows))
-                if score > found:
-                    best, found = epoch, score
-                    kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-                status(f"epoch {epoch}  loss {step.loss:.3f}  dev {score:.4f}")
-                if epoch - best >= s.patience and training.done >= FEWEST_STEPS:
-                    break
-            if late:
-                note(f"{self.name}: the time was up in pass {epoch}.")
-                break
-        if kept:
-            self.model.load_state_dict(kept)
-        elif not dev_rows:
+        score = (lambda: {"dev": measure(self._logits(dev_rows))}) if dev_rows else dict
+        run = _Run(plan, training, folder, self.model, score)
+        run.go()
+        if run.late:
+            note(f"{self.name}: the time was up in pass {math.ceil(training.done / feed.batches)}.")
+        if not dev_rows:
             note(f"{self.name}: there is nothing to choose the best pass by; the last one is kept.")
         self.model.eval()
-        self.result = {"epochs": training.done / feed.batches} | ({"best": best, "dev": found} if dev_rows else {})
+        best = {"best": math.ceil(run.best_step / feed.batches), "dev": run.best["dev"]} if run.best else {}
+        self.result = {"epochs": training.done / feed.batches} | best
 
     def _answers(self, sentences: Sentences) -> list[np.ndarray]:
         """Logits of each sentence: (words, labels), or (1, labels) of a text."""
@@ -215,6 +207,34 @@ class BiLstm:
         made.result = described["result"]
         made.model.eval()
         return made
+
+
+class _Run(MemoryRun):
+    """Passes over the sentences, each followed by an evaluation. scores: on the dev sentences; {} without any."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        training: Training,
+        folder: MemoryFolder,
+        model: BiLstmNetwork,
+        scores: Callable[[], dict[str, float]],
+    ) -> None:
+        super().__init__(plan, training, folder, model)
+        self.dev_scores = scores
+
+    def evaluate(self) -> dict[str, float]:
+        """The score of this pass."""
+        return self.dev_scores()
+
+    def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
+        """Of equal passes the first."""
+        return scores["dev"], -self.training.done
+
+    @property
+    def late(self) -> bool:
+        """Whether the minutes ended the run before its last pass, or its patience, did."""
+        return self.training.done < self.training.steps and self.run.elapsed() > self.plan.minutes * 60 > 0
 
 
 def _check_targets(sentences: Sentences, targets: Sequence[Sequence[int]], labels: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -26,11 +25,12 @@ from bertkit.files import tensors as tensor_file
 from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.model.inference import choose
 from bertkit.model.layers import Dropout, Linear, Norm
-from bertkit.notify import status
-from bertkit.settings.training import LoopSettings
+from bertkit.settings.training import LoopSettings, Plan
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.loop import Step, Training
+from bertkit.training.loop import Training
 from bertkit.training.objective import Objective
+from bertkit.training.run import FIRST_GUESS, MemoryRun
+from bertkit.training.run_folder import MemoryFolder
 
 # ---- A recurrent network as a reader of whole texts: what it read is pooled, and a small head answers.
 
@@ -155,25 +155,61 @@ def cut_rows(rows: Sequence[list[int]], length: int) -> list[list[int]]:
 # Slanted triangular rates (Howard and Ruder 2018): up over the first tenth, then in a line down to 1/32.
 SLANTED: dict[str, Any] = {"warmup": 0.1, "schedule": "linear", "floor": 1 / 32, "beta1": 0.7, "beta2": 0.99}
 
-NONE_YET = (-1.0, -np.inf)  # accuracy, minus loss
-
-
-def timed(training: Training, seconds: float) -> Iterator[Step]:
-    """The steps of a training; with `seconds` (0: none) its end is moved so that the schedule ends with the time."""
-    began, mark = time.monotonic(), 4
-    if seconds:
-        training.steps = max(training.steps, mark + 1)
-    for step in training:
-        if seconds and training.done == mark:
-            each = (time.monotonic() - began) / training.done
-            training.set_steps(max(training.done, round(seconds / each)))
-            mark *= 2
-        yield step
-
 
 def loop_of(lr: float) -> LoopSettings:
     """Slanted triangular rates with this peak."""
     return LoopSettings(lr=lr, **SLANTED)
+
+
+class Stage(MemoryRun):
+    """One stage of learning: passes with slanted rates, or with `seconds` (0: none) as many steps as fit into them.
+
+    scores: on the dev texts, after every pass. earlier: the stage before, whose best weights stay the best until these
+    are better. Each stage goes on from the last weights; only after the last one are the best restored.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        feed: TextFeed,
+        *,
+        epochs: int,
+        lr: float,
+        seed: int,
+        seconds: float,
+        scale: Callable[[str], float],
+        reader: Reader | None = None,
+        scores: Callable[[], dict[str, float]] = dict,
+        earlier: Stage | None = None,
+    ) -> None:
+        steps = epochs * feed.steps_a_pass
+        plan = Plan(0 if seconds else steps, seconds / 60, eval_every=feed.steps_a_pass)
+        training = Training(objective, feed, FIRST_GUESS if seconds else steps, loop_of(lr), seed, scale=scale)
+        super().__init__(plan, training, MemoryFolder(), reader)
+        self.dev_scores = scores
+        self.losses: list[float] = []
+        if earlier is not None:
+            self.best, self.best_rank, self.best_weights = earlier.best, earlier.best_rank, earlier.best_weights
+
+    def logged(self, row: dict[str, Any]) -> None:
+        """Remember the loss of every step."""
+        self.losses.append(row["loss"])
+
+    def evaluate(self) -> dict[str, float]:
+        """Accuracy and loss on the dev texts."""
+        return self.dev_scores()
+
+    def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
+        """Accuracy first; of equals the lower loss."""
+        return scores["dev_accuracy"], -scores["dev_loss"]
+
+    def weights(self) -> dict[str, Tensor]:
+        """All of them: what is frozen in this stage learns in another."""
+        assert self.keep_best is not None
+        return {name: tensor.clone() for name, tensor in self.keep_best.state_dict().items()}
+
+    def restore_best(self) -> None:
+        """Leave the last weights to the next stage."""
 
 
 class RecurrentClassifier:
@@ -191,8 +227,7 @@ class RecurrentClassifier:
             )
         self.reader: Reader | None = None
         self.stages: list[dict[str, float]] = []  # what each stage of learning reached
-        self._best: tuple[tuple[float, float], dict[str, Tensor]] = (NONE_YET, {})
-        self._found: dict[str, float] = {}
+        self._newest: Stage | None = None
 
     @property
     def name(self) -> str:
@@ -248,10 +283,10 @@ class RecurrentClassifier:
             parts = name.split(".")  # network.layers.1.…: the words, tied to the output, learn at the top rate
             return divisor ** -(depth - int(parts[2])) if parts[1] == "layers" else 1.0
 
-        training = Training(objective, feed, epochs * feed.steps_a_pass, loop_of(lr), seed, scale=scale)
-        losses = [step.loss for step in timed(training, seconds)]
+        stage = Stage(objective, feed, epochs=epochs, lr=lr, seed=seed, seconds=seconds, scale=scale)
+        stage.go()
         objective.set_precision(torch.float32)
-        self.stages.append({"next_loss": float(np.mean(losses[-feed.steps_a_pass :]))})
+        self.stages.append({"next_loss": float(np.mean(stage.losses[-feed.steps_a_pass :]))})
 
     def _stage(
         self, feed: TextFeed, dev: tuple[Sequence[str], Sequence[int]], *, groups: int, epochs: int, lr: float,
@@ -260,35 +295,30 @@ class RecurrentClassifier:
         """Teach the upper `groups` layer groups; after every pass the weights that do best on dev are kept."""
         reader = self._reader
         reader.thaw(groups)
-        objective = Classify(reader)
-        scale = lambda name: divisor ** -reader.group(name)  # noqa: E731
-        training = Training(objective, feed, epochs * feed.steps_a_pass, loop_of(lr), seed, scale=scale)
-        for step in timed(training, seconds):
-            status(f"{self.name}: {groups} groups, step {training.done}/{training.steps}, loss {step.loss:.3f}")
-            if training.done % feed.steps_a_pass == 0 or training.done >= training.steps:
-                self._judge(dev)
-        self.stages.append({"groups": groups, "steps": training.done, "loss": step.loss, **self._found})
+        stage = self._newest = Stage(
+            Classify(reader), feed, epochs=epochs, lr=lr, seed=seed, seconds=seconds, reader=reader,
+            scale=lambda name: divisor ** -reader.group(name), scores=lambda: self._judge(dev), earlier=self._newest,
+        )  # fmt: skip
+        stage.go()
+        self.stages.append({"groups": groups, "steps": stage.training.done, "loss": stage.losses[-1], **stage.scores})
 
-    def _judge(self, dev: tuple[Sequence[str], Sequence[int]]) -> None:
-        """Measure on dev, and keep the weights if none before were better. Without dev texts the last are kept."""
-        self._found = {}
-        if len(dev[0]):
-            found, wanted = self.probabilities(dev[0]), np.asarray(dev[1])
-            chances = np.maximum(found[np.arange(len(wanted)), wanted], 1e-9)
-            right = float((found.argmax(1) == wanted).mean())
-            self._found = {"dev_accuracy": right, "dev_loss": float(-np.log(chances).mean())}
-        rank = (self._found.get("dev_accuracy", 0.0), -self._found.get("dev_loss", 0.0))
-        if rank >= self._best[0]:
-            self._best = (rank, {name: tensor.clone() for name, tensor in self._reader.state_dict().items()})
+    def _judge(self, dev: tuple[Sequence[str], Sequence[int]]) -> dict[str, float]:
+        """Accuracy and loss on dev; {} without dev texts, and then the last weights are kept."""
+        if not len(dev[0]):
+            return {}
+        probabilities, labels = self.probabilities(dev[0]), np.asarray(dev[1])
+        of_label = np.maximum(probabilities[np.arange(len(labels)), labels], 1e-9)
+        accuracy = float((probabilities.argmax(1) == labels).mean())
+        return {"dev_accuracy": accuracy, "dev_loss": float(-np.log(of_label).mean())}
 
     def _start(self, reader: Reader) -> None:
-        self.reader = reader
-        self._best = (NONE_YET, {})
+        self.reader, self._newest = reader, None
 
     def _finish(self) -> Self:
-        self._reader.load_state_dict(self._best[1])
+        if self._newest is not None and self._newest.best_weights:
+            self._reader.load_state_dict(self._newest.best_weights)
         self._reader.requires_grad_(False).eval()
-        self._best = (self._best[0], {})
+        self._newest = None
         return self
 
     # ---- answering

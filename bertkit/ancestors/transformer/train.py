@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import signal
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,20 +19,22 @@ from bertkit.checkpoint.locate import locate
 from bertkit.config import build, to_plain
 from bertkit.data.batch import Batch
 from bertkit.data.examples import TextRow
-from bertkit.errors import Stopped, UserError
+from bertkit.errors import UserError
 from bertkit.model.inference import choose
-from bertkit.notify import note, status
+from bertkit.notify import note
 from bertkit.settings.ancestors import Seq2SeqSettings, Shape
-from bertkit.settings.training import LoopSettings
+from bertkit.settings.training import LoopSettings, Plan
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.training import distributed as worlds
 from bertkit.training.loop import Training
 from bertkit.training.objective import Objective
 from bertkit.training.optimizer import named
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 PASSES = 20  # where no budget is given
+FOR_STEPS = 0.9  # of a time budget; the rest is for writing out the dev pairs
 HELD_OUT, MOST_HELD_OUT = 0.1, 1000
 MOST_SCORED = 1000  # dev pairs that are written out at the end
 
@@ -125,72 +125,10 @@ class Learning:
     def go(self) -> dict[str, Any]:
         """Train, keep the best, write the model. Returns what is known of the run."""
         s = self.settings
-        feed = PairFeed(
-            self.pairs["train"], batch=s.batch, seed=s.seed, micro_tokens=s.micro_tokens,
-            rank=self.world.rank, ranks=self.world.size,
-        )  # fmt: skip
-        # Adam's numbers are the paper's (section 5.3); its rate falls with the root of the steps and has no end.
-        loop = LoopSettings(
-            lr=s.lr, warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, beta2=0.98, eps=1e-9
-        )
-        steps = s.steps or math.ceil((s.epochs or PASSES) * feed.steps_a_pass)
-        training = Training(self.objective, feed, max(1, steps), loop, s.seed, self.world)
-        about = {
-            "model": repr(self.seq2seq.model.shape),
-            "tokenizer": self.seq2seq.tokenizer.fingerprint(),
-            "training pairs": hashlib.sha256(repr(self.pairs["train"]).encode()).hexdigest(),
-        }
-        with RunFolder(s.out, self.world, resume=s.resume) as run, Signals() as signals:
-            self._train(training, run, signals, about)
-            return self._finish(training, run)
-
-    def _train(self, training: Training, run: RunFolder, signals: Signals, about: dict[str, Any]) -> None:
-        s = self.settings
-        own = run.begin(training, s, about)
-        self.best, self.best_step = float(own.get("best", math.inf)), int(own.get("best_step", 0))
-        self.best_weights: dict[str, Tensor] = run.generation.tensors("best") if run.generation else {}
-        self._introduce(training)
-        seconds: list[float] = []
-        last = time.monotonic()
-        for step in training:
-            done, now = step.step + 1, time.monotonic()
-            seconds, last = [*seconds[-50:], now - last], now
-            self._log(run, {"step": done, "loss": step.loss, "lr": step.lr, "grad_norm": step.gradient})
-            left = (training.steps - done) * float(np.mean(seconds))
-            status(f"step {done:,}/{training.steps:,}  loss {step.loss:.3f}  about {left:.0f} s to go")
-            if s.minutes and done == 5 and not s.steps and not s.epochs:
-                fitting = int(s.minutes * 60 * 0.9 / float(np.mean(seconds[1:])))
-                training.set_steps(self.world.most(max(10, fitting)))
-            late = self.world.anywhere(bool(s.minutes) and run.elapsed() > s.minutes * 60)
-            if done % max(1, training.steps // s.evals) == 0 or done == training.steps or late:
-                self._evaluate(run, done)
-            stop = self.world.anywhere(bool(signals.asked))
-            if stop or self.world.anywhere(time.monotonic() - run.last_save > s.save_minutes * 60):
-                kept = self.best_weights or self._weights()
-                run.save(training, about, {"best": self.best, "best_step": self.best_step}, {"best": kept})
-            if stop:
-                words = f"saved at step {done} of {training.steps} in {s.out}; continue with --resume."
-                raise Stopped(signals.asked or signal.SIGTERM, words)
-            if late:
-                note(f"stopped after {s.minutes:g} minutes.")
-                break
-        if self.best_weights:
-            self.seq2seq.model.load_state_dict(self.best_weights, strict=False)
-
-    def _introduce(self, training: Training) -> None:
-        numbers = sum(p.numel() for p in named(self.seq2seq.model).values())
-        if self.world.is_main:
-            note(
-                f"Transformer of {numbers:,} numbers, {self.seq2seq.tokenizer.size:,} pieces; "
-                f"{len(self.pairs['train']):,} pairs, {training.steps:,} steps of {self.settings.batch}."
-            )
-
-    def _log(self, run: RunFolder, row: dict[str, Any]) -> None:
-        if self.world.is_main:
-            run.metrics.write(row)
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in named(self.seq2seq.model).items()}
+        with RunFolder(s.out, self.world, resume=s.resume) as folder, Signals() as signals:
+            result = _Run(self, folder, signals).go()
+            folder.forget()
+        return result
 
     def judged(self) -> dict[str, float]:
         """Over the dev pairs, each token guessed from the right ones before it."""
@@ -203,17 +141,6 @@ class Learning:
                 sums[name] = sums.get(name, 0.0) + value
         return {"dev_loss": sums["target"] / tokens, "token_accuracy": sums["target:right"] / tokens}
 
-    def _evaluate(self, run: RunFolder, done: int) -> None:
-        """Judge by the dev loss; keep the weights if they are the best so far."""
-        scores = self.judged()
-        better = scores["dev_loss"] < self.best
-        if better:
-            self.best, self.best_step, self.best_weights = scores["dev_loss"], done, self._weights()
-        self._log(run, {"step": done, "eval": True, **scores})
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        if self.world.is_main:
-            note(f"step {done:,}: {shown}{'  ← best' if better else ''}")
-
     def exact_match(self) -> tuple[float, int]:
         """The share of dev pairs whose target is written as it should be, and how many were tried."""
         tried = self.pairs["dev"][:MOST_SCORED]
@@ -224,19 +151,69 @@ class Learning:
         right = sum(text(ids) == text(pair.wanted) for (ids, _, _), pair in zip(said, tried))
         return right / len(tried), len(tried)
 
-    def _finish(self, training: Training, run: RunFolder) -> dict[str, Any]:
-        s = self.settings
-        self.seq2seq.model.encoder.dtype = torch.float32  # as it is when it is loaded
-        exact, rows = self.exact_match()
-        metrics = {"exact_match": exact, **self.judged()}
-        self._log(run, {"step": training.done, "final": True, **metrics})
+
+class _Run(Run[dict[str, Any]]):
+    """The steps of a training on pairs, and the model they end in."""
+
+    def __init__(self, learning: Learning, folder: RunFolder, signals: Signals) -> None:
+        self.learning = learning
+        s, seq2seq, pairs, world = learning.settings, learning.seq2seq, learning.pairs["train"], learning.world
+        feed = PairFeed(
+            pairs, batch=s.batch, seed=s.seed, micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size
+        )
+        passes = s.epochs or (0 if s.minutes else PASSES)
+        plan = Plan(
+            s.steps or math.ceil(passes * feed.steps_a_pass), s.minutes, deadline=True, share=FOR_STEPS, evals=s.evals,
+            save_minutes=s.save_minutes,
+        )  # fmt: skip
+        # Adam's numbers are the paper's (section 5.3); its rate falls with the root of the steps and has no end.
+        loop = LoopSettings(
+            lr=s.lr, warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, beta2=0.98, eps=1e-9
+        )
+        training = Training(learning.objective, feed, plan.steps or FIRST_GUESS, loop, s.seed, world)
+        about = {
+            "model": repr(seq2seq.model.shape),
+            "tokenizer": seq2seq.tokenizer.fingerprint(),
+            "training pairs": hashlib.sha256(repr(pairs).encode()).hexdigest(),
+        }
+        super().__init__(s, plan, training, folder, signals, about, keep_best=seq2seq.model)
+
+    def introduce(self) -> str:
+        """Model, pairs and steps."""
+        seq2seq, pairs = self.learning.seq2seq, self.learning.pairs["train"]
+        parameters = sum(p.numel() for p in named(seq2seq.model).values())
+        return (
+            f"Transformer of {parameters:,} parameters, {seq2seq.tokenizer.size:,} pieces; {len(pairs):,} pairs, "
+            f"{self.training.steps:,} steps of {self.learning.settings.batch}."
+        )
+
+    def eval_interval(self) -> int:
+        """So that there are `evals` of them."""
+        return max(1, self.training.steps // self.plan.evals)
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and accuracy on the dev pairs."""
+        return self.learning.judged()
+
+    def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
+        """The dev loss, which comes first: lower is better."""
+        return (-next(iter(scores.values())),)
+
+    def finish(self) -> dict[str, Any]:
+        """Score the best weights and write the model."""
+        learning, seq2seq = self.learning, self.learning.seq2seq
+        seq2seq.model.encoder.dtype = torch.float32  # as it is when it is loaded
+        exact, rows = learning.exact_match()
+        metrics = {"exact_match": exact, **learning.judged()}
         result = {
-            "out": str(s.out), "metrics": metrics, "rows": rows, "data": self.facts, "steps": training.done,
-            "best_step": self.best_step, "seconds": run.elapsed(), "settings": to_plain(s),
+            "out": str(learning.settings.out), "metrics": metrics, "rows": rows, "data": learning.facts,
+            "steps": self.training.done, "best_step": self.best_step, "seconds": self.run.elapsed(),
+            "settings": to_plain(learning.settings),
         }  # fmt: skip
         if self.world.is_main:
-            self.seq2seq.about = {key: result[key] for key in ("metrics", "rows", "data", "steps", "best_step")}
-            self.seq2seq.save(s.out)
+            self.run.metrics.write({"step": self.training.done, "final": True, **metrics})
+            seq2seq.about = {key: result[key] for key in ("metrics", "rows", "data", "steps", "best_step")}
+            seq2seq.save(learning.settings.out)
         return result
 
 

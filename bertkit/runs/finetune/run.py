@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,34 +10,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.windows import Windows
-from bertkit.errors import Stopped, UserError
+from bertkit.errors import UserError
 from bertkit.model.crf import Crf
 from bertkit.model.heads import Head, Model
 from bertkit.model.inference import choose
 from bertkit.model.layers import initialise
-from bertkit.notify import note, status
+from bertkit.notify import note
 from bertkit.objectives.supervised import Supervised
 from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.runs.finetune.outcome import finish, finished_result, report
 from bertkit.runs.finetune.start import starting_model, tell_unknown
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.settings.training import LoopSettings
+from bertkit.settings.training import LoopSettings, Plan
 from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import SupervisedFeed, outputs_of
 from bertkit.text.checks import by_line
 from bertkit.training import distributed as worlds
-from bertkit.training.checkpoints import under_current_names
 from bertkit.training.loop import Training
 from bertkit.training.objective import Objective
-from bertkit.training.optimizer import named
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- How fast each parameter learns in a fine-tuning.
@@ -88,12 +85,14 @@ class Rates:
 
 LEAST_STEPS = 300  # tiny sets need more passes: fewer steps are the main cause of failed fine-tuning
 MOST_PASSES = 20
+FOR_STEPS = 0.85  # of a time budget; the rest is for calibration, final scores and writing
 
 
 class Finetuning:
     """One run. After `go`, `result` holds all that is known of it. facts: more for the model's card."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
+    best_step, stopped, shortened = 0, "", ""  # of the run, once it is over
 
     def __init__(
         self, settings: FinetuneSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
@@ -191,13 +190,6 @@ class Finetuning:
                     f"{facts['tokens_cut'] / facts['tokens']:.1%} of the tokens."
                 )
 
-    def _steps(self, a_pass: int) -> int:
-        s = self.settings
-        if s.steps:
-            return s.steps
-        passes = s.epochs or min(MOST_PASSES, max(3.0, LEAST_STEPS / a_pass))
-        return max(1, math.ceil(passes * a_pass))
-
     def _feed(self) -> SupervisedFeed:
         return SupervisedFeed(self.items["train"], self.task, **self._sharing())
 
@@ -225,119 +217,21 @@ class Finetuning:
             return done
         feed = self._feed()
         self.rates = Rates(s, self.model)
-        loop = LoopSettings(
-            lr=self.rates.peak, warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
-        )
-        training = Training(
-            self._objective(), feed, self._steps(feed.steps_a_pass), loop, s.seed, self.world, scale=self.rates.share
-        )
-        about = {
-            "model": repr(self.model.config), "labels": list(self.task.labels),
-            "set of training rows": splits.digest(self.items["train"], self.task),
-        }  # fmt: skip
-        with RunFolder(s.out, self.world, resume=s.resume, overwrite=s.overwrite) as run, Signals() as signals:
-            self._train(training, feed, run, signals, about)
-            self.result = finish(self, run, training, feed)
-            run.forget()
+        with RunFolder(s.out, self.world, resume=s.resume, overwrite=s.overwrite) as folder, Signals() as signals:
+            self.result = _Run(self, feed, folder, signals).go()
+            folder.forget()
         return self.result
 
-    def _train(
-        self, training: Training, feed: SupervisedFeed, run: RunFolder, signals: Signals, about: dict[str, Any]
-    ) -> None:
+    def plan(self, steps_per_pass: int) -> Plan:
+        """The passes that were asked for, or those that a set of this size needs."""
         s = self.settings
-        own = run.begin(training, s, about)
-        if own and (s.steps or s.epochs) and not s.minutes:  # the end may have been moved
-            training.steps = max(self._steps(feed.steps_a_pass), training.done)
-        elif own and not s.steps and own.get("minutes", s.minutes) != s.minutes and training.done > 4:
-            training.steps = self._steps(feed.steps_a_pass)
-            if s.minutes:
-                self._fit_into_time(training, run.elapsed() / training.done, run.elapsed())
-        self.best = float(own.get("best", -math.inf))
-        self.best_step = int(own.get("best_step", 0))
-        bad = int(own.get("bad", 0))
-        best = run.generation.tensors("best") if run.generation and own else {}
-        self.best_weights = under_current_names(best, self.model.state_dict())
-        evals = s.evals or min(20, max(5, round(training.steps / feed.steps_a_pass)))
-        every = max(1, training.steps // evals)
-        if self.world.is_main:
-            self._introduce(training, feed)
-        seconds: list[float] = []
-        last = time.monotonic()
-        self.stopped = self.shortened = ""
-        if s.patience and bad >= s.patience and training.done < training.steps:  # the signal came at that very step
-            self.stopped = self._early(bad)
-        for step in training if not self.stopped else ():
-            now = time.monotonic()
-            seconds, last = [*seconds[-50:], now - last], now
-            if self.world.is_main:
-                run.metrics.write({"step": step.step + 1, "loss": step.loss, "lr": step.lr, "grad_norm": step.gradient})
-                left = (training.steps - step.step - 1) * float(np.mean(seconds))
-                status(f"step {step.step + 1:,}/{training.steps:,}  loss {step.loss:.3f}  about {left:.0f} s to go")
-            done = step.step + 1
-            out_of_time = self.world.anywhere(bool(s.minutes) and run.elapsed() > s.minutes * 60)
-            if s.minutes and done == 5 and not s.steps:
-                self._fit_into_time(training, float(np.mean(seconds[1:] or seconds)), run.elapsed())
-                every = max(1, training.steps // evals)
-            if done % every == 0 or done == training.steps or out_of_time:
-                bad = 0 if self._evaluate(run, done) else bad + 1
-                if s.patience and bad >= s.patience and done < training.steps:
-                    self.stopped = self._early(bad)
-                if out_of_time and done < training.steps:
-                    self.stopped = f"stopped after {s.minutes:g} minutes"
-            stop = self.world.anywhere(bool(signals.asked))
-            if stop or time.monotonic() - run.last_save > s.save_minutes * 60:
-                self._save(run, training, about, bad)
-            if stop:
-                raise Stopped(
-                    signals.asked, f"saved at step {done} of {training.steps} in {s.out}; continue with --resume."
-                )
-            if self.stopped:
-                note(self.stopped + ".")
-                break
-        self._save(run, training, about, bad)  # so that nothing is lost if what follows fails: a full disk, a signal
-        if self.best_weights:
-            self.model.load_state_dict(self.best_weights, strict=False)
-        if self.task.head:  # a task of vectors trains no summary
-            self.model.untrained = ()
-        if s.language:
-            del self.model.heads["mlm"]
-        self.task.finalize(self.model)
-
-    def _save(self, run: RunFolder, training: Training, about: dict[str, Any], bad: int) -> None:
-        state = {"best": self.best, "best_step": self.best_step, "bad": bad, "minutes": self.settings.minutes}
-        run.save(training, about, state, {"best": self.best_weights or self._weights()})
-
-    def _fit_into_time(self, training: Training, seconds_a_step: float, passed: float) -> None:
-        """Steps for the time there is; where passes were asked for, never more than those, and fewer is told."""
-        s, planned = self.settings, training.steps
-        left = max(0.0, s.minutes * 60 * 0.85 - passed)
-        mine = training.done + left / seconds_a_step if self.world.is_main else 0.0
-        fits = max(10, int(self.world.sums({"steps": mine})["steps"]))
-        training.set_steps(min(fits, planned) if s.epochs else fits)
-        if s.epochs and fits < planned:
-            self.shortened = f"{fits:,} of {planned:,} steps fit into {s.minutes:.1f} minutes"
-            note(self.shortened + ".")
-
-    @staticmethod
-    def _early(bad: int) -> str:
-        return f"stopped early: {bad} evaluations without a better score"
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in named(self.model).items()}
-
-    def _evaluate(self, run: RunFolder, done: int) -> bool:
-        """Score the dev rows; keep the weights if they are the best so far. Returns whether they are."""
-        scores = self.task.score(*self.predictions("dev"))
-        value = next(iter(scores.values()))
-        better = value > self.best
-        if (
-            value >= self.best
-        ):  # of equals the later: it has learnt more that this score does not show (scale, certainty)
-            self.best, self.best_step, self.best_weights = value, done, self._weights()
-        if self.world.is_main:
-            run.metrics.write({"step": done, "eval": True, **scores})
-            note(f"step {done:,}: {'  '.join(f'{k} {v:.4f}' for k, v in scores.items())}{'  ← best' if better else ''}")
-        return better
+        passes = s.epochs or min(MOST_PASSES, max(3.0, LEAST_STEPS / steps_per_pass))
+        by_clock = s.minutes and not s.steps and not s.epochs
+        steps = s.steps or (0 if by_clock else max(1, math.ceil(passes * steps_per_pass)))
+        return Plan(
+            steps, s.minutes, capped=bool(s.minutes) and not s.steps and bool(s.epochs), deadline=True, share=FOR_STEPS,
+            patience=s.patience, evals=s.evals, save_minutes=s.save_minutes,
+        )  # fmt: skip
 
     def outputs(self, role: str) -> list[np.ndarray]:
         """The head's numbers for the rows of a role."""
@@ -355,18 +249,59 @@ class Finetuning:
         if self.world.is_main:
             report(self, result)
 
-    def _introduce(self, training: Training, feed: SupervisedFeed) -> None:
-        s = self.settings
-        precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
-        labels = f"{len(self.task.labels)} labels, " if self.task.labels else ""
-        share = self.rates.words
-        words = f" (word vectors {share * training.settings.lr:.2e})" if share > 1 else ""
-        note(
-            f"{s.task} from {s.model}: {len(self.items['train']):,} rows, {labels}{training.steps:,} steps of "
-            f"{feed.batch} ({training.steps / feed.steps_a_pass:.1f} passes), "
-            f"learning rate {training.settings.lr:.2e}{words}, dropout {self.model.config.dropout:g}, {precision}, "
-            f"{self.threads} threads."
+
+class _Run(Run[FinetuneResult]):
+    """The steps of a fine-tuning, and what follows the last one."""
+
+    def __init__(self, tuning: Finetuning, feed: SupervisedFeed, folder: RunFolder, signals: Signals) -> None:
+        s, rates = tuning.settings, tuning.rates
+        self.tuning, self.rows, self.folder = tuning, feed, folder
+        plan = tuning.plan(feed.steps_a_pass)
+        loop = LoopSettings(
+            lr=rates.peak, warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
         )
+        training = Training(
+            tuning._objective(), feed, plan.steps or FIRST_GUESS, loop, s.seed, tuning.world, scale=rates.share
+        )
+        about = {
+            "model": repr(tuning.model.config), "labels": list(tuning.task.labels),
+            "set of training rows": splits.digest(tuning.items["train"], tuning.task),
+        }  # fmt: skip
+        super().__init__(s, plan, training, folder, signals, about, keep_best=tuning.model)
+
+    def introduce(self) -> str:
+        """Task, rows, steps and rates."""
+        tuning, training, feed = self.tuning, self.training, self.rows
+        s, config, share = tuning.settings, tuning.model.config, tuning.rates.words
+        precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[tuning.model.encoder.dtype]
+        labels = f"{len(tuning.task.labels)} labels, " if tuning.task.labels else ""
+        words = f" (word vectors {share * training.settings.lr:.2e})" if share > 1 else ""
+        return (
+            f"{s.task} from {s.model}: {len(tuning.items['train']):,} rows, {labels}{training.steps:,} steps of "
+            f"{feed.batch} ({training.steps / feed.steps_a_pass:.1f} passes), "
+            f"learning rate {training.settings.lr:.2e}{words}, dropout {config.dropout:g}, {precision}, "
+            f"{tuning.threads} threads."
+        )
+
+    def eval_interval(self) -> int:
+        """Once per pass, at least 5 and at most 20 times, unless a number was asked for."""
+        steps = self.training.steps
+        return max(1, steps // (self.plan.evals or min(20, max(5, round(steps / self.rows.steps_a_pass)))))
+
+    def evaluate(self) -> dict[str, float]:
+        """Scores on the dev rows; the first chooses."""
+        return self.tuning.task.score(*self.tuning.predictions("dev"))
+
+    def finish(self) -> FinetuneResult:
+        """Calibrate, score and write the model with its best weights."""
+        tuning = self.tuning
+        tuning.best_step, tuning.stopped, tuning.shortened = self.best_step, self.stopped, self.shortened
+        if tuning.task.head:  # a task of vectors trains no pooler
+            tuning.model.untrained = ()
+        if tuning.settings.language:
+            del tuning.model.heads["mlm"]
+        tuning.task.finalize(tuning.model)
+        return finish(tuning, self.folder, self.training, self.rows)
 
 
 def finetune(settings: FinetuneSettings) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 from bertkit import machine
 from bertkit.runs.pretrain.build import Components, make_feed
 from bertkit.training.distributed import World
-from bertkit.training.loop import Training
-from bertkit.training.run import FIRST_GUESS, Trial, try_out
+from bertkit.training.loop import Training, Trial, try_out
+from bertkit.training.run import FIRST_GUESS
 
 
 def measure(built: Components, world: World, seconds: float = 20.0) -> Trial:

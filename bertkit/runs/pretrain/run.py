@@ -20,7 +20,7 @@ from bertkit.training import distributed as worlds
 from bertkit.training.distributed import whole
 from bertkit.training.loop import Training
 from bertkit.training.metrics_log import read_metrics
-from bertkit.training.run import FIRST_GUESS, Run, budget
+from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
 
@@ -37,16 +37,18 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         worlds.leave()
 
 
-class _Run(Run):
+class _Run(Run[dict[str, Any]]):
+    unit = "tokens"
+
     def __init__(self, built: Components, run: RunFolder, signals: Signals, world: worlds.World, threads: int) -> None:
         self.built, self.threads = built, threads
         self.settings = s = built.settings
-        steps = budget(s, s.batch_tokens) or FIRST_GUESS
-        self.feed = make_feed(built, steps, world)
-        training = Training(built.objective, self.feed, steps, s.loop, s.seed, world)
+        budget = s.run_plan(s.batch_tokens)
+        self.store_feed = make_feed(built, budget.steps or FIRST_GUESS, world)
+        training = Training(built.objective, self.store_feed, budget.steps or FIRST_GUESS, s.loop, s.seed, world)
         text = built.store.facts["files"]["tokens.bin"]["sha256"]
         about = {"tokenizer": built.store.fingerprint, "model": _identity(built), "store": text}
-        super().__init__(s, training, self.feed, run, signals, about)
+        super().__init__(s, budget, training, run, signals, about, feed=self.store_feed)
         self.evaluation = self._evaluation()
 
     def _evaluation(self) -> Evaluation | None:
@@ -62,7 +64,7 @@ class _Run(Run):
 
     def planned(self) -> None:
         """Lengths and batches by share of the steps."""
-        self.feed.plan = plan_of(self.built, self.training.steps)
+        self.store_feed.plan = plan_of(self.built, self.training.steps)
 
     def introduce(self) -> str:
         """Model, text, steps."""
@@ -103,7 +105,7 @@ class _Run(Run):
         for name, folder in self.built.folders.items():
             folder.about["facts"] = {
                 "trained": f"{self.training.done:,} steps, {self.tokens:,} tokens, {seconds / 3600:.2f} hours",
-                **{key: f"{value:.4g}" for key, value in self.found.items()},
+                **{key: f"{value:.4g}" for key, value in self.scores.items()},
             }
             folder.about |= {
                 "labels": [], "preset": self.settings.preset, "result": result, "versions": machine.versions(),

@@ -20,9 +20,9 @@ from bertkit.model.heads import Model
 from bertkit.objectives.supervised import soft_labels, soft_several
 from bertkit.runs.compress.distill import distill
 from bertkit.runs.compress.prune import chosen, with_layers
-from bertkit.runs.finetune import run as module
 from bertkit.settings.compress import DistillSettings
 from bertkit.settings.model import Config
+from bertkit.training import run as module
 from tests.support import toy
 
 SMALL = toy.SMALL | {"steps": 60}

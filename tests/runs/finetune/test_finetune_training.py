@@ -91,8 +91,8 @@ def test_tiny_sets_get_enough_steps_and_a_rate_by_width(runs):
         task="classify", train=toy.write(runs.folder / "tiny.csv", rows), model=str(runs.model), out=runs.folder / "n"
     )
     run = Finetuning(settings)
-    assert run._steps(2) == 40  # twenty passes are the most
-    assert run._steps(100) == 300 and run._steps(1000) == 3000
+    assert run.plan(2).steps == 40  # twenty passes are the most
+    assert run.plan(100).steps == 300 and run.plan(1000).steps == 3000
     assert Rates(run.settings, run.model).peak == pytest.approx(5e-5 * 768 / 32)
 
 

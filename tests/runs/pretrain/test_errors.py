@@ -130,10 +130,10 @@ def test_a_run_without_a_budget_asks_how_long(make, tmp_path):
 def test_of_two_budgets_the_one_that_counts_is_told(make, tmp_path, notes):
     result = pretrain(make("bert-tiny", tmp_path / "run", steps=2, minutes=30.0))
     assert result["steps"] == 2
-    told = "--steps 2 says when the run ends; --minutes 30.0 is not looked at. For that one instead, add --steps 0."
-    assert [note for note in notes if "says when" in note] == [told]
+    told = "--steps 2 takes precedence; --minutes 30.0 is ignored. Pass --steps 0 to use --minutes."
+    assert [note for note in notes if "takes precedence" in note] == [told]
     pretrain(make("bert-tiny", tmp_path / "one", steps=2))
-    assert len([note for note in notes if "says when" in note]) == 1
+    assert len([note for note in notes if "takes precedence" in note]) == 1
 
 
 def test_lengths_beyond_the_model_are_refused_with_both_numbers(make, tmp_path):
