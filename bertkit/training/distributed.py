@@ -69,9 +69,10 @@ class World:
     def clip(self, parameters: list[nn.Parameter], longest: float) -> float:
         """Shorten the whole gradient to `longest` (0: leave it). Returns how long it was."""
         gradients = [p.grad for p in parameters if p.grad is not None]
-        if not any(is_sharded(p) for p in parameters):
+        if not any(is_sharded(p) for p in parameters) and not any(g.is_sparse for g in gradients):
             return float(nn.utils.clip_grad_norm_(parameters, longest or float("inf"), foreach=True))
-        everywhere = sum(float(g.square().sum()) for g in gradients if not is_sharded(g))
+        whole_ones = [g.coalesce().values() if g.is_sparse else g for g in gradients if not is_sharded(g)]
+        everywhere = sum(float(g.square().sum()) for g in whole_ones)
         here = sum(float(g.to_local().square().sum()) for g in gradients if is_sharded(g))  # type: ignore[attr-defined, misc]
         length = float((everywhere + self.sums({"here": here})["here"]) ** 0.5)
         if longest and length > longest:

@@ -30,15 +30,18 @@ def make_optimizers(
     """The optimisers that share the model; `scale` gives a parameter's share of the learning rate (layer-wise decay).
 
     kind "adamw": one for everything. "muon": Muon for the matrices of the layers, AdamW for the rest.
+    Embeddings with sparse gradients have Adam's sparse form, which touches only the rows a step has used, and no decay.
     """
     sharded = any(is_sharded(p) for p in model.parameters())
     if kind == "muon" and sharded:
         raise UserError("Muon needs whole matrices: with --shard, use --set loop.optimizer=adamw.")
     matrices: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    rows: dict[tuple[bool, float], list[nn.Parameter]] = {}
     others: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    sparse = {id(module.weight) for module in model.modules() if getattr(module, "sparse", False)}
     for name, parameter in named(model).items():
         in_a_layer = ".layers." in name and parameter.dim() == 2
-        groups = matrices if kind == "muon" and in_a_layer else others
+        groups = rows if id(parameter) in sparse else matrices if kind == "muon" and in_a_layer else others
         groups.setdefault((parameter.dim() >= 2, scale(name)), []).append(parameter)
     # The fused kernel does not take tensors that are spread over ranks.
     made: list[torch.optim.Optimizer] = [
@@ -47,6 +50,8 @@ def make_optimizers(
     if matrices:
         # A step as long as AdamW's would be, so that both live on one learning rate.
         made.append(torch.optim.Muon(_groups(matrices, decay), lr=1.0, adjust_lr_fn="match_rms_adamw"))
+    if rows:
+        made.append(torch.optim.SparseAdam(_groups(rows, 0.0), lr=1.0, betas=betas, eps=eps))
     return made
 
 

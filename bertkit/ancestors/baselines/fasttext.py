@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.ancestors.ngram.model import UNITS
+from bertkit.data.batch import Batch
+from bertkit.settings.training import LoopSettings, Plan
+from bertkit.training.loop import Training
+from bertkit.training.objective import Objective
+from bertkit.training.run import MemoryRun
+from bertkit.training.run_folder import MemoryFolder
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +38,67 @@ class FastTextNumbers:
     batch: int = 32
     rate: float = 0.005
     min_count: int = 1
+
+
+def bags(rows: Sequence[list[int]]) -> Batch:
+    """Ids of texts one after another; a text may have none. Order and neighbours do not matter here."""
+    lengths = [len(row) for row in rows]
+    ids, none = torch.tensor([i for row in rows for i in row], dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    starts = torch.from_numpy(np.cumsum([0, *lengths[:-1]]))
+    return Batch(ids, none, none, tuple(lengths), tuple(range(len(rows))), (), starts)
+
+
+class Bags(Objective):
+    """The label of a text from the mean of its vectors."""
+
+    def __init__(self, vectors: nn.EmbeddingBag, out: nn.Linear) -> None:
+        super().__init__()
+        self.vectors, self.out = vectors, out
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(texts, labels)"""
+        logits: Tensor = self.out(self.vectors(batch.ids, batch.starts))
+        return logits
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """label: cross-entropy, over texts."""
+        return {"label": F.cross_entropy(self.logits(batch), batch.extra["labels"], reduction="sum")}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Texts."""
+        return {"label": batch.texts}
+
+
+class BagFeed:
+    """Each pass visits every text once, in a random order of its own."""
+
+    def __init__(self, rows: Sequence[list[int]], labels: Sequence[int], batch: int, seed: int) -> None:
+        self.rows, self.labels, self.seed = rows, torch.tensor(labels), seed
+        self.steps_per_pass = max(1, len(rows) // batch)
+        self._pass: tuple[int, list[NDArray[np.int64]]] = (-1, [])
+
+    def step(self, step: int) -> list[Batch]:
+        """The one batch of this step."""
+        epoch, place = divmod(step, self.steps_per_pass)
+        if self._pass[0] != epoch:
+            order = np.random.default_rng((self.seed, epoch)).permutation(len(self.rows))
+            self._pass = (epoch, np.array_split(order, self.steps_per_pass))
+        chosen = self._pass[1][place]
+        batch = bags([self.rows[i] for i in chosen])
+        batch.extra["labels"] = self.labels[torch.from_numpy(chosen)]
+        return [batch]
+
+
+class _Run(MemoryRun):
+    """Passes over the texts, each followed by an evaluation; the best is kept."""
+
+    def __init__(self, plan: Plan, training: Training, objective: Bags, scores: Callable[[], dict[str, float]]) -> None:
+        super().__init__(plan, training, MemoryFolder(), objective)
+        self.dev_scores = scores
+
+    def evaluate(self) -> dict[str, float]:
+        """The share of right dev texts; {} without any."""
+        return self.dev_scores()
 
 
 class FastText:
@@ -59,28 +125,18 @@ class FastText:
         seen = Counter(word for text in texts for word in _words(text))
         self._name(sorted(word for word, times in seen.items() if times >= n.min_count))
         self._build(count, seed)
-        rows = [self._ids(text) for text in texts]
-        answers = torch.tensor(labels)
-        sparse = torch.optim.SparseAdam(list(self.vectors.parameters()), lr=n.rate)
-        dense = torch.optim.Adam(self.out.parameters(), lr=n.rate)
-        best, kept = -1.0, self._state()
-        end = time.monotonic() + minutes * 60 if minutes else float("inf")
-        for epoch in range(n.passes):
-            for part in np.array_split(
-                np.random.default_rng((seed, epoch)).permutation(len(rows)), max(1, len(rows) // n.batch)
-            ):
-                loss = F.cross_entropy(self._logits([rows[i] for i in part]), answers[torch.from_numpy(part)])
-                for optimizer in (sparse, dense):
-                    optimizer.zero_grad()
-                loss.backward()
-                for optimizer in (sparse, dense):
-                    optimizer.step()
-            right = float((self.probabilities(dev_texts).argmax(1) == np.array(dev_labels)).mean()) if dev_texts else 0
-            if right >= best:
-                best, kept = right, self._state()
-            if time.monotonic() > end:
-                break
-        self._restore(kept)
+        feed = BagFeed([self._ids(text) for text in texts], labels, n.batch, seed)
+        loop = LoopSettings(lr=n.rate, warmup=0.0, schedule="constant", decay=0.0, clip=0.0)
+        objective = Bags(self.vectors, self.out)
+        training = Training(objective, feed, n.passes * feed.steps_per_pass, loop, seed)
+        plan = Plan(training.steps, minutes, deadline=True, eval_every=feed.steps_per_pass)
+
+        def accuracy() -> dict[str, float]:
+            if not len(dev_texts):
+                return {}
+            return {"dev": float((self.probabilities(dev_texts).argmax(1) == np.array(dev_labels)).mean())}
+
+        _Run(plan, training, objective, accuracy).go()
         return self
 
     def _name(self, words: Sequence[str]) -> None:
@@ -102,11 +158,7 @@ class FastText:
         return [i for i in known if i is not None] + [len(self.words) + pair for pair in pairs]
 
     def _logits(self, rows: Sequence[list[int]]) -> Tensor:
-        starts = np.cumsum([0, *(len(row) for row in rows[:-1])])
-        flat = torch.tensor([i for row in rows for i in row], dtype=torch.long)
-        means: Tensor = self.vectors(flat, torch.from_numpy(starts))
-        logits: Tensor = self.out(means)
-        return logits
+        return Bags(self.vectors, self.out).logits(bags(rows))
 
     @torch.no_grad()
     def probabilities(self, texts: Sequence[str]) -> Floats:
