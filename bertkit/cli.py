@@ -21,7 +21,7 @@ from bertkit.commands.parser import Command, Invocation, Parser, did_you_mean
 from bertkit.errors import Stopped, UserError, suggest
 
 Item = TypeVar("Item")
-ABOUT = "BERT from end to end, on the machine you have: vocabularies, pretraining, fine-tuning, prediction."
+ABOUT = "BERT from end to end, on the machine you have: tokenizers, pretraining, fine-tuning and prediction."
 REPORT_LANGUAGES = ("en", "zh")
 
 
@@ -153,7 +153,7 @@ def _start(argv: list[str]) -> None:
     elif first.startswith("-"):
         verb = next((word for word in argv if word in COMMANDS), "")
         hint = f"Options come after the command: bertkit {verb} … {first}" if verb else "See: bertkit --help"
-        raise UserError(f"there is no option '{first}' before a command. {hint}")
+        raise UserError(f"there is no option '{first}' before the command. {hint}")
     else:
         hint = did_you_mean(first, {verb: verb for verb in COMMANDS})
         raise UserError(f"there is no command '{first}'.{hint} See: bertkit --help")

@@ -68,10 +68,10 @@ class Common:
     """Options every verb takes."""
 
     seed: int = option(0, "Random seed.", at_least=0, at_most=2**32 - 1)
-    threads: int = option(0, "CPU threads; 0: all that this process may use.", at_least=0)
+    threads: int = option(0, "CPU threads; 0: all available to this process.", at_least=0)
     device: str = option("auto", "Device to compute on.", choices=("auto", "cpu", "cuda", "mps"))
     precision: str = option(
-        "auto", "Precision to compute in; auto: bf16 where the CPU is fast at it.", choices=("auto", "fp32", "bf16")
+        "auto", "Precision to compute in; auto: bf16 where the CPU handles it fast.", choices=("auto", "fp32", "bf16")
     )
 
 
@@ -95,7 +95,7 @@ def current_names(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         name = renamed.get(key.replace("-", "_"), key)
         if name != key and name in {given.replace("-", "_") for given in values}:
-            raise UserError(f"{key} and {name} are the same setting. Give one of them.")
+            raise UserError(f"{key} and {name} are the same setting. Pass only one of them.")
         current[name] = value
     return current
 
@@ -124,7 +124,7 @@ def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T
         if f.name not in given and f.default is MISSING and f.default_factory is MISSING
     ]  # fmt: skip
     if missing:
-        raise UserError(f"{where}: {', '.join(missing)} must be given.")
+        raise UserError(f"{where}: {', '.join(missing)} must be set.")
     return cls(**given)
 
 
@@ -156,7 +156,7 @@ def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         if isinstance(value, kind):
             return value
         if not isinstance(value, dict):
-            raise UserError(f"{where} is a section with keys of its own, not {value!r}.")
+            raise UserError(f"{where} is a section with its own keys, not {value!r}.")
         return build(kind, value, where, base)
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -183,9 +183,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file.") from None
+        raise UserError(f"{path}: no such file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise UserError(f"{path}: not TOML ({reason}). Write numbers bare and text in quotes.") from None
+        raise UserError(
+            f"{path} is not valid TOML ({reason}). Write numbers without quotes and text in quotes."
+        ) from None
 
 
 def parse_set(assignment: str) -> dict[str, Any]:

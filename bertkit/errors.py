@@ -25,4 +25,4 @@ def suggest(word: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"There is: {', '.join(sorted(known))}."
+    return f"Did you mean '{close[0]}'?" if close else f"Choose from: {', '.join(sorted(known))}."

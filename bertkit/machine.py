@@ -111,7 +111,7 @@ def device_for(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(name, False):
-        raise UserError(f"device is {name!r}, which this machine does not have. Leave it out, or say --device cpu.")
+        raise UserError(f"device is {name!r}, which this machine does not have. Leave it out, or pass --device cpu.")
     return name
 
 

@@ -36,17 +36,19 @@ CHOOSING = 8  # rows looked at once at the end where none are held out: too few 
 def texts_of(X: Any) -> list[str]:
     """X as a list of texts. Anything else is a ValueError (a TypeError for one text or a sparse matrix)."""
     if isinstance(X, (str, bytes, dict)) or hasattr(X, "toarray") or not hasattr(X, "__len__"):
-        raise TypeError(f"X is of type {type(X).__name__}; give a list or an array-like of texts, dense, not sparse.")
+        raise TypeError(
+            f"X is of type {type(X).__name__}; pass a list or a dense array-like of texts, not sparse data."
+        )
     table = np.asarray(X, dtype=object)
     if table.ndim == 2 and table.shape[1] == 1:
         table = table[:, 0]
     if table.ndim != 1:
-        raise ValueError(f"X has shape {table.shape}; give a list of texts, or one column of them.")
+        raise ValueError(f"X has shape {table.shape}; pass a list of texts, or one column of them.")
     if not len(table):
-        raise ValueError("X holds 0 sample(s), while a minimum of 1 is required: give at least one text.")
+        raise ValueError("X holds 0 sample(s), while a minimum of 1 is required: pass at least one text.")
     for place, one in enumerate(table):
         if not isinstance(one, str):
-            raise ValueError(f"X, row {place}: {one!r} is of type {type(one).__name__}, and a text is needed.")
+            raise ValueError(f"X, row {place}: {one!r} is of type {type(one).__name__}, not text.")
     return [str(one) for one in table]
 
 
@@ -157,9 +159,9 @@ class BertClassifier(ClassifierMixin, _FineTuned):
         self.classes_, numbers = np.unique(answers, return_inverse=True)
         names = tuple(str(one) for one in self.classes_)
         if len(names) < 2:
-            raise ValueError(f"{type(self).__name__} needs two classes at least; y holds one class: {names}.")
+            raise ValueError(f"{type(self).__name__} needs at least two classes; y holds one class: {names}.")
         if len(set(names)) < len(names):
-            raise ValueError(f"The classes {names} are not told apart by their names. Give them different names.")
+            raise ValueError(f"The classes {names} have the same name when written as text. Give them different names.")
         rows = [TextRow(text, label=names[n], line=place) for place, (text, n) in enumerate(zip(texts, numbers))]
         return self._fit("classify", rows, names)
 
@@ -221,7 +223,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
     def _vectors(self, texts: list[str]) -> np.ndarray:
         if self.pool == "none":
             raise ValueError(
-                "pool is 'none', which gives a vector a token. An estimator needs one a text: mean, cls, max."
+                "pool is 'none', which gives one vector per token. An estimator needs one per text: mean, cls or max."
             )
         found = self._opened().embed(texts, self.layers, self.pool, self.on_long, self.normalize)
         return np.asarray(found)

@@ -17,18 +17,21 @@ USE = {
     ],
 }
 OPENED = {
-    "int8": "The weights are int8 and open in bertkit alone; `bertkit convert` writes floats for others.",
-    "onnx": "The weights are an ONNX file, which onnxruntime opens; bertkit and transformers do not.",
+    "int8": (
+        "The weights are int8, which only bertkit opens; `bertkit convert` writes floating-point weights for other "
+        "programs."
+    ),
+    "onnx": "The weights are an ONNX file for onnxruntime; bertkit and transformers do not open it.",
 }
 CRF = {  # what is told of tags that were chosen together
-    "floats": "The tags of a sentence are chosen together by a conditional random field, whose scores are in "
+    "floats": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`. bertkit uses them; transformers opens the folder without them and tags piece by piece.",
-    "int8": "The tags of a sentence are chosen together by a conditional random field, whose scores are in "
+    "int8": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`.",
-    "onnx": "The conditional random field that chose the tags of a sentence together is not in the file, which tags "
+    "onnx": "The conditional random field that chose a sentence's tags jointly is not in the file, which tags "
     "piece by piece.",
 }
-PIECES = {"floats": " transformers tags every piece by itself.", "int8": "", "onnx": " The file tags every piece."}
+PIECES = {"floats": " transformers tags every piece independently.", "int8": "", "onnx": " The file tags every piece."}
 POOLED = {"floats": "; sentence-transformers opens the folder as it is.", "int8": ".", "onnx": "."}
 
 
@@ -128,7 +131,7 @@ def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted
         kept["options"] = {key: value for key, value in about["options"].items() if key not in FITTED}
     if refitted:
         kept.pop("calibration", None)
-    told = [said, "The original's scores are not its own and are left out."] if scores else [said]
+    told = [said, "The scores of the original do not apply to it and are left out."] if scores else [said]
     if fitted:
         told.append(FITTED_TOLD[refitted].format(" and ".join(fitted)))
     kept["notes"] = [*about.get("notes", []), " ".join(told)]
@@ -136,8 +139,8 @@ def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted
 
 
 FITTED_TOLD = {
-    True: "So are the options that were fitted to its outputs ({}): probabilities are uncalibrated.",
-    False: "Kept are the options that were fitted to the original's outputs: {}.",
+    True: "The options fitted to the outputs of the original ({}) are left out too: probabilities are uncalibrated.",
+    False: "The options fitted to the outputs of the original are kept: {}.",
 }
 
 

@@ -84,12 +84,12 @@ def read_folder(
         source = path
     else:
         if not path.is_dir():
-            raise UserError(f"{path}: there is no such folder.")
+            raise UserError(f"{path}: no such folder.")
         raw = read_json(path / "config.json")
         tensors, source = read_weights(path)
     where = str(path / "config.json")
     for key in sorted(set(HOSTILE) & set(raw)):
-        note(f"{where}: '{key}' asks for code from the folder to be run. bertkit runs none; it was ignored.")
+        note(f"{where}: '{key}' asks to run code from the folder. bertkit never does; the key is ignored.")
         raw.pop(key)
     family = family_of(raw, where)
     if family.base != INSIDE:
@@ -113,8 +113,10 @@ def read_folder(
     state, missing, left = tensors_from(tensors, model, family, architecture, str(source))
     _accept(model, state, missing, str(source))
     if layers := [name for name in left if LAYER.search(name)]:
-        note(f"{source}: {len(layers)} tensors are of layers that config.json does not speak of (first: {layers[0]}); "
-             "they were left out.")  # fmt: skip
+        note(
+            f"{source}: {len(layers)} tensors belong to layers that config.json does not mention "
+            f"(first: {layers[0]}); they were left out."
+        )
     tokenizer = Tokenizer.load(path if path.is_dir() else path.parent)
     if tokenizer.size > config.vocabulary:
         raise UserError(
@@ -130,13 +132,13 @@ def read_folder(
 def _read_crf(path: Path, labels: int) -> Crf:
     """What a tagger learnt of tags side by side: beside model.safetensors, where transformers does not trip over it."""
     if not path.is_file():
-        raise DamagedFile(f"{path}: is missing, but bertkit.json says that tags are chosen with it. Copy it too.")
+        raise DamagedFile(f"{path} is missing, but bertkit.json says that it is used to choose tags. Copy it too.")
     with path.open("rb") as file:
         state = tensor_file.read(file.fileno(), str(path))
     crf = Crf(labels)
     wanted = {name: tensor.shape for name, tensor in crf.state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != wanted:
-        raise DamagedFile(f"{path}: does not hold the scores of {labels} tags. It belongs to another model.")
+        raise DamagedFile(f"{path} does not hold the scores of {labels} tags. It belongs to a different model.")
     crf.load_state_dict(state)
     return crf
 
@@ -159,7 +161,7 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
         )
     )
     known = found if found in family.architectures else frozenset()
-    note(f"config.json names the class {named!r}, which bertkit does not know; read as {family.model_type} with "
+    note(f"config.json names the class {named!r}, which bertkit does not know; reading it as {family.model_type} with "
          f"{', '.join(sorted(known)) or 'no'} head.")  # fmt: skip
     return known
 
@@ -172,7 +174,7 @@ def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) 
     held = sum(tensor.numel() for tensor in tensors.values())
     if asked > 2 * held:
         raise UserError(
-            f"{where}: asks for an encoder of {asked:,} numbers, but {source.name} holds {held:,}. "
+            f"{where} describes an encoder of {asked:,} parameters, but {source.name} holds {held:,}. "
             "The two files do not belong together."
         )
 
@@ -194,7 +196,7 @@ def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: 
     words = tensors.get(str(family.rows["encoder.embeddings.tokens"]).format(base=base) + ".weight")
     if tied and decoder is not None and words is not None and not torch.equal(decoder, words):
         raise UserError(
-            f"{where}: config.json says the word head is tied to the word vectors, but the file holds two different "
+            f"{where}: config.json says the MLM head is tied to the token embeddings, but the file holds two different "
             'tables. Set "tie_word_embeddings": false in config.json to use both.'
         )
 
@@ -214,7 +216,7 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
         encoder = sum(1 for name in model.state_dict() if name.startswith("encoder."))
         raise DamagedFile(
             f"{where}: {len(torn)} of {encoder} encoder tensors are missing (first: {torn[0]}). "
-            "These weights are of another kind of model than config.json says, or incomplete."
+            "The weights are incomplete, or belong to a different kind of model than config.json describes."
         )
     model.load_state_dict(state, strict=False)
     heads = sorted({name.split(".")[1] if name.startswith("heads.") else "pooler" for name in missing})
@@ -223,7 +225,7 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
         plural = "are" if len(heads) > 1 else "is"
         note(
             f"{' and '.join(heads)} {plural} new and untrained: {len(missing)} of {total} tensors; "
-            "fine-tune before you predict."
+            "fine-tune before predicting."
         )
 
 
@@ -237,19 +239,22 @@ def check_whole(folder: Folder) -> None:
     """Refuse to write what would answer otherwise than the folder that was read."""
     model = folder.model
     if is_prepared(model):
-        raise UserError(f"{folder.name or 'The model'} is laid out to answer; to write it, read its folder again.")
+        raise UserError(
+            f"{folder.name or 'The model'} is already prepared for inference; to save it, load its folder again."
+        )
     if new := [kind for kind in model.heads if not is_trained(kind, model.untrained)]:
         bare = architecture_for(FAMILIES[folder.family], frozenset()).name
         raise UserError(
-            f"{folder.name or 'The model'}: its weights have no trained {' and no trained '.join(new)} head; written, "
-            "it would answer at random. Fine-tune it first; or, for the encoder alone, put "
+            f"{folder.name or 'The model'}: its weights have no trained {' and no trained '.join(new)} head; saved as "
+            "it is, "
+            "it would predict at random. Fine-tune it first; or, to save only the encoder, put "
             f'"architectures": ["{bare}"] into its config.json.'
         )
     if folder.pooling and folder.pooling.refused:
         raise UserError(
-            f"{folder.name or 'The model'}: its vectors are made with {folder.pooling.refused}, which bertkit does not "
-            "write; a folder without would give other vectors. Use it with sentence-transformers; or, for the encoder "
-            "alone, take modules.json out of a copy."
+            f"{folder.name or 'The model'}: its vectors use {folder.pooling.refused}, which bertkit does not "
+            "write; a folder without it would give different vectors. Use sentence-transformers; or, for the encoder "
+            "alone, remove modules.json from a copy of the folder."
         )
 
 

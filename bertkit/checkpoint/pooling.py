@@ -45,8 +45,8 @@ class Pooling:
         """Refuse to give vectors that are not those the folder was made to give."""
         if self.refused:
             raise UserError(
-                f"This folder's vectors are made with {self.refused}, which bertkit does not apply. Ask for the "
-                "encoder's own vectors (--pool mean, cls or max), or make these with sentence-transformers."
+                f"This folder's vectors use {self.refused}, which bertkit does not support. Ask for the "
+                "encoder's own vectors (--pool mean, cls or max), or use sentence-transformers."
             )
 
 
@@ -63,7 +63,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         if kind == "Pooling":
             # A name from the file must stay inside the folder.
             if Path(place).name != place:
-                raise UserError(f"{where}: names {place!r}, which is not a plain folder name. It was not opened.")
+                raise UserError(f"{where}: names {place!r}, which is not a plain folder name, so it was not opened.")
             modes = _modes(read_json(folder / place / "config.json"))
             mode = modes[0] if len(modes) == 1 and modes[0] in KNOWN else ""
             refused += [] if mode else [f"the pooling {' + '.join(modes)}"]
@@ -92,9 +92,9 @@ def _tell(folder: Path, kept: dict[str, Any]) -> None:
     """What sentence-transformers does to a text before it is encoded, and bertkit does not."""
     if name := kept.get("default_prompt_name"):
         where = folder / GENERAL
-        note(f"{where}: texts are meant to get the prompt '{name}' in front. bertkit adds none: put it there yourself.")
+        note(f"{where}: this model expects the prompt '{name}' before each text; bertkit does not add it for you.")
     if kept.get("do_lower_case"):
-        note(f"{folder / LIMITS}: texts are meant to be in small letters. bertkit changes none: lower them yourself.")
+        note(f"{folder / LIMITS}: this model expects lower-cased text; bertkit does not lower-case it for you.")
 
 
 def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -> None:

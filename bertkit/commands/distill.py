@@ -20,7 +20,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     """Teacher and student side by side."""
     from bertkit.runs.compress.measure import lines as shown
 
-    return [*shown(result["compared"]), f"the student and its report.html are in {result['out']}"]
+    return [*shown(result["compared"]), f"the student model and its report.html are in {result['out']}"]
 
 
 __all__ = ["Settings", "lines", "run"]

@@ -13,11 +13,9 @@ from bertkit.config import Common, option
 class Settings(Common):
     """What `doctor` needs."""
 
-    files: tuple[Path, ...] = option(
-        (), "Data files to look into; the first is compared with the others.", argument=True
-    )
+    files: tuple[Path, ...] = option((), "Data files to inspect; the first is compared with the others.", argument=True)
     model: str = option(
-        "", "Count tokens with this model's tokenizer; without it, of the embedded model of the texts' language."
+        "", "Count tokens with this model's tokenizer (default: the embedded model of the texts' language)."
     )
     text: str = option("text", "Name (or number) of the text column.")
     label: str = option("label", "Name (or number) of the label column.")
@@ -68,7 +66,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         "bf16": f"{'fast' if m['fast_bf16'] else 'slow: fp32 will be used'} "
         f"({m['instructions']}{', AMX' if m['amx'] else ''})",
         "matrix speed": f"fp32 {speed['fp32']:.0f}, bf16 {speed['bf16']:.0f} GFLOP/s",
-        "GPU": m["gpu"] or "none (none is needed)",
+        "GPU": m["gpu"] or "none (not needed)",
         "versions": ", ".join(f"{name} {number}" for name, number in m["versions"].items()),
     }
     return [f"{name:14} {value}" for name, value in rows.items()] + result["lines"]

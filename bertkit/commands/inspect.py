@@ -16,7 +16,7 @@ class Settings(Common):
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     text: str = option(help="The text.", argument=True)
     text_b: str = option("", "The second text of a pair.")
-    out: Path = option(Path("inspect.html"), "The page.")
+    out: Path = option(Path("inspect.html"), "The page to write.")
     lang: str = option("en", "Language of the page.", choices=("en", "zh"))
 
 

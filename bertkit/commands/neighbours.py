@@ -13,9 +13,9 @@ from bertkit.config import Common, option
 class Settings(Common):
     """What `neighbours` needs."""
 
-    model: str = option(help="Word vectors: a folder of `bertkit learn word2vec|glove`, or a file.", argument=True)
-    words: tuple[str, ...] = option(help="One word; or three, a b c: a is to b as c is to what?", argument=True)
-    top: int = option(10, "How many.", at_least=1)
+    model: str = option(help="Word vectors: a folder made by `bertkit learn word2vec|glove`, or a file.", argument=True)
+    words: tuple[str, ...] = option(help="One word; or three for an analogy: a is to b as c is to what?", argument=True)
+    top: int = option(10, "Number of words to show.", at_least=1)
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.errors import UserError
 
     if len(settings.words) not in (1, 3):
-        raise UserError(f"Give one word, or three for an analogy; these are {len(settings.words)}.")
+        raise UserError(f"Pass one word, or three for an analogy; got {len(settings.words)}.")
     vectors = open_vectors(settings.model)
     ask: Callable[..., list[tuple[str, float]]] = vectors.neighbours if len(settings.words) == 1 else vectors.analogy
     found = ask(*settings.words, top=settings.top)

@@ -40,10 +40,10 @@ class Invocation:
         None, "Read settings from a TOML file, e.g. the run.toml of an earlier run.", name="config", metavar="FILE"
     )
     sets: tuple[str, ...] = option(
-        (), "Set one value; in a section: SECTION.KEY=VALUE. May be repeated.", name="set", metavar="KEY=VALUE"
+        (), "Set one value; inside a section: SECTION.KEY=VALUE. May be repeated.", name="set", metavar="KEY=VALUE"
     )
     as_json: bool = option(False, "Print the result as one JSON document.", name="json")
-    quiet: bool = option(False, "Show no notes and no progress; errors are still shown.")
+    quiet: bool = option(False, "Hide notes and progress; errors are still shown.")
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Command:
         known = {spelling: real for spelling, (real, o) in self.spellings.items() if not o.meta["hidden"]}
         hint = did_you_mean(name, known)
         if not hint and not name.startswith("--"):
-            hint = " Put a text that begins with a dash after `--`."
+            hint = " Put a text that starts with a dash after `--`."
         return UserError(f"{self.verb}: there is no option '{name}'.{hint} See: bertkit {self.verb} --help")
 
 

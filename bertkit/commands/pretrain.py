@@ -46,7 +46,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         low, high = p["expected_loss"]
         return [
             f"{p['preset']}: {p['parameters'] / 1e6:.1f}M parameters, {p['memory_gb']} GB of memory",
-            f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_a_step']:.3f} s a step)",
+            f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_a_step']:.3f} s per step)",
             f"one pass        {_time(p['seconds_an_epoch'])} for {p['store_tokens']:,} tokens",
             f"this run        {_time(p['seconds'])}: {p['steps']:,} steps, {p['tokens']:,} tokens, "
             f"{p['epochs']} passes",

@@ -13,11 +13,13 @@ from bertkit.config import Common, option
 class Settings(Common):
     """What `search` needs."""
 
-    index: Path = option(help="A folder made by `bertkit index`.", argument=True)
-    query: str = option(help="What is looked for.", argument=True)
-    k: int = option(10, "How many passages.", short="-k", at_least=1)
-    by: str = option("both", "Nearness of vectors, shared words (BM25), or both.", choices=("both", "vectors", "words"))
-    model: str = option("", "Where the index's model is now, if it was moved.")
+    index: Path = option(help="The index folder, made by `bertkit index`.", argument=True)
+    query: str = option(help="What to search for.", argument=True)
+    k: int = option(10, "Number of passages.", short="-k", at_least=1)
+    by: str = option(
+        "both", "Rank by vector similarity, by shared words (BM25), or by both.", choices=("both", "vectors", "words")
+    )
+    model: str = option("", "The index's model, if it has moved.")
 
 
 def run(settings: Settings) -> dict[str, Any]:

@@ -18,12 +18,14 @@ class Settings(Common):
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text.", argument=True)
     out: Path = option(help="The folder to write.", default=Path("tokenizer"))
-    kind: str = option("wordpiece", "How words are cut into pieces.", choices=("wordpiece", "bpe", "unigram"))
-    size: int = option(16000, "How many pieces.", at_least=1)
-    cased: bool = option(False, "Keep capitals and accents.")
+    kind: str = option(
+        "wordpiece", "The algorithm that splits words into pieces.", choices=("wordpiece", "bpe", "unigram")
+    )
+    size: int = option(16000, "Vocabulary size, in pieces.", at_least=1)
+    cased: bool = option(False, "Keep case and accents.")
     simplify: bool = option(False, "Read traditional and full-width Chinese forms as simplified (wordpiece only).")
-    min_frequency: int = option(2, "Pieces seen less often are not learnt.", at_least=0)
-    max_tokens: int = option(512, "The longest text a model with this tokenizer will see.", at_least=1)
+    min_frequency: int = option(2, "Pieces seen less often are not learned.", at_least=0)
+    max_tokens: int = option(512, "Maximum text length of a model with this tokenizer, in tokens.", at_least=1)
     encoding: str = option("utf-8", "Encoding of the files.")
 
 

@@ -202,9 +202,9 @@ class FileReport:
             if count:
                 yield f"  {what}: {count:,} ({count / self.rows:.1%})"
         if self.conflicts:
-            yield f"  conflicting: {self.conflicts:,} rows repeat an earlier text with another label"
+            yield f"  conflicting: {self.conflicts:,} rows repeat an earlier text with a different label"
         if self.compared < self.rows:
-            yield f"  duplicates were looked for among the first {self.compared:,} different texts"
+            yield f"  only the first {self.compared:,} distinct texts were checked for duplicates"
         for other, count in self.overlaps.items():
             yield f"  also in {other}: {count:,} rows ({count / max(1, self.rows):.1%})"
         for lengths in self.lengths:
@@ -212,10 +212,10 @@ class FileReport:
             by = f" ({self.counted_by}'s tokenizer)" if self.counted_by and lengths.unit == "tokens" else ""
             yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {shown}"
         if self.cuts and not self.cuts[0].rows:
-            yield f"  at {self.cuts[0].limit} tokens: nothing is cut"
+            yield f"  at {self.cuts[0].limit} tokens: nothing is truncated"
         for cut in (each for each in self.cuts if each.rows):
             share = f"{cut.rows_share:.1%}), {cut.tokens_share:.1%} of tokens"
-            yield f"  at {cut.limit} tokens: {cut.rows:,} rows cut ({share}"
+            yield f"  at {cut.limit} tokens: {cut.rows:,} rows truncated ({share}"
         if self.cjk_share >= 0.001:
             yield f"  Chinese, Japanese, Korean: {self.cjk_share:.1%} of letters"
         for what, found in self.suspicious.items():

@@ -79,10 +79,10 @@ class _Chunks:
         tokenizer = store.tokenizer
         if tokenizer.cls_id is None or tokenizer.sep_id is None:
             raise UserError(
-                "This tokenizer has no [CLS] and [SEP] (or <s> and </s>); learn one with bertkit tokenizer."
+                "This tokenizer has no [CLS] and [SEP] (or <s> and </s>); train one with `bertkit tokenizer`."
             )
         if length < self.specials + 2:
-            raise UserError(f"Examples of {length} tokens leave no room for text; use a length of at least 16.")
+            raise UserError(f"Examples of {length} tokens leave no room for text. Use a length of at least 16.")
         self.cls, self.sep = tokenizer.cls_id, tokenizer.sep_id
         self.ids, self.words, self.starts = store.ids, store.word_starts, store.sentence_starts
         self.room = length - self.specials

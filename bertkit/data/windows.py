@@ -75,7 +75,7 @@ def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: 
         return Rows([Row(encoding.ids, encoding.segments, whole.core, True, encoding)], size)
     if windows.on_long == "error":
         fix = "Shorten it, or choose --on-long window or truncate."
-        raise BadRow(number, f"has {size} tokens; the model sees {limit}. {fix}")
+        raise BadRow(number, f"has {size} tokens; the model's limit is {limit}. {fix}")
     if windows.on_long == "truncate":
         short, cut = tokenizer.truncated(encoding, limit, windows.from_start)
         core = tokenizer.windows_of(short, limit=limit, overlap=0)[0].core

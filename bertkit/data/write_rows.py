@@ -94,7 +94,7 @@ class _Table:
             self._put(self._columns)
         if row.keys() != set(self._columns):
             other = sorted(map(str, row.keys() ^ set(self._columns)))
-            what = f"{self._path}: a row differs from the first in its columns ({', '.join(other)})"
+            what = f"{self._path}: a row has different columns from the first ({', '.join(other)})"
             raise UserError(f"{what}. Write a .jsonl instead.")
         self._put([row[column] for column in self._columns])
 
@@ -114,7 +114,10 @@ class _Table:
 
     def close(self) -> None:
         if self._changed:
-            note(f"{self._path}: tabs and newlines became spaces in {self._changed} rows (TSV has no quoting).")
+            note(
+                f"{self._path}: tabs and newlines were replaced with spaces in {self._changed} rows (TSV has no "
+                "quoting)."
+            )
 
 
 _SPACED = str.maketrans("\t\r", "  ")
@@ -165,7 +168,7 @@ class _Parquet:
             table = arrow.Table.from_pylist(self._rows, schema=self._schema)
         except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
             raise UserError(
-                f"{self._path}: a row does not fit the ones before ({error}). Write a .jsonl instead."
+                f"{self._path}: a row does not match the earlier ones ({error}). Write a .jsonl instead."
             ) from error
         with write_errors(self._path):
             self._writer.write_table(table)

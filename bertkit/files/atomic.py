@@ -35,15 +35,15 @@ calls = SimpleNamespace(
 CHUNK = 1 << 24
 SWAP = ".swap-model"
 FIXES = {
-    errno.ENOSPC: "Free some space on this disk, or choose a folder on another one.",
-    errno.EDQUOT: "Your quota on this disk is used up: free some of it, or choose a folder on another disk.",
+    errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
+    errno.EDQUOT: "Your quota on this disk is used up: free some space, or choose a folder on another disk.",
     errno.EFBIG: "The file is larger than the limit allows: raise it (ulimit -f), or choose a folder on another disk.",
-    errno.EACCES: "Choose a folder you may write to, or ask for the right to write here.",
-    errno.EPERM: "Choose a folder you may write to, or ask for the right to write here.",
-    errno.EROFS: "This disk is mounted for reading only: choose a folder on another one.",
-    errno.ENOTDIR: "A file stands where a folder is needed: choose another name for the folder.",
-    errno.EEXIST: "A file stands where a folder is needed: choose another name for the folder.",
-    errno.EIO: "The disk reports a fault: check it, and choose a folder on another one meanwhile.",
+    errno.EACCES: "Choose a folder you can write to, or get write permission for this one.",
+    errno.EPERM: "Choose a folder you can write to, or get write permission for this one.",
+    errno.EROFS: "This disk is mounted read-only: choose a folder on another disk.",
+    errno.ENOTDIR: "A file is where a folder is needed: choose another name for the folder.",
+    errno.EEXIST: "A file is where a folder is needed: choose another name for the folder.",
+    errno.EIO: "The disk reports an error: check it, and use a folder on another disk meanwhile.",
 }
 
 
@@ -87,7 +87,7 @@ def mend_folder(target: Path) -> bool:
     swap = target / SWAP
     if not swap.is_dir():
         return False
-    with explained(f"{target} was left half written, and finishing it failed"):
+    with explained(f"{target} was left half-written, and finishing it failed"):
         files = [Path(folder, name).relative_to(swap) for folder, _, names in os.walk(swap) for name in names]
         for name in sorted(files, key=lambda name: (name == Path("config.json"), name)):
             make_folder((target / name).parent)
@@ -136,7 +136,7 @@ def _clear(path: Path) -> None:
     try:
         remove(path)
     except OSError as error:
-        note(f"{path} is left behind ({error.strerror}); the next save tries again to remove it.")
+        note(f"{path} could not be removed ({error.strerror}); the next save tries again.")
 
 
 def _is_claimed(path: Path) -> bool:
@@ -261,7 +261,7 @@ def require_space(folder: Path, needed: int) -> None:
     if free < needed:
         raise UserError(
             f"{folder}: saving needs {needed:,} bytes and {free:,} are free. {FIXES[errno.ENOSPC]} "
-            "Nothing was written, and the checkpoints that are there are untouched."
+            "Nothing was written, and existing checkpoints are untouched."
         )
 
 
@@ -289,7 +289,7 @@ def open_new(path: str | Path) -> Iterator[IO[bytes]]:
     """A binary file that takes its name, packed as its ending says, when the block ends without an error."""
     path = Path(path)
     if path.is_dir():
-        raise UserError(f"{path} is a folder, and a file is to be written. Add a name.")
+        raise UserError(f"{path} is a folder, but a file name is needed. Add a file name.")
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Devices and pipes cannot be renamed onto.
@@ -320,7 +320,7 @@ def not_the_input(out: str | Path | None, *sources: str | Path | None) -> None:
     """Refuse to write over a file that is to be read; links are followed."""
     for source in sources:
         if out and source and Path(out).is_file() and Path(source).is_file() and Path(out).samefile(source):
-            raise UserError(f"--out {out} is the very file that is read. Choose another name.")
+            raise UserError(f"--out {out} is also the input file. Choose another name.")
 
 
 @contextmanager
@@ -352,7 +352,7 @@ def _packed(path: Path, raw: IO[bytes]) -> IO[bytes]:
     if ending not in COMPRESSIONS:
         return raw
     if kind_of(path) in ("parquet", "npy"):
-        raise UserError(f"{path}: a {kind_of(path)} file is not packed again. Leave {ending} off.")
+        raise UserError(f"{path}: a {kind_of(path)} file is not compressed further. Leave off {ending}.")
     return PACKERS[ending](raw)
 
 

@@ -59,14 +59,14 @@ def why_not(encoding: str, sample: bytes) -> str:
     text = sample.decode("utf-8", errors="replace")
     damaged, sound = text.count("\ufffd"), sum(character > "\u007f" for character in text)
     if encoding == "utf-8" and not by_mark(sample) and sound - damaged > 4 * damaged > 0:
-        return "bytes that are not UTF-8 in a file that otherwise is: the line is damaged. Correct or remove it."
+        return "the line has bytes that are not UTF-8, although the rest of the file is UTF-8. Correct or remove it."
     if encoding != "utf-8" and not damaged:
-        return f"not {encoding}; the file seems to be UTF-8. Leave --encoding out."
+        return f"not {encoding}; the file looks like UTF-8. Leave --encoding out."
     guess = guess_encoding(sample)
     if guess == encoding:
-        return f"bytes that are not {encoding}: the line is damaged. Correct or remove it."
+        return f"the line has bytes that are not {encoding}. Correct or remove it."
     name = "UTF-8" if encoding == "utf-8" else encoding
-    return f"not {name}; the file seems to be {guess}. Add --encoding {guess}, or save the file as UTF-8."
+    return f"not {name}; the file looks like {guess}. Pass --encoding {guess}, or save the file as UTF-8."
 
 
 def _western(sample: bytes) -> str:

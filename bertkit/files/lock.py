@@ -38,11 +38,13 @@ class RunLock:
             holder = _holder(handle)
             os.close(handle)
             raise UserError(
-                f"{self.path.parent} is in use: {holder} trains in it. Wait for it, stop it, or choose another folder."
+                f"{self.path.parent} is in use: {holder} is training in it. Wait for it, stop it, or choose another "
+                "folder."
             ) from None
         except OSError as error:
             note(
-                f"{self.path}: this disk knows no locks ({error.strerror}). See to it that no second trainer runs here."
+                f"{self.path}: this filesystem does not support file locks ({error.strerror}). Make sure no other "
+                "process trains here."
             )
         facts = {
             "pid": os.getpid(),

@@ -67,7 +67,7 @@ def read(handle: int, where: str) -> dict[str, Tensor]:
             raise ValueError("its tensors do not cover its bytes")
         return {name: _load(handle, header[name], 8 + header_length + begin) for begin, _, name in places}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
-        raise DamagedFile(f"{where} is not a sound safetensors file: {error}. Take it from a backup.") from error
+        raise DamagedFile(f"{where} is not a valid safetensors file: {error}. Restore it from a backup.") from error
 
 
 def _load(handle: int, row: dict, offset: int) -> Tensor:

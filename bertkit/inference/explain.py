@@ -27,9 +27,9 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
     size = len(encoding)
     limit = min(LONGEST, predictor.config.max_tokens)
     if size > limit:
-        raise UserError(f"The text has {size} tokens; at most {limit} can be looked at. Shorten it.")
+        raise UserError(f"The text has {size} tokens; at most {limit} can be inspected. Shorten it.")
     if all(encoding.special):
-        raise UserError("The text is empty: there is nothing to look at.")
+        raise UserError("The text is empty: there is nothing to inspect.")
     row = Row(encoding.ids, encoding.segments, (0, size))
     (maps,) = predictor.run([row], _maps, maps=True)
     said, importance = _importance(predictor, row, encoding.special)

@@ -33,8 +33,8 @@ from bertkit.text.words import closed_up
 TASK_OF = {"text": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # for folders not made by us
 POOLS = ("mean", "cls", "max", "none")
 NOT_FINITE = (
-    "has no answer: the model's numbers are not finite; its weights are damaged, or its training failed. "
-    "Copy or download them again, or train it anew."
+    "cannot be predicted: the model's outputs are not finite; its weights are damaged, or its training failed. "
+    "Copy or download the weights again, or train the model again."
 )
 AT_ONCE = 1024  # texts that verbs read, sort and compute together: bounds memory however long the input
 
@@ -72,7 +72,7 @@ class Predictor:
     def as_written(self) -> Folder:
         """The folder read anew: weights that are laid out to answer cannot be written."""
         if self.source is None:
-            raise UserError("This model was never a folder. Write it before it is made ready to answer.")
+            raise UserError("This model has no folder. Save it before preparing it for inference.")
         return read_folder(self.source)
 
     def run(
@@ -111,7 +111,7 @@ class Predictor:
         texts = [texts] if isinstance(texts, str) else list(texts)
         found = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
         if cut := sum(one.cut for one in found):
-            note(f"{cut} tokens were cut from texts longer than {self.config.max_tokens} tokens.")
+            note(f"{cut} tokens were truncated from texts longer than {self.config.max_tokens} tokens.")
         return self.vectors(found, layers, pool, normalize)
 
     def vectors(
@@ -154,7 +154,7 @@ class Predictor:
 
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
         """Texts that have masks, each short enough to be seen whole; another is refused."""
-        self.needs("mlm", "guess masked words")
+        self.needs("mlm", "predict masked words")
         mask = self.tokenizer.mask_id
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
@@ -163,10 +163,10 @@ class Predictor:
         for number, encoding in enumerate(found, 1):
             which = f"Text {number}" if len(found) > 1 else "The text"
             if mask not in encoding.ids:
-                raise UserError(f"{which} has no {spelled}. Put {spelled} where a word should be guessed.")
+                raise UserError(f"{which} has no {spelled}. Put {spelled} where a word should be predicted.")
             if len(encoding) > self.config.max_tokens:
                 raise UserError(
-                    f"{which} has {len(encoding)} tokens; this model sees {self.config.max_tokens}. Shorten it."
+                    f"{which} has {len(encoding)} tokens; this model's limit is {self.config.max_tokens}. Shorten it."
                 )
         return found
 
@@ -239,13 +239,12 @@ class Predictor:
         folder = self.folder
         name = next((TASK_OF[head] for head in self.model.heads if head in TASK_OF), None)
         if name is None:
-            raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
+            raise UserError("This model has not been fine-tuned, so it cannot predict. Run `bertkit finetune` first.")
         if name == "classify" and len(folder.labels) == 1:
             return "regress", {}
         if name in ("classify", "tag") and all(re.fullmatch(r"LABEL_\d+", label) for label in folder.labels):
             note(
-                f"{folder.name} names no labels, so {folder.labels[0]} … stand for them: write id2label into its "
-                "config.json."
+                f"{folder.name} has no label names, so {folder.labels[0]} … are used: add id2label to its config.json."
             )
         several = folder.raw_config.get("problem_type") == "multi_label_classification"
         return name, {"multi_label": True} if name == "classify" and several else {}

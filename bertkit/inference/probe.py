@@ -50,10 +50,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def _folds(labels: Sequence[str]) -> int:
     counts = Counter(labels)
     if len(counts) < 2:
-        raise UserError(f"The probe's rows have {len(counts)} different labels; give at least two (--probe FILE).")
+        raise UserError(f"The --probe rows have {len(counts)} different labels; at least two are needed.")
     rarest, least = min(counts.items(), key=lambda pair: pair[1])
     if least < 2:
-        raise UserError(f"The probe has one row labelled {rarest!r}; two of each label are the least. Add or drop it.")
+        raise UserError(
+            f"Only one --probe row is labelled {rarest!r}, but each label needs two. Add a row, or remove this one."
+        )
     return min(FOLDS, least)
 
 

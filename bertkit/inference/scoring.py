@@ -67,13 +67,13 @@ def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, f
     Texts longer than the model sees are left out, and told. Pieces differ from tokenizer to tokenizer: compare
     pseudo_bits_per_byte.
     """
-    predictor.needs("mlm", "guess hidden words")
+    predictor.needs("mlm", "predict masked words")
     sizes = [len(encoding) for encoding in predictor.tokenizer.encode_batch(texts)]
     fit = [text for text, size in zip(texts, sizes) if text.strip() and size <= predictor.config.max_tokens]
     if left := sum(size > predictor.config.max_tokens for size in sizes):
-        note(f"{left} texts are longer than {predictor.config.max_tokens} tokens and are left out.")
+        note(f"{left} texts longer than {predictor.config.max_tokens} tokens are left out.")
     if not fit:
-        raise UserError("There is no text to measure.")
+        raise UserError("There is no text to score.")
     parts = track([fit[n : n + AT_ONCE] for n in range(0, len(fit), AT_ONCE)], "scoring", -(-len(fit) // AT_ONCE))
     nats = -sum(sum(score(predictor, part)) for part in parts)
     pieces = sum(encoding.special.count(False) for encoding in predictor.tokenizer.encode_batch(fit))

@@ -30,7 +30,7 @@ def _vectors(name: str, keep: Path, precision: str, device: str, texts: list[str
     except (OSError, SafetensorError):
         pass  # never asked, or not written whole
     model = Predictor.load(name, precision, device)
-    note(f"{name} makes vectors of {len(texts):,} texts.")
+    note(f"Computing the vectors of {len(texts):,} texts with {name}.")
     parts = [texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)]
     found = np.concatenate([np.asarray(model.embed(part)) for part in track(parts, "asking the teacher", len(parts))])
     found = (found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)).astype(np.float16)

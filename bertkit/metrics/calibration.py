@@ -120,11 +120,13 @@ def _confidence(probabilities: object, gold: Gold) -> tuple[Array, Array]:
 def _checked(table: object, gold: Gold, what: str) -> tuple[Array, NDArray[np.int64]]:
     array, truth = np.asarray(table, dtype=float), np.asarray(gold)
     if array.ndim != 2:
-        raise UserError(f"The {what} have shape {array.shape}. Give one row a text and one column a label.")
+        raise UserError(f"The {what} have shape {array.shape}. Give one row per text and one column per label.")
     check_same_length(truth, array)
     if not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])
-        raise UserError(f"Row {row + 1}: the {what} {array[row].tolist()} are not all finite. Remove or mend the row.")
+        raise UserError(
+            f"Row {row + 1}: the {what} {array[row].tolist()} are not all finite. Correct or remove the row."
+        )
     outside = (truth < 0) | (truth >= array.shape[1]) | (truth != truth.astype(int))
     if outside.any():
         row = int(np.argmax(outside))

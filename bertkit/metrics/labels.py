@@ -36,7 +36,7 @@ def classification_tallies(
     if scores is not None:
         table = check_scores(scores, len(gold), labels)
         missing = [label for code, label in enumerate(labels) if code not in truth]
-        reason = f"auc needs gold rows of every label, and there are none of {', '.join(map(repr, missing))}"
+        reason = f"auc needs gold rows of every label, but there are none of {', '.join(map(repr, missing))}"
         tallies.append(Tally(np.column_stack([truth, table]), _rest_auc, {"auc": reason}))
     return tallies
 
@@ -137,7 +137,7 @@ def multi_label_tallies(
     tallies = [Tally(np.column_stack([truth, guess]), measure)]
     if scores is not None:
         table = check_scores(scores, len(gold), labels)
-        reason = "auc needs a label that some gold rows have and some have not, and there is none"
+        reason = "auc needs a label that some gold rows have and others do not, and there is none"
         tallies.append(Tally(np.column_stack([truth, table]), _each_auc, {"auc": reason}))
     return tallies
 

@@ -87,7 +87,7 @@ def _finite_pairs(left: Sequence[float], right: Sequence[float], sides: tuple[st
     if not np.isfinite(pairs).all():
         row, side = np.argwhere(~np.isfinite(pairs))[0]
         raise UserError(
-            f"Row {row + 1}: the {sides[side]} value is {pairs[row, side]}, which is no number to compare. "
-            "Correct or remove the row; if a model said it, its training has diverged."
+            f"Row {row + 1}: the {sides[side]} value is {pairs[row, side]}, which is not a finite number. "
+            "Correct or remove the row; if a model predicted it, its training has diverged."
         )
     return pairs

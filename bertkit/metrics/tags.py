@@ -154,7 +154,7 @@ def _check_sentences(gold: Sentences, predicted: Sentences) -> None:
         if len(truth) != len(guess):
             raise UserError(
                 f"Sentence {number} has {len(truth)} gold tags and {len(guess)} predicted tags. "
-                "Predict one tag a word, also for words beyond the model's window."
+                "Predict one tag per word, including words beyond the model's window."
             )
     if not any(map(len, gold)):
         raise UserError("There is nothing to score: every sentence is empty. Give at least one tag.")

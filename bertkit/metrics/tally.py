@@ -64,7 +64,7 @@ def check_same_length(gold: Sequence | np.ndarray, predicted: Sequence | np.ndar
     if len(gold) != len(predicted):
         raise UserError(
             f"There are {len(gold)} gold {items} and {len(predicted)} predicted {items}. "
-            f"Give one prediction for each gold one, in the same order."
+            f"Give one prediction per gold item, in the same order."
         )
     if len(gold) == 0:
         raise UserError(f"There is nothing to score: no {items} were given. Give at least one.")
@@ -73,7 +73,7 @@ def check_same_length(gold: Sequence | np.ndarray, predicted: Sequence | np.ndar
 def codes(values: Sequence[str], labels: Sequence[str], side: str) -> Array:
     """The position of each value among the labels: (items,). `side` names the list in the error."""
     if len(set(labels)) != len(labels):
-        raise UserError(f"The labels {', '.join(labels)} repeat themselves. Name each label once.")
+        raise UserError(f"The labels {', '.join(labels)} contain duplicates. Name each label once.")
     position = {label: index for index, label in enumerate(labels)}
     try:
         return np.fromiter((position[value] for value in values), float, len(values))
@@ -93,7 +93,7 @@ def check_scores(scores: object, rows: int, labels: Sequence[str]) -> Array:
     if table.shape != (rows, len(labels)):
         raise UserError(
             f"The scores have shape {table.shape}; {rows} rows and {len(labels)} labels need "
-            f"({rows}, {len(labels)}). Give one score for each row and label."
+            f"({rows}, {len(labels)}). Give one score per row and label."
         )
     if not np.isfinite(table).all():
         row, column = np.argwhere(~np.isfinite(table))[0]

@@ -127,8 +127,8 @@ class Encoder(nn.Module):
         longest = max(batch.lengths, default=0)
         if longest > config.max_tokens:
             raise UserError(
-                f"A text has {longest} tokens; this model sees at most {config.max_tokens}. "
-                "Cut it (--on-long truncate), or let it be read in windows (--on-long window)."
+                f"A text has {longest} tokens; this model's limit is {config.max_tokens}. "
+                "Truncate it (--on-long truncate), or read it in windows (--on-long window)."
             )
         x = self.embeddings(batch, self.dtype)
         seen = replace(config, causal=True) if batch.causal else config

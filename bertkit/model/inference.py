@@ -104,7 +104,7 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     """
     if precision == INT8:
         if torch.device(device).type != "cpu":
-            raise UserError("int8 is computed on a CPU. Leave --device out, or --precision.")
+            raise UserError("int8 models run on the CPU only. Leave out --device or --precision.")
         model.eval().requires_grad_(False).to(device)
         model.encoder.dtype = torch.float32
         _replace(model.encoder.layers, Int8Linear)

@@ -64,6 +64,6 @@ def choose(choice: str | Sequence[int], depth: int) -> LayerChoice:
         )
     for n in numbers_given:
         if not -depth - 1 <= n <= depth:
-            raise UserError(f"There is no layer {n}: this model has 0 (embeddings) to {depth}.")
+            raise UserError(f"There is no layer {n}: this model has layers 0 (embeddings) to {depth}.")
     picked = tuple(n + depth + 1 if n < 0 else n for n in numbers_given)
     return LayerChoice((-1,) if picked == (depth,) else picked, "concat")

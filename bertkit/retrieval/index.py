@@ -91,7 +91,7 @@ def fingerprint(model: str) -> str:
     else:
         weights = _files(folder, ("*.safetensors", "pytorch_model.bin"))
     if not weights:
-        raise UserError(f"{place}: there are no weights here. Give the folder of the model the index is made with.")
+        raise UserError(f"{place}: this folder contains no weights. Pass the folder of the model that made the index.")
     digest = hashlib.sha256()
     for path in [*weights, *_files(folder, BESIDE)]:
         with path.open("rb") as file:
@@ -125,22 +125,22 @@ class Index:
             words = BM25.open(folder)
         except FileNotFoundError as error:
             raise UserError(
-                f"{folder} is no index ({Path(error.filename).name} is missing). Make one: bertkit index."
+                f"{folder} is not an index ({Path(error.filename).name} is missing). Make one with `bertkit index`."
             ) from None
         except (ValueError, KeyError, TypeError, EOFError) as error:
-            raise DamagedFile(f"{folder} is damaged ({error}). Make it anew: bertkit index.") from None
+            raise DamagedFile(f"{folder} is damaged ({error}). Rebuild it with `bertkit index`.") from None
         if not len(vectors) == len(lines) - 1 == len(words.lengths):
-            raise DamagedFile(f"{folder} is damaged: its files tell of different numbers of passages. Make it anew.")
+            raise DamagedFile(f"{folder} is damaged: its files disagree about the number of passages. Rebuild it.")
         if size != lines[-1] or lines[0] != 0 or not (np.diff(lines) > 0).all():
             raise DamagedFile(
-                f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, and {int(lines[-1]):,} were written. "
-                "Make the index anew: bertkit index."
+                f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, but {int(lines[-1]):,} were written. "
+                "Rebuild the index with `bertkit index`."
             )
         model = model or about["model"]
         if fingerprint(model) != about["fingerprint"]:
             raise UserError(
-                f"{folder} was made with other weights, or another tokenizer or pooling, than {model} has now. "
-                "Make it anew, or name the old: --model."
+                f"{folder} was made with different weights, or a different tokenizer or pooling, than {model} has now. "
+                "Rebuild the index, or pass the old model with --model."
             )
         return cls(folder, about, vectors, lines, words, Predictor.load(model, precision, device))
 
@@ -155,7 +155,7 @@ class Index:
         the first place in each.
         """
         if top < 1:
-            raise UserError(f"{top} passages are asked for; ask for at least 1.")
+            raise UserError(f"{top} passages requested; ask for at least 1.")
         if not question.strip():
             raise UserError("The question is empty.")
         cosines = self._cosines(question)
@@ -178,7 +178,7 @@ class Index:
             found: dict[str, Any] = json.loads(line)
         except ValueError:
             raise DamagedFile(
-                f"{file.name}, line {number + 1}: the passage is damaged. Make the index anew: bertkit index."
+                f"{file.name}, line {number + 1}: the passage is damaged. Rebuild the index with `bertkit index`."
             ) from None
         return found
 

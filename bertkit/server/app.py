@@ -74,18 +74,18 @@ FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet; 0 is any free port."""
     if not 0 <= port <= 65535:
-        raise UserError(f"--port is {port}; it must be 0 (any free one) to 65535.")
+        raise UserError(f"--port is {port}; it must be from 0 (any free port) to 65535.")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as reason:
-        raise UserError(f"--host is {host!r}, which is no address of this machine ({reason}).") from None
+        raise UserError(f"--host is {host!r}, which is not an address of this machine ({reason}).") from None
     made = socket.socket(family, kind, proto)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind(address)
     except OSError as reason:
         made.close()
-        raise UserError(f"{host}:{port} cannot be used ({reason.strerror}). Take another with --port.") from None
+        raise UserError(f"{host}:{port} cannot be used ({reason.strerror}). Choose another with --port.") from None
     return made
 
 

@@ -91,9 +91,12 @@ def _told(error: Exception) -> ApiError:
         return ApiError("invalid", _problems(problems), param=param)
     if isinstance(error, HTTPException):
         why = STATUSES.get(error.status_code, "invalid")
-        words = {"path": "There is no such route.", "method": "This route takes another method: see /openapi.json."}
-        return ApiError(why, words.get(why, "The request cannot be read: it is nested too deeply or no JSON."))
-    return ApiError("fault", "The server made a mistake. Its own log says where.")
+        words = {
+            "path": "There is no such route.",
+            "method": "This route does not support this method: see /openapi.json.",
+        }
+        return ApiError(why, words.get(why, "The request cannot be read: it is nested too deeply, or not JSON."))
+    return ApiError("fault", "Internal server error. See the server's log.")
 
 
 def _problems(problems: Any) -> str:

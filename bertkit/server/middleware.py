@@ -73,7 +73,7 @@ class GuardMiddleware:
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self.hosts and name.lower() not in self.hosts:
-            raise ApiError("host", "The Host header names no host of this server. Allow it with --allow-hosts.")
+            raise ApiError("host", "The Host header does not name this server. Allow the name with --allow-hosts.")
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
         if not self.key or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
@@ -85,7 +85,7 @@ class GuardMiddleware:
 
     async def _body(self, receive: Receive, headers: Headers) -> bytes:
         """The whole body, if it is small enough and comes in time."""
-        large = ApiError("large", f"The body is larger than {self.limits.body} bytes. Send less at once.")
+        large = ApiError("large", f"The body is larger than {self.limits.body} bytes. Send less per request.")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > LINGER * self.limits.body:
             raise large
@@ -97,7 +97,7 @@ class GuardMiddleware:
                 while more and size <= LINGER * self.limits.body:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise ApiError("slow", "The client went away.")
+                        raise ApiError("slow", "The client disconnected.")
                     size += len(message.get("body", b""))
                     if size <= self.limits.body:
                         parts.append(message.get("body", b""))

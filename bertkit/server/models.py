@@ -29,12 +29,12 @@ BY_TASK = {  # task → what a model with its head can be asked for
 }
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 LACKS = {  # ability → the model that has it
-    "predict": "one fine-tuned with `bertkit finetune classify`, `pair` or `regress`",
-    "rerank": "one fine-tuned on pairs of texts, or one for vectors",
-    "fill": "one with an mlm head, such as 'en'",
-    "tag": "one fine-tuned with `bertkit finetune tag`",
-    "answer": "one fine-tuned with `bertkit finetune answer`",
-    "choose": "one fine-tuned with `bertkit finetune choose`",
+    "predict": "a model fine-tuned with `bertkit finetune classify`, `pair` or `regress`",
+    "rerank": "a model fine-tuned on pairs of texts, or an embedding model",
+    "fill": "a model with an mlm head, such as 'en'",
+    "tag": "a model fine-tuned with `bertkit finetune tag`",
+    "answer": "a model fine-tuned with `bertkit finetune answer`",
+    "choose": "a model fine-tuned with `bertkit finetune choose`",
 }
 
 
@@ -120,12 +120,12 @@ class ModelRegistry(Mapping[str, ServedModel]):
         """The model of this name, else the first that has the ability."""
         if name is not None and name not in self:
             raise ApiError(
-                "model", f"There is no model {name[:80]!r} here. There is: {', '.join(self)}.", param="model"
+                "model", f"There is no model {name[:80]!r} here. Choose from: {', '.join(self)}.", param="model"
             )
         able = [one for one in self.values() if ability in one.abilities and name in (None, one.name)]
         if not able:
-            which = f"The model '{name}' cannot" if name else "No model here can"
-            raise ApiError("ability", f"{which} be asked for {ability}. Serve {LACKS[ability]}.", param="model")
+            which = f"The model '{name}' does not support" if name else "No model here supports"
+            raise ApiError("ability", f"{which} {ability}. Serve {LACKS[ability]}.", param="model")
         return able[0]
 
 
@@ -139,7 +139,7 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
             path = Path(given)
             name = path.resolve().name if path.exists() and given not in embedded() else given
         if not name or not model:
-            raise UserError(f"'{given}' is no model. Write a name, a folder, or NAME=MODEL.")
+            raise UserError(f"'{given}' is not a model. Pass a name, a folder, or NAME=MODEL.")
         if name in found:
             raise UserError(
                 f"Two models would be called '{name}': {found[name]} and {model}. Name one, e.g. {name}2={model}."
@@ -158,5 +158,5 @@ def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -
 def _open(model: str, precision: str, device: str) -> Predictor:
     found = open_model(model, precision, device)
     if not isinstance(found, Predictor):
-        raise UserError(f"{model} is no encoder, and only those are served. Give another, or use `bertkit predict`.")
+        raise UserError(f"{model} is not an encoder, and only encoders can be served. Use `bertkit predict` instead.")
     return found

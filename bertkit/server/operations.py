@@ -69,12 +69,13 @@ def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
     size = min(predictor.tokenizer.size, predictor.config.vocabulary)
     if wrong := next((one for one in ids if not 0 <= one < size), None):
         raise UserError(
-            f"The id {wrong} is not of this model's vocabulary of {size} pieces. Send texts, or its own ids."
+            f"The id {wrong} is not in this model's vocabulary of {size} pieces. Send texts, or ids of this vocabulary."
         )
     if len(ids) > windows.limit and windows.on_long != "truncate":
         raise UserError(
-            f"An input has {len(ids)} ids; the model sees {windows.limit}. Send a text, which is read in windows, "
-            "or allow cutting with truncate."
+            f"An input has {len(ids)} ids; the model's limit is {windows.limit}. Send a text, which is read in "
+            "windows, "
+            "or set truncate."
         )
     kept = ids[-windows.limit :] if windows.from_start else ids[: windows.limit]
     return Rows([Row(kept, None, (0, len(kept)))], len(kept), len(ids) - len(kept))
@@ -142,7 +143,9 @@ def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any
     for encoding in found:
         masks = encoding.ids.count(predictor.tokenizer.mask_id or 0)
         if masks * how.top > how.guesses:
-            raise UserError(f"{masks} masks with {how.top} guesses each are more than {how.guesses}. Ask for fewer.")
+            raise UserError(
+                f"{masks} masks with {how.top} predictions each are more than {how.guesses}. Ask for fewer."
+            )
     return found
 
 
@@ -175,7 +178,7 @@ def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
 
 def _finite(numbers: np.ndarray) -> np.ndarray:
     if not np.isfinite(numbers).all():
-        raise ArithmeticError("the model gave numbers that are none")
+        raise ArithmeticError("the model returned NaN or infinity")
     return numbers
 
 

@@ -110,7 +110,7 @@ async def rerank(body: RerankBody, request: Request) -> Response:
     if "predict" in model.abilities:
         if model.task == "pair" and body.label not in model.labels:
             known = ", ".join(model.labels)
-            raise ApiError("invalid", f"Which label's probability is the score? Send one as `label`: {known}.")
+            raise ApiError("invalid", f"No label to rank by: send one as `label`: {known}.")
         asked = await service.ask(request, model, "predict", [(body.query, text) for text in body.texts], how)
         scores = [_relevance(answer.value, body, model) for answer in asked.answers]
     else:

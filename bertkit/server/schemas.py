@@ -13,9 +13,9 @@ Direction = Literal["Left", "Right", "left", "right"]
 def _text(value: str) -> str:
     """JSON can spell what is no text."""
     if "\0" in value:
-        raise ValueError("a text has a NUL character: remove it")
+        raise ValueError("a text contains a NUL character: remove it")
     if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
-        raise ValueError("a text has half a character (a lone surrogate): send whole ones")
+        raise ValueError("a text contains a lone surrogate, which is not a character: correct it")
     return value
 
 
@@ -44,7 +44,7 @@ class Prompted(BaseModel):
     @model_validator(mode="after")
     def _no_prompts(self) -> Any:
         if self.prompt_name is not None:
-            raise ValueError("prompt_name is given, but no prompts are kept here: put the prompt before the text")
+            raise ValueError("prompt_name is not supported here: put the prompt before the text")
         return self
 
 
@@ -184,7 +184,7 @@ class AnswerBody(OwnBody):
     def _one_way(self) -> AnswerBody:
         plain = self.question is not None and self.context is not None
         if plain == (self.inputs is not None) or (self.question is None) != (self.context is None):
-            raise ValueError("give question and context, or inputs with these")
+            raise ValueError("send question and context, or inputs with both")
         return self
 
     @property

@@ -107,7 +107,8 @@ class InferenceService:
         if size > self.limits.characters:
             raise ApiError(
                 "large",
-                f"The texts have {size} characters; one request may have {self.limits.characters}. Send several.",
+                f"The texts have {size} characters; the limit per request is {self.limits.characters}. Send several "
+                "requests.",
                 param="input",
             )
         return size
@@ -121,7 +122,7 @@ class InferenceService:
             if waiting.done():
                 return waiting.result()
             if gone.done():
-                raise ApiError("slow", "The client went away.")
+                raise ApiError("slow", "The client disconnected.")
             words = f"There was no answer within {self.limits.seconds:g} s."
             raise ApiError("late", words, retry=self.queue.patience())
         finally:

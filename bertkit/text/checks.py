@@ -33,13 +33,13 @@ def _fault(text: object) -> str:
     if not isinstance(text, str):
         return f"is {type(text).__name__} {text!r:.60}, not text. Convert it to a string first."
     if "\0" in text:
-        return f"has a NUL character at position {text.index(chr(0))}. Remove it: text has none."
+        return f"has a NUL character at position {text.index(chr(0))}. Remove it."
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             return (
-                f"has half a character (lone surrogate U+{ord(text[error.start]):04X}) at position "
+                f"has a lone surrogate (U+{ord(text[error.start]):04X}) at position "
                 f"{error.start}. The file was read with the wrong encoding: read it again as UTF-8."
             )
     return ""

@@ -45,7 +45,7 @@ class VocabularyReport:
             f"{self.texts} texts, {self.words} words, {self.pieces} pieces",
             f"{self.pieces_per_word:.3f} pieces per word; {self.one_piece_share:.1%} of words are one piece",
             f"{self.unknown_rate:.3%} of pieces are unknown" + (f": {unknown}" if unknown else ""),
-            f"tokens a text: {lengths}",
+            f"tokens per text: {lengths}",
         ]
 
 
@@ -68,7 +68,7 @@ def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top
                 known_one_piece -= counts[encoding.words[position]] == 1
                 unknown_characters.update(text[slice(*encoding.offsets[position])])
     if not lengths:
-        raise UserError("There is no text to report on. Check the files given.")
+        raise UserError("There is no text to report on. Check the input files.")
     words = pieces_of_word.total()
     lengths.sort()
     hopeless = [(char, n) for char, n in unknown_characters.most_common() if not _writable(tokenizer, char)]

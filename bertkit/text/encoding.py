@@ -119,10 +119,10 @@ def _check_room(room: int, limit: int, overlap: int, is_pair: bool, whole: int) 
     if is_pair and 4 * room < limit:
         raise UserError(
             f"One text of a pair takes {whole} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "
-            "less than a quarter. Shorten it, cut both (--on-long truncate), or use a model that takes longer texts."
+            "less than a quarter. Shorten it, truncate both (--on-long truncate), or use a model with a higher limit."
         )
     if room < 1:
-        raise UserError(f"A limit of {limit} tokens leaves no room beside the special tokens. Raise the limit.")
+        raise UserError(f"A limit of {limit} tokens leaves no room besides the special tokens. Raise the limit.")
     if overlap >= room:
         raise UserError(
             f"Windows with room for {room} tokens of text cannot share {overlap}. Use an overlap below {room}, "

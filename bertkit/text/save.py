@@ -27,9 +27,7 @@ MODEL_RULES = [
 def save(tokenizer: Tokenizer, folder: Path, max_tokens: int, segments: int) -> None:
     """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the vocabulary in its classic form."""
     if max_tokens < 1:
-        raise UserError(
-            f"A tokenizer for {max_tokens} tokens makes no sense. Give the model's real length, such as 512."
-        )
+        raise UserError(f"max_tokens is {max_tokens}; it must be the model's actual limit, such as 512.")
     folder.mkdir(parents=True, exist_ok=True)
     model = tokenizer.shape["model"]
     _write(folder / "tokenizer.json", tokenizer.backend.to_str(pretty=True))

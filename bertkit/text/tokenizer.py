@@ -34,7 +34,7 @@ class Tokenizer:
         self.config = dict(config or {})
         model = self.shape["model"]
         if model["type"] not in KINDS:
-            raise UserError(f"A tokenizer of the kind {model['type']} is not supported. There is: {', '.join(KINDS)}.")
+            raise UserError(f"Tokenizers of type {model['type']} are not supported. Choose from: {', '.join(KINDS)}.")
         self.kind: str = KINDS[model["type"]]
         unknown = model.get("unk_token")
         if self.kind == "unigram" and model.get("unk_id") is not None:
@@ -195,7 +195,9 @@ class Tokenizer:
         if pairs is not None:
             refuse_bad_rows(pairs, "Second text")
             if len(pairs) != len(texts):
-                raise UserError(f"There are {len(texts)} texts but {len(pairs)} second texts. Give one for each.")
+                raise UserError(
+                    f"There are {len(texts)} texts but {len(pairs)} second texts. Pass one second text per text."
+                )
             inputs = list(zip(texts, pairs))
         found: list[Result] = []
         with tokenizer_errors("The texts cannot be encoded"):

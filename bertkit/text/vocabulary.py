@@ -68,7 +68,7 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
     """
     settings = settings or VocabularySettings()
     if settings.kind not in LEARNERS:
-        raise UserError(f"No vocabulary of the kind '{settings.kind}'. {suggest(settings.kind, list(LEARNERS))}")
+        raise UserError(f"There is no kind of vocabulary '{settings.kind}'. {suggest(settings.kind, list(LEARNERS))}")
     smallest = SMALLEST[settings.kind]
     if settings.size < smallest:
         raise UserError(
@@ -77,7 +77,7 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
     if settings.simplify and settings.kind != "wordpiece":
         raise UserError(f"Only wordpiece vocabularies can simplify Chinese text, not {settings.kind}.")
     if isinstance(texts, str):
-        raise UserError("Give a list or stream of texts, not one text: put it in a list.")
+        raise UserError("Pass a list or stream of texts, not a single text: put it in a list.")
     if iter(texts) is texts:
         stream = _checked(texts, "learning the vocabulary")
         first = _first(stream, SURVEYED)
@@ -86,13 +86,13 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
         found = survey(_checked(texts, "counting characters"))
         stream = _checked(texts, "learning the vocabulary")
     if not any(not char.isspace() for char in found.counts):
-        raise UserError("There is no text to learn a vocabulary from. Check the files given.")
+        raise UserError("There is no text to learn a vocabulary from. Check the input files.")
     if not settings.alphabet_limit:
         settings = replace(settings, alphabet_limit=_alphabet_limit(found, settings.kind))
-    with tokenizer_panics("The vocabulary cannot be learnt"):
+    with tokenizer_panics("The vocabulary cannot be learned"):
         tokenizer = Tokenizer(LEARNERS[settings.kind](_batches(stream), settings, found))
     if tokenizer.size < settings.size:
-        note(f"The text gave {tokenizer.size} pieces, not {settings.size}: it is too small for more.")
+        note(f"The text gave {tokenizer.size} pieces, not {settings.size}: it is too short for more.")
     return tokenizer
 
 
@@ -136,7 +136,7 @@ def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], l
     if lost:
         note(
             f"{len(alphabet)} of {len(ranked)} different characters are kept; "
-            f"the rare others are {lost / found.counts.total():.3%} of the text."
+            f"the other, rarer ones make up {lost / found.counts.total():.3%} of the text."
         )
     return sorted(alphabet), sorted(inner)
 
@@ -144,7 +144,7 @@ def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], l
 def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
     # Byte-level text keeps its case: RoBERTa has no normalizer, and its class in transformers can hold none.
     if not settings.cased:
-        note("A byte-level vocabulary always keeps case; 'cased' is taken as true.")
+        note("A byte-level vocabulary always keeps case; 'cased' is set to true.")
     backend = tokenizers.Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
     dress_as_bytes(backend)
     trainer = trainers.BpeTrainer(
@@ -172,7 +172,7 @@ def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, f
     characters = len(counts)
     if characters + len(ALBERT_SPECIALS) + 1 > settings.size:
         raise UserError(
-            f"The text has {characters} different characters, and a unigram vocabulary must hold them all: "
+            f"The text has {characters} different characters, and a unigram vocabulary must contain them all: "
             f"{settings.size} pieces are too few. Use --size {2 * characters} or more, or the kind bpe."
         )
     trainer = trainers.UnigramTrainer(
@@ -258,7 +258,10 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
         if len(tokenizer.pieces_batch([word])[0]) != 1 or _unknown(tokenizer, word)
     ]
     if len(new) < len(new_tokens):
-        note(f"{len(new_tokens) - len(new)} of {len(new_tokens)} new tokens were in the vocabulary or given twice.")
+        note(
+            f"{len(new_tokens) - len(new)} of {len(new_tokens)} new tokens were already in the vocabulary or given "
+            "twice."
+        )
     next_id = tokenizer.size
     for word in sorted(new, key=len):  # a word that holds another is weighed against it
         next_id = GROW[tokenizer.kind](tokenizer, shape["model"], word, next_id)
@@ -281,8 +284,8 @@ def _one_word(tokenizer: Tokenizer, token: str) -> str:
     if len(parts) != 1 or not word.strip():
         shown = ", ".join(parts) or "nothing"
         raise UserError(
-            f"New token '{token}' is not one word: the tokenizer's rules see {shown}. "
-            "Give single words without spaces or punctuation."
+            f"New token '{token}' is not one word: the tokenizer splits it into {shown}. "
+            "Pass single words without spaces or punctuation."
         )
     return word
 

@@ -40,7 +40,7 @@ def segment(text: str) -> list[tuple[int, int]]:
     try:
         import rjieba
     except ImportError:
-        raise UserError("Chinese words need the rjieba library. Install it: pip install rjieba") from None
+        raise UserError("Segmenting Chinese words needs the rjieba library. Run: pip install rjieba") from None
     spans, start = [], 0
     for word in rjieba.cut(text):
         spans.append((start, start + len(word)))

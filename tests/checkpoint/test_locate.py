@@ -72,8 +72,8 @@ def test_a_hub_name_that_is_in_the_cache_opens_offline_through_its_links(tmp_pat
     assert Path(where) == snapshot and guess.isdigit()
 
 
-TOLD = "is no folder here, and could not be fetched from the hub ("
-FIX = "Check the name and the network, or copy the folder here and give its path."
+TOLD = "is not a local folder and could not be downloaded from the hub ("
+FIX = "Check the name and the network connection, or copy the folder to this machine and pass its path."
 
 
 @pytest.mark.parametrize(

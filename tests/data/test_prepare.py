@@ -65,7 +65,7 @@ def test_a_store_is_what_plain_python_makes_of_the_text(
     assert (report["documents_read"], report["documents"]) == (len(texts), len(wanted))
     lengths = [len(ids) for document in wanted for ids, _ in document]
     shares = {share: int(np.percentile(lengths, int(share), method="inverted_cdf")) for share in ("5", "50", "99")}
-    assert shares.items() <= report["lengths"]["tokens a sentence"].items()
+    assert shares.items() <= report["lengths"]["tokens per sentence"].items()
     unknown = sum(ids.count(store.tokenizer.unk_id) for document in wanted for ids, _ in document)
     assert report["unknown_rate"] == pytest.approx(unknown / sum(lengths))
 

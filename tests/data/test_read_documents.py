@@ -31,7 +31,7 @@ def test_folders_are_walked_by_name_and_other_files_told(put: Any, tmp_path: Pat
     put("d/z.png", "x")
     put("d/.hidden.txt", "x")
     assert list(read_documents([tmp_path / "d"])) == ["first", "second", "third"]
-    assert "1 files of other formats are passed over" in notes[0]
+    assert "1 files of other formats are skipped" in notes[0]
 
 
 @pytest.mark.parametrize("unit", ["word ", "字", "a line\n"])

@@ -121,7 +121,7 @@ def test_texts_as_long_as_the_model_sees_are_taken_whatever_that_length_is() -> 
     model = model_of("bert", max_tokens=37)
     encoded = model.encoder(pack(rows([37, 36, 35])))  # a padded group, whose length is rounded up
     assert encoded.tokens.shape == (108, 32)
-    with pytest.raises(UserError, match="A text has 38 tokens; this model sees at most 37"):
+    with pytest.raises(UserError, match="A text has 38 tokens; this model's limit is 37"):
         model.encoder(pack(rows([38, 37])))
 
 

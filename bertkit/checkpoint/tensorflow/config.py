@@ -32,7 +32,7 @@ class Numbers:
         if self.known.setdefault(key, value) != value:
             raise UserError(
                 f"{self.sources[key]} says {key} is {self.known[key]}, but {source} says {value}. "
-                "Take the checkpoint and its config from the same release."
+                "Use the checkpoint and the config of the same release."
             )
         self.sources.setdefault(key, source)
 
@@ -44,7 +44,7 @@ class Numbers:
         if len(shape) != len(letters) or wrong or 0 in shape:
             raise UserError(
                 f"{source}: a shape like ({', '.join(letters)}) is expected for {self.family.model_type}. "
-                "Give an unchanged checkpoint of the original code."
+                "Pass an unmodified checkpoint of the original code."
             )
         for letter, size in zip(letters, shape):
             if not letter.isdigit():
@@ -63,8 +63,9 @@ class Numbers:
             heads = max(1, width // head_width)
         if width % heads:
             raise UserError(
-                f"{self.config_path or self.bundle.prefix}: hidden_size {width} is no multiple of its {heads} heads. "
-                "Write the right num_attention_heads into the config."
+                f"{self.config_path or self.bundle.prefix}: hidden_size {width} is not a multiple of its {heads} "
+                "heads. "
+                "Correct num_attention_heads in the config."
             )
         return heads
 
@@ -83,7 +84,7 @@ class Numbers:
         if value < 1:
             where = self.config_path or self.bundle.prefix.parent / f"{self.family.model_type}_config.json"
             raise UserError(
-                f"{where}: {key} is not there, and the variables' shapes do not tell it. Add it to this file."
+                f"{where}: {key} is missing and cannot be inferred from the variables' shapes. Add it to this file."
             )
 
 
@@ -97,14 +98,15 @@ def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, A
         return None, {}
     if len(found) > 1:
         raise UserError(
-            f"{folder}: several configs ({', '.join(path.name for path in found)}). Keep the checkpoint's own only."
+            f"{folder}: several configs ({', '.join(path.name for path in found)}). Keep only the one that belongs to "
+            "the checkpoint."
         )
     try:
         given = json.loads(found[0].read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{found[0]}: not readable as JSON ({error}). Download it again.") from error
+        raise UserError(f"{found[0]}: not valid JSON ({error}). Download it again.") from error
     if not isinstance(given, dict):
-        raise UserError(f"{found[0]}: a JSON object of settings is expected, not {type(given).__name__}.")
+        raise UserError(f"{found[0]}: expected a JSON object of settings, not {type(given).__name__}.")
     return found[0], {key: value for key, value in given.items() if value is not None}
 
 
@@ -140,4 +142,4 @@ def origin(config: dict[str, Any]) -> str:
     """The card's sentence on where a model came from, and on its GELU where Google's code and transformers differ."""
     exact = {family.exact_gelu for family in FAMILIES if family.model_type == config["model_type"]}
     form = "" if exact == {"gelu"} else GELU_FORMS.get(config["hidden_act"], "")
-    return f"Read from a checkpoint of Google's. {form}".rstrip()
+    return f"Converted from one of Google's checkpoints. {form}".rstrip()

@@ -153,10 +153,14 @@ class StoreWriter:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"{self.folder} is in use: another `bertkit prepare` writes it. Wait for it, or choose another --out."
+                f"{self.folder} is in use: another `bertkit prepare` is writing it. Wait for it, or choose another "
+                "--out."
             ) from None
         except OSError as error:
-            note(f"{self.folder}: this disk knows no locks ({error.strerror}). See to it that nobody else writes here.")
+            note(
+                f"{self.folder}: this filesystem does not support file locks ({error.strerror}). Make sure no other "
+                "process writes here."
+            )
 
     def _recall(self) -> None:
         """Take up the journal that is there, or clear the folder."""
@@ -165,10 +169,10 @@ class StoreWriter:
             progress = Progress(**journal["progress"])
             short = [n for n, size in progress.sizes.items() if (self.folder / n).stat().st_size < size]
             if journal["job"] != self.job:
-                note(f"{self.folder} is of another command, or the input has changed: it is begun anew.")
+                note(f"{self.folder} belongs to a different command, or its input has changed; starting over.")
             elif not short:
                 self.progress = progress
-                note(f"{self.folder}: going on after {progress.read.get('documents', 0):,} documents.")
+                note(f"{self.folder}: continuing after {progress.read.get('documents', 0):,} documents.")
                 return
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -202,8 +206,8 @@ class StoreWriter:
             with suppress(OSError):
                 free = f" ({shutil.disk_usage(self.folder).free:,} bytes are free)"
             raise UserError(
-                f"{self.folder} {what}: {error.strerror or error}{free}. Nothing is lost: make room, or mend what is "
-                "wrong, and give the same command again; it goes on where it stopped."
+                f"{self.folder} {what}: {error.strerror or error}{free}. Nothing is lost: free some space, or fix the "
+                "problem, and run the same command again; it continues where it stopped."
             ) from error
 
     def _close(self) -> None:

@@ -87,9 +87,9 @@ def lengths_of(folder: Path) -> dict[str, dict[str, int]]:
     """Percentiles of tokens a sentence, and of sentences and tokens a document, read in bounded memory."""
     sentences = np.memmap(folder / "sentences.bin", np.int64, mode="r")
     counts: dict[str, np.ndarray] = {}
-    _count(counts, "tokens a sentence", (np.diff(part) for part in _parts(folder / "sentences.bin")))
-    _count(counts, "sentences a document", (np.diff(part) for part in _parts(folder / "documents.bin")))
-    _count(counts, "tokens a document", (np.diff(sentences[part]) for part in _parts(folder / "documents.bin")))
+    _count(counts, "tokens per sentence", (np.diff(part) for part in _parts(folder / "sentences.bin")))
+    _count(counts, "sentences per document", (np.diff(part) for part in _parts(folder / "documents.bin")))
+    _count(counts, "tokens per document", (np.diff(sentences[part]) for part in _parts(folder / "documents.bin")))
     return {name: _percentiles(count) for name, count in counts.items()}
 
 
@@ -127,14 +127,14 @@ def _percentiles(counts: np.ndarray) -> dict[str, int]:
 def report_lines(report: dict[str, Any]) -> list[str]:
     """One page for people."""
     read, mb = report["documents_read"], report["bytes"] / 1e6
-    unasked = "" if report["deduplicated"] else " (they were not looked for)"
+    unasked = "" if report["deduplicated"] else " (not checked)"
     lines = [
         f"documents   {report['documents']:>14,}  kept of {read:,} read",
         f"sentences   {report['sentences']:>14,}",
         f"tokens      {report['tokens']:>14,}",
         f"unknown     {report['unknown_rate']:>14.3%}  of tokens",
         f"duplicates  {report['duplicates']:>14,}  documents left out{unasked}",
-        f"empty       {report['empty_documents']:>14,}  documents without a piece left out, and "
+        f"empty       {report['empty_documents']:>14,}  documents without any pieces left out, and "
         f"{report['empty_sentences']:,} sentences",
         "",
         "lengths".ljust(24) + "".join(f"{share + ' %':>10}" for share in map(str, PERCENTILES)),
@@ -197,13 +197,13 @@ def prepare(
     if reading.lang not in SEGMENTED:
         raise UserError(f"lang is '{reading.lang}'. {suggest(reading.lang, list(SEGMENTED))}")
     if workers < 0:
-        raise UserError(f"workers is {workers}; it must be 0 (one for each core) or more.")
+        raise UserError(f"workers is {workers}; it must be 0 (one per core) or more.")
     files, out = document_files(texts), Path(out)
     sizes = [0 if str(file) == "-" else file.stat().st_size for file in files]
     is_known = all(_is_plain(file) for file in files)
     workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
     with StoreWriter(out, _job(files, reading, tokenizer), journal_every) as making:
-        with making.told("cannot take the tokenizer"):
+        with making.told("could not store the tokenizer"):
             tokenizer.save(making.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
         chunks = _chunks(files, sizes, reading, making)
         results = in_order(
@@ -292,8 +292,8 @@ def _report(making: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict
     if progress.sentences < 2:
         making.discard()
         raise UserError(
-            f"The text gives {progress.sentences} sentence{'' if progress.sentences == 1 else 's'} "
-            f"({read.get('documents', 0):,} documents, {read.get('bytes', 0):,} bytes), and at least 2 are needed to "
+            f"The text contains {progress.sentences} sentence{'' if progress.sentences == 1 else 's'} "
+            f"({read.get('documents', 0):,} documents, {read.get('bytes', 0):,} bytes), but at least 2 are needed to "
             "pretrain on. Check that the files hold running text, and name the column with --text if it is a table."
         )
     unknown = count_id(making.folder / "tokens.bin", PieceEncoder.dtype_for(tokenizer), tokenizer.unk_id)

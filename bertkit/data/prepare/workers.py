@@ -98,8 +98,8 @@ class _Worker:
             answer = _receive(self.back)
         if answer is None:
             raise UserError(
-                f"A worker process ended early (code {self.process.wait()}). Was it killed for want of memory? "
-                "Give the same command again with --workers 1: it goes on where this one stopped."
+                f"A worker process ended early (code {self.process.wait()}). Did it run out of memory? "
+                "Run the same command again with --workers 1: it continues where this one stopped."
             )
         return Arrays.from_bytes(answer)
 

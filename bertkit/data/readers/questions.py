@@ -37,15 +37,15 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | Non
         count += 1
         yield Question(own, string(where, row, "question"), context, () if impossible else answers, impossible, number)
     if not count:
-        raise UserError(f"{path}: there is no question in it.")
+        raise UserError(f"{path} contains no questions.")
     if renamed:
-        note(f"{path}: {renamed} questions have an id that was there before; '#2', '#3' … is appended to theirs.")
+        note(f"{path}: {renamed} questions repeat an earlier id; '#2', '#3' … is appended to theirs.")
     if moved:
-        note(f"{path}: {moved} answers did not stand where the file says and were moved to the nearest place they do.")
+        note(f"{path}: {moved} answers were not where the file says and were moved to the nearest occurrence.")
     if lost:
         note(
             f"{path}: {len(lost)} answers do not occur in their context (first: {lost[0]}); they count for scoring but "
-            "cannot be learned from."
+            "cannot be used for training."
         )
 
 
@@ -94,7 +94,7 @@ def _squad(path: str | Path, document: Any) -> Iterator[Found]:
 def _list(where: str, value: Any, name: str) -> list[Any]:
     items = field(where, as_object(where, value), name)
     if not isinstance(items, list):
-        raise UserError(f"{where}: {name!r} is {short(items)}, and a list is needed (the form of SQuAD's files).")
+        raise UserError(f"{where}: {name!r} is {short(items)}; it must be a list, as in SQuAD's files.")
     return items
 
 
@@ -108,14 +108,14 @@ def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
             raise UserError(f"{where}: 'answers' needs as many starts as texts.")
         given = [{"text": text, "start": start} for text, start in zip(texts, starts)]
     if not isinstance(given, list):
-        raise UserError(f"{where}: 'answers' is {short(given)}, and a list is needed.")
+        raise UserError(f"{where}: 'answers' is {short(given)}; it must be a list.")
     answers = []
     for item in given:
         answer = as_object(f"{where}: 'answers'", item)
         text = string(f"{where}: 'answers'", answer, "text")
         start = field(f"{where}: 'answers'", answer, "start", "answer_start")
         if not isinstance(start, int) or isinstance(start, bool):
-            raise UserError(f"{where}: the start of an answer is {short(start)}, and a whole number is needed.")
+            raise UserError(f"{where}: the start of an answer is {short(start)}; it must be a whole number.")
         if text.strip():
             answers.append((text.strip(), start + len(text) - len(text.lstrip())))
     return answers

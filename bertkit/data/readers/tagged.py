@@ -49,7 +49,7 @@ def read_tagged(
             raise UserError(f"{path}, line {sentence.line}: the words have no tags. Put the tag in the last column.")
         yield sentence if labelled else TaggedSentence(sentence.tokens, None, sentence.line)
     if not found:
-        raise UserError(f"{path}: there is no sentence in it.")
+        raise UserError(f"{path} contains no sentences.")
 
 
 def _from_objects(path: str | Path, encoding: str, kind: str) -> Iterator[TaggedSentence]:
@@ -85,13 +85,13 @@ def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int
         where = f"{path}, line {number}"
         if len(cells) != width:
             needed = "CoNLL-U has" if conllu else "the lines before have"
-            raise UserError(f"{where}: {len(cells)} columns where {needed} {width}: {line[:60]!r}. Correct the line.")
+            raise UserError(f"{where}: {len(cells)} columns, but {needed} {width}: {line[:60]!r}. Correct the line.")
         if tag_column is not None and not 1 <= tag_column <= width:
             raise UserError(f"{where}: there is no column {tag_column}; the line has {width}.")
         if conllu and not _WORD.fullmatch(cells[0]):
             if _NOT_A_WORD.fullmatch(cells[0]):
                 continue
-            raise UserError(f"{where}: {cells[0][:20]!r} is no CoNLL-U word number. Correct the line.")
+            raise UserError(f"{where}: {cells[0][:20]!r} is not a CoNLL-U word number. Correct the line.")
         word = cells[1 if conllu else 0]
         if not word.strip():
             raise UserError(f"{where}: an empty word. Correct or remove the line.")
@@ -121,8 +121,10 @@ MOST = 0.9  # of them must be columns: a line that is damaged is then told by it
 LONGEST_WORD = 4  # characters of most Chinese words
 _TAG = re.compile(r"[A-Z]+\$?([-_].+)?|[-_?]")  # O, B-PER, NNP, PRP$, and what stands for none
 READ_AS = {
-    True: "every line is read as one text. If it holds one word a line, name it .conll.",
-    False: "read as one word a line, blank lines between sentences. If every line is a text, give it as -: … - < FILE.",
+    True: "every line is read as one text. If the file has one word per line, name it .conll.",
+    False: (
+        "read as one word per line with blank lines between sentences. If every line is a text, pipe it in: … - < FILE."
+    ),
 }
 
 

@@ -24,8 +24,8 @@ from bertkit.settings.compress import ExportSettings
 FILE = "model.onnx"
 MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
 WORDS = {  # how others tag a word of several pieces
-    "hf": "transformers lets a word's first piece speak for it",
-    "onnx": "The file gives numbers for every piece, and which speak for a word is left to its user",
+    "hf": "transformers uses the first piece of each word",
+    "onnx": "The file gives outputs for every piece and leaves it to the caller how to combine them into words",
 }
 POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
 
@@ -34,7 +34,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     """Write it, hold it against the model it came from, and tell what is not in it."""
     exact = Predictor.load(settings.model, "fp32", "cpu")
     if exact.model.crf is not None:
-        note("The tags of this model are chosen together by a CRF, which stays behind: each word is tagged by itself.")
+        note("The CRF is not exported: the exported model tags each word independently.")
         exact.model.crf = None
     rows = measure.rows_to_score(settings, exact)
     temperature = 1.0
@@ -63,13 +63,15 @@ def _tell_left_behind(options: dict[str, Any], format: str) -> None:
     """What the task does with the head's numbers and no other program will."""
     word = options.get("word", "first")
     if word != "first":
-        note(f"{WORDS[format]}; this model was taught to take the {word} of all its pieces' numbers.")
+        note(f"{WORDS[format]}; this model was trained with the {word} over all pieces of a word.")
     if mean := options.get("mean", 0.0):
-        note(f"The numbers in the file are without their mean: add {mean:g} to each. This family's head has no bias.")
+        note(f"The outputs are centred: add {mean:g} to each (this family's head has no bias).")
     if (least := options.get("abstain")) is not None:
-        note(f"Abstaining stays behind: bertkit marks answers below a score of {least:.3g}, other programs do not.")
+        note(
+            f"Abstention is not exported: bertkit marks answers with a score below {least:.3g}, other programs do not."
+        )
     if (threshold := options.get("threshold")) is not None:
-        note(f"The threshold of {threshold:.3g} that was chosen for this model's answers stays behind.")
+        note(f"The answer threshold of {threshold:.3g} chosen for this model is not exported.")
 
 
 def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
@@ -95,8 +97,9 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
         apart.append(furthest(exact, after, kind))
         if s.weights == "fp32" and not apart[0] <= MOST_APART:
             raise UserError(
-                f"The ONNX file answers otherwise than the model: by up to {apart[0]:.2g} of its largest number, where "
-                f"{MOST_APART:g} is allowed. Nothing was written; another torch or onnxruntime version may help."
+                f"The ONNX file's outputs differ from the model's by up to {apart[0]:.2g} of the largest output; at "
+                "most "
+                f"{MOST_APART:g} is allowed. Nothing was written; try another torch or onnxruntime version."
             )
 
     write_new(s.out, fill)
@@ -173,10 +176,11 @@ def lines(result: dict[str, Any]) -> list[str]:
     shown = measure.lines(result["compared"])
     if result["format"] == "onnx":
         shown += [
-            f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest number, against fp32",
+            f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest output, compared with "
+            "fp32",
             f"{result['out']}/{result['file']}: {', '.join(result['inputs'])} → {', '.join(result['outputs'])}; "
-            "batch and length are free, rows padded at their end. onnxruntime opens it, bertkit.load does not.",
+            "any batch size and length, rows padded at the end. Opens in onnxruntime, not in bertkit.load.",
         ]
     else:
-        shown.append(f"{result['out']}: {result['class']}; transformers and bertkit.load open it.")
+        shown.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")
     return shown

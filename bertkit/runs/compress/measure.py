@@ -78,7 +78,7 @@ def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | N
     if settings.eval is None:
         return None
     if not has_task(before):
-        raise UserError(f"{settings.model} answers no task, so it has no score to compare. Leave --eval out.")
+        raise UserError(f"{settings.model} has not been fine-tuned, so it has no score to compare. Leave --eval out.")
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
     rows = before.task.read(settings.eval, reading)
     before.task.check(rows, str(settings.eval))
@@ -177,10 +177,10 @@ def lines(found: dict[str, Any]) -> list[str]:
     shown = [
         f"{'':24}{'before':>12}{'after':>12}",
         f"{'weights, MB':24}{sizes[0]:12.2f}{sizes[1]:12.2f}   {sizes[0] / max(sizes[1], 1e-9):.2f} times smaller",
-        f"{'texts a second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
+        f"{'texts per second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
         f"({before['precision']} → {after['precision']}, {found['threads']} threads, {found['rows']} rows)",
     ]
-    shown += [f"{name + ' of both':24}{'':12}{value:12.4f}" for name, value in found["parity"].items()]
+    shown += [f"{name + ' (before/after)':24}{'':12}{value:12.4f}" for name, value in found["parity"].items()]
     for name, (old, new) in found.get("metrics", {}).items():
         shown.append(f"{name:24}{old:12.4f}{new:12.4f}   {new - old:+.4f}")
     if "rows_scored" in found:

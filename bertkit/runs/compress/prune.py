@@ -40,7 +40,7 @@ def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
     if number < config.unique_layers < config.depth:
         raise UserError(
             f"--layers {number}: the model's {config.depth} layers share {config.unique_layers} sets of weights, "
-            "and each is needed. Keep at least as many."
+            "and each is needed. Keep at least that many."
         )
     if drop == "top" or config.unique_layers < config.depth:
         return list(range(number))
@@ -102,7 +102,9 @@ MOST = 1000  # rows that neurons are judged by
 def prune(settings: PruneSettings) -> dict[str, Any]:
     """Take out what was asked for, write the folder, and hold it against the model."""
     if not settings.layers and settings.inner == 1.0:
-        raise UserError("Nothing was asked for: --layers N keeps N layers, --inner 0.5 half of the neurons.")
+        raise UserError(
+            "Nothing to prune: pass --layers N to keep N layers, or --inner 0.5 to keep half of the neurons."
+        )
     before = Predictor.load(settings.model, settings.precision, "cpu")
     rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
@@ -110,12 +112,12 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     if settings.layers:
         kept = chosen(folder.model.config, settings.layers, settings.drop)
         folder.model = with_layers(folder.model, kept)
-        note(f"Layers {', '.join(str(n + 1) for n in kept)} of {depth} stay.")
+        note(f"Keeping layers {', '.join(str(n + 1) for n in kept)} of {depth}.")
     if settings.inner < 1:
         folder.model = fewer_neurons(folder.model, settings.inner, activity(Predictor(folder, "fp32", "cpu"), settings))
     config = folder.model.config
     facts = {"pruned from": settings.model, "layers": config.depth, "inner": config.inner}
-    said = f"Layers or neurons of {settings.model} were taken out."
+    said = f"Layers or neurons of {settings.model} were removed."
     folder.about = changed(folder.about, said, facts, refitted=True)
     write_new(settings.out, lambda path: write_folder(path, folder))
     after = Predictor.load(settings.out, settings.precision, "cpu")
@@ -156,7 +158,7 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
 
 def _texts(model: Predictor, s: PruneSettings) -> list[str]:
     if s.train is None:
-        note("No --train file: neurons are judged by sample texts. Texts of your own kind judge better.")
+        note("No --train file: neurons are ranked on sample texts. Your own texts give a better ranking.")
         rows = measure.sample_rows(model)
     elif measure.has_task(model):
         rows = model.task.read(s.train, Reading(s.text, s.text_b, s.label, s.encoding), labelled=False)
@@ -185,7 +187,7 @@ def fewer_neurons(model: Model, share: float, said: list[tuple[Tensor, Tensor]])
     config = model.config
     number = max(MULTIPLE, round(share * config.inner / MULTIPLE) * MULTIPLE)
     if number >= config.inner:
-        raise UserError(f"--inner {share:g} of {config.inner} neurons is all of them, in multiples of {MULTIPLE}.")
+        raise UserError(f"--inner {share:g} keeps all {config.inner} neurons (in multiples of {MULTIPLE}). Lower it.")
     state = dict(model.state_dict())
     for n, (part, (mean, loudness)) in enumerate(zip(_parts(model), said, strict=True)):
         at = f"encoder.layers.{n}.feed_forward."
@@ -209,6 +211,6 @@ def lines(result: dict[str, Any]) -> list[str]:
     return [
         f"layers {sizes[0]}, feed-forward neurons {sizes[1]}",
         *measure.lines(result["compared"]),
-        f"{result['out']}: bertkit.load and transformers open it.",
-        f"To teach it back what it lost: {again}" if result["task"] else "Fine-tune it before it is used.",
+        f"{result['out']}: opens in bertkit.load and transformers.",
+        f"To recover what it lost: {again}" if result["task"] else "Fine-tune it before you use it.",
     ]

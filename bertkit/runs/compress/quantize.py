@@ -26,9 +26,9 @@ from bertkit.settings.compress import QuantizeSettings
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 OPENED_BY = {
-    "int8": "bertkit.load opens it; transformers does not (bertkit convert writes floats again)",
-    "bf16": "bertkit.load and transformers open it",
-    "fp16": "bertkit.load and transformers open it",
+    "int8": "opens in bertkit.load, not in transformers (`bertkit convert` writes floats again)",
+    "bf16": "opens in bertkit.load and transformers",
+    "fp16": "opens in bertkit.load and transformers",
 }
 
 
@@ -42,7 +42,7 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     if settings.to == "int8":
         write_new(settings.out, lambda path: write_int8(path, folder))
         if not machine.has_fast_int8():
-            note("This CPU has no int8 products: the model is smaller on disk, and computed as any other.")
+            note("This CPU has no int8 instructions: the model is smaller on disk, but not faster.")
     else:
         write_new(settings.out, lambda path: write_folder(path, folder, dtype=HALVES[settings.to]))
     after = Predictor.load(settings.out, settings.precision, "cpu")
@@ -71,5 +71,5 @@ def lines(result: dict[str, Any]) -> list[str]:
     """The comparison, whether it is worth it, and what opens it."""
     found = result["compared"]
     speeds = [found[side]["texts_per_second"] for side in ("before", "after")]
-    slower = ["It is not faster on this machine: take it for its size."] if speeds[1] < 1.1 * speeds[0] else []
+    slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []
     return [*measure.lines(found), *slower, f"{result['out']}: {result['opened_by']}."]

@@ -63,7 +63,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
     torch.manual_seed(settings.seed)
     source = read_folder(locate(settings.init)) if settings.init else None
     if settings.add_tokens and source is None:
-        raise UserError("--add-tokens extends the vocabulary of a model: name the model with --init.")
+        raise UserError("--add-tokens extends the vocabulary of an existing model: pass the model with --init.")
     if source is not None:
         if settings.add_tokens:
             from bertkit.runs.pretrain.extend import extended
@@ -75,7 +75,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
     longest = max(length for _, length in settings.length_plan)
     if longest > config.max_tokens:
         raise UserError(
-            f"lengths asks for {longest} tokens, but the model sees {config.max_tokens}: raise model.max_tokens "
+            f"lengths has {longest} tokens, but the model's limit is {config.max_tokens}: raise model.max_tokens "
             "(and model.positions), or shorten the lengths."
         )
     heads = {"mlm": 0, PAIR_HEAD[settings.packing]: 2} if settings.packing in PAIR_HEAD else {"mlm": 0}
@@ -152,7 +152,7 @@ def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
     missing = model.load_state_dict(kept, strict=False).missing_keys
     new = sorted({name.split(".")[1] if name.startswith("heads") else "pooler" for name in missing})
     if new:
-        note(f"{' and '.join(new)}: new here, trained from the start.")
+        note(f"{' and '.join(new)}: not in the checkpoint, trained from scratch.")
     return model
 
 
@@ -161,7 +161,7 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     from bertkit.inference.teacher import teacher
 
     if not settings.teacher or settings.teacher_texts is None:
-        raise UserError("--teacher-texts and --teacher go together: name the model whose sentence vectors are learnt.")
+        raise UserError("--teacher-texts needs --teacher: pass the model whose sentence vectors to learn.")
     if not isinstance(objective, Masked):
         raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     task = Taught(teacher=teacher(settings.teacher, settings.out / "teacher", settings.precision, settings.device))
@@ -169,7 +169,9 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     task.fit_labels(examples)
     items = task.encode(examples, tokenizer, Windows(objective.model.config.max_tokens, "truncate"))
     if cut := sum(item.cut > 0 for item in items):
-        note(f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model sees, and are cut.")
+        note(
+            f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model's limit and are truncated."
+        )
     return MaskedTaught(objective.model, task), items
 
 

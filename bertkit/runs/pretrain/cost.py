@@ -38,18 +38,18 @@ def plan(built: Components, world: World, seconds: float = 20.0) -> dict[str, An
     warnings = []
     if tokens > 40 * store_tokens:
         warnings.append(
-            f"The text would be read {tokens / store_tokens:.0f} times; beyond about 40 passes little is learnt. "
+            f"The text would be read {tokens / store_tokens:.0f} times; beyond about 40 passes little is learned. "
             "Add text, or train for less time."
         )
     if parameters > 2 * store_tokens:
         warnings.append(
             f"The model has {parameters / 1e6:.1f}M parameters for {store_tokens / 1e6:.1f}M tokens of text: "
-            "a smaller preset will learn as much, faster."
+            "a smaller preset will learn as much in less time."
         )
     if tokens < 4 * parameters:
         warnings.append(
             f"{tokens / 1e6:.1f}M tokens are few for {parameters / 1e6:.1f}M parameters: "
-            "take a smaller preset, or give it more time."
+            "use a smaller preset, or train longer."
         )
     return {
         "preset": s.preset, "parameters": parameters,

@@ -125,7 +125,7 @@ def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]
     dtype = PieceEncoder.dtype_for(tokenizer)
     changes, hashed = _Changes(store.tokenizer, tokenizer), _Hash(store.facts["pieces"])
     with StoreWriter(out, job) as making:
-        with making.told("cannot take the tokenizer"):
+        with making.told("could not store the tokenizer"):
             tokenizer.save(making.folder / "tokenizer", store.max_tokens)
         for a, b in track(list(chunks(store, making.progress.document)), "rewriting the store"):
             making.add(_rewritten(store, a, b, changes, hashed, dtype), b"", 0, b, {})
@@ -197,12 +197,12 @@ def extended(
     grown = Store.open(folder)
     if {key: grown.facts.get("extended", {}).get(key) for key in about} != about:
         raise UserError(
-            f"{folder} was made from another text, model or --add-tokens than it is now. "
-            "Give the same ones again, or choose another --out."
+            f"{folder} was made from a different text, model or --add-tokens. "
+            "Use the same ones again, or choose another --out."
         )
     if world.is_main:
         note(
-            f"{grown.facts['extended']['words']:,} words became pieces of their own: {grown.tokens:,} tokens instead "
+            f"{grown.facts['extended']['words']:,} words were added to the vocabulary: {grown.tokens:,} tokens instead "
             f"of {store.tokens:,} ({1 - grown.tokens / store.tokens:.1%} fewer)."
         )
     model = with_rows(source.model, source.tokenizer, grown.tokenizer)
@@ -227,10 +227,10 @@ def useful_words(store: Store, most: int) -> list[str]:
                     return list(chosen)
     if not chosen:
         raise UserError(
-            f"No word of {store.folder} occurs {LEAST} times and has more than one piece: there is nothing to add. "
+            f"No word of {store.folder} occurs {LEAST} times and has more than one piece, so there is nothing to add. "
             "Leave --add-tokens out."
         )
-    note(f"Only {len(chosen):,} of {most:,} new words: no more occur {LEAST} times and have more than one piece.")
+    note(f"Added {len(chosen):,} of {most:,} new words: no others occur {LEAST} times and have more than one piece.")
     return list(chosen)
 
 

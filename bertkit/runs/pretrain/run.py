@@ -57,7 +57,7 @@ class _Run(Run):
             return Evaluation(self.built, self.world)
         except UserError as reason:
             if self.world.is_main:
-                note(f"No evaluation while training: of the held-out documents alone, this is true: {reason}")
+                note(f"Evaluation is off, because the held-out documents are not enough: {reason}")
             return None
 
     def planned(self) -> None:
