@@ -1,4 +1,4 @@
-"""The model card: what a stranger needs to know of a model folder."""
+"""The model card: what a newcomer needs to know about a model folder."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ POOLED = {"floats": "; sentence-transformers opens the folder as it is.", "int8"
 def write(
     about: dict[str, Any], config: dict[str, Any], tensors: int, pooled: str = "", weights: str = "floats"
 ) -> str:
-    """A README.md from what is known of the model.
+    """A README.md from what is known about the model.
 
-    pooled: how its vectors are made, where it is made for vectors. weights: floats, int8 or onnx.
+    pooled: the pooling of an embedding model. weights: floats, int8 or onnx.
     """
     name = config["architectures"][0]
     library = "sentence-transformers" if pooled and weights == "floats" else LIBRARIES[weights]
@@ -69,13 +69,13 @@ def write(
 
 
 def _pipeline(task: str, name: str) -> list[str]:
-    """What the hub calls the task, or else what the class is for; nothing where it has no word for it."""
+    """The hub's name for the task, or for what the class is used for; empty if it has none."""
     found = _PIPELINES.get(task) or next((tag for ending, tag in _OF_CLASS.items() if name.endswith(ending)), "")
     return [f"pipeline_tag: {found}"] if found else []
 
 
 def _told(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
-    """Who opens it, and where other programs give other answers than bertkit, and why."""
+    """What opens the folder, and where and why other programs give different answers from bertkit's."""
     found = [OPENED[weights]] if weights in OPENED else []
     options = about.get("options")
     options = options if isinstance(options, dict) else {}
@@ -120,8 +120,8 @@ FITTED = ("temperature", "abstain")  # options that were fitted to the outputs
 def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted: bool) -> dict[str, Any]:
     """bertkit.json without the original's scores. said: what was done, for the card; facts: for its table.
 
-    refitted: whether the outputs moved so far that options fitted to them (temperature, abstaining) go too; labels,
-    windows and the other options stay.
+    refitted: whether the outputs changed so much that options fitted to them (temperature, abstention) are dropped; labels,
+    windows and the other options are kept.
     """
     scores = {name for key in MEASURED for name in _table(about, key)}
     kept = {key: value for key, value in about.items() if key not in MEASURED}

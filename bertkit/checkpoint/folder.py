@@ -1,4 +1,4 @@
-"""Model folders in and out: what transformers can open, bertkit writes, and the other way round."""
+"""Model folders in and out: bertkit writes what transformers opens, and vice versa."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOSTILE = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "cu
 
 @dataclass
 class Folder:
-    """A model with all that belongs to it: what a folder holds."""
+    """A model with everything that belongs to it: the content of a folder."""
 
     model: Model
     tokenizer: Tokenizer
@@ -75,8 +75,8 @@ def read_folder(
     """Open a model folder (Hugging Face's, Google's or ours).
 
     Without `heads` the model gets the heads its file has. With them (kind → number of labels) it
-    gets exactly those; what the file does not hold is new, said once, and listed in
-    `model.untrained`. `numbers` replace those of config.json (dropout and the like, not shapes).
+    gets exactly those; what the file does not hold is new, reported once, and listed in
+    `model.untrained`. `numbers` replace those of config.json (such as dropout, not shapes).
     """
     if is_google(path):
         raw, arrays = read_google(path, **(google or {}))
@@ -130,7 +130,7 @@ def read_folder(
 
 
 def _read_crf(path: Path, labels: int) -> Crf:
-    """What a tagger learnt of tags side by side: beside model.safetensors, where transformers does not trip over it."""
+    """A tagger's CRF scores, in a file next to model.safetensors that transformers ignores."""
     if not path.is_file():
         raise DamagedFile(f"{path} is missing, but bertkit.json says that it is used to choose tags. Copy it too.")
     with path.open("rb") as file:
@@ -144,7 +144,7 @@ def _read_crf(path: Path, labels: int) -> Crf:
 
 
 def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -> frozenset[str]:
-    """The heads of the class config.json names; of an unknown class, those whose tensors are there."""
+    """The heads of the class that config.json names; for an unknown class, those whose tensors are present."""
     listed = raw.get("architectures")
     named = str(listed[0]) if isinstance(listed, list) and listed else None
     heads = heads_of(family, named)
@@ -167,7 +167,7 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
 
 
 def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) -> None:
-    """Refuse numbers far beyond the file before memory is asked for; smaller differences are told tensor by tensor."""
+    """Refuse numbers far beyond the file before allocating memory; smaller differences are reported per tensor."""
     rows = config.vocabulary + config.positions + config.segments
     layer = 4 * config.width**2 + (3 if config.gated else 2) * config.width * config.inner
     asked = rows * config.embedding_width + config.unique_layers * layer
@@ -190,7 +190,7 @@ def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: str) -> None:
-    """A tied decoder stored as a copy must be one."""
+    """Check that a tied decoder stored as a copy equals the embeddings."""
     decoder = tensors.get(str(family.rows["heads.mlm.decoder"]))
     base = family.base if any(k.startswith(family.base) for k in tensors) else ""
     words = tensors.get(str(family.rows["encoder.embeddings.tokens"]).format(base=base) + ".weight")
@@ -202,14 +202,14 @@ def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: 
 
 
 def _problem(about: dict[str, Any]) -> str:
-    """What transformers calls the task: by it, its pipelines know whether scores add up to one."""
+    """transformers' name for the task, which tells its pipelines whether scores sum to one."""
     options = about.get("options")
     several = isinstance(options, dict) and options.get("multi_label")
     return "multi_label_classification" if several else PROBLEMS.get(about.get("task", ""), "")
 
 
 def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: str) -> None:
-    """Load what is there; refuse a torn encoder; say which heads are new."""
+    """Load what is present; refuse an incomplete encoder; report which heads are new."""
     torn = [name for name in missing if name.startswith("encoder.")]
     total = len(model.state_dict())
     if torn:
@@ -236,7 +236,7 @@ def check_writable(folder: Folder) -> None:
 
 
 def check_whole(folder: Folder) -> None:
-    """Refuse to write what would answer otherwise than the folder that was read."""
+    """Refuse to write a folder that would give different answers from the one that was read."""
     model = folder.model
     if is_prepared(model):
         raise UserError(

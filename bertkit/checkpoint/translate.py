@@ -135,7 +135,7 @@ def config_to(config: Config, family: Family, architecture: str, keep: dict[str,
 
 
 def check_expressible(config: Config, family: Family) -> None:
-    """Refuse numbers that the family's config.json has no words for: opened again, it would be another model."""
+    """Refuse numbers that the family's config.json cannot express: opened again, it would be a different model."""
     read = config_from(config_to(config, family, ""), "config.json")
     # Two come back otherwise and do no harm: a table has places to spare; one global layer is the first of any n.
     names = [f.name for f in fields(config) if f.name not in ("max_tokens", "global_every")]
@@ -163,12 +163,12 @@ def architecture_for(family: Family, heads: frozenset[str]) -> Architecture:
 
 
 def heads_of(family: Family, architecture: str | None) -> frozenset[str] | None:
-    """The heads a transformers class has, or None for a class we do not know."""
+    """The heads of a transformers class, or None for an unknown class."""
     return next((heads for heads, a in family.architectures.items() if a.name == architecture), None)
 
 
 def names(model: Model, family: Family, architecture: Architecture, base: str) -> dict[str, tuple[str, ...]]:
-    """Our tensor → their tensor, or three of them to be joined: for every tensor of the model."""
+    """Our tensor → their tensor (or three to be joined), for every tensor of the model."""
     rows = dict(family.rows)
     if architecture.pooler:
         rows["pooler.dense"] = architecture.pooler

@@ -1,4 +1,4 @@
-"""Weight files in: safetensors, sharded safetensors, and (with a word of warning) pytorch_model.bin."""
+"""Weight files in: safetensors, sharded safetensors, and (with a warning) pytorch_model.bin."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unwrapped(tensors: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
-    """The tensors without what a wrapper put before every name."""
+    """The tensors without the prefix that a training wrapper put before every name."""
     for prefix in prefixes:
         if tensors and all(key.startswith(prefix) for key in tensors):
             note(f"Every tensor's name begins with '{prefix}', left by a training wrapper; the prefix was stripped.")
@@ -68,7 +68,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _unscaled(raw: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Int8 matrices as the floats they stand for."""
+    """Int8 matrices converted to the floats they represent."""
     for name in [name for name, tensor in raw.items() if tensor.dtype == torch.int8]:
         scale = raw.pop(name + SCALE, None)
         if scale is None or scale.shape != (len(raw[name]), 1):

@@ -1,6 +1,6 @@
-"""One file a command: a `Settings` class, a `run(settings)` function, and `lines(result)` for humans.
+"""One file per command: a `Settings` class, a `run(settings)` function, and `lines(result)` for the terminal.
 
-Modules here import nothing heavy at the top, so that `--help` is quick.
+Modules here import nothing heavy at the top, so that `--help` is fast.
 """
 
 COMMANDS = {  # the order of `bertkit --help`

@@ -1,4 +1,4 @@
-"""`bertkit ask`: an answer cut out of own documents."""
+"""`bertkit ask`: extract an answer from your documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `ask` needs."""
+    """Options of `bertkit ask`."""
 
     index: Path = option(help="The index folder, made by `bertkit index`.", argument=True)
     question: str = option(help="The question.", argument=True)
@@ -22,7 +22,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Find the passages nearest to a question, and cut the answer out of them."""
+    """Find the passages nearest to a question, and extract the answer from them."""
     from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
@@ -46,7 +46,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The answer, and the passage it stands in."""
+    """The answer, and the passage it comes from."""
     if not result["answer"]:
         return ["no answer found"]
     return [

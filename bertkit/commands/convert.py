@@ -1,4 +1,4 @@
-"""`bertkit convert`: any checkpoint into a folder that bertkit and transformers open."""
+"""`bertkit convert`: convert any checkpoint to a folder that bertkit and transformers open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `convert` needs."""
+    """Options of `bertkit convert`."""
 
     source: str = option(
         help="A Google TensorFlow checkpoint, a folder, its weights file, or a hub name.", argument=True
@@ -60,7 +60,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _mix(folder: Any, settings: Settings) -> int:
-    """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
+    """Average every weight that both models have. Returns how many parameters changed."""
     import torch
 
     from bertkit.checkpoint.card import changed
@@ -97,7 +97,7 @@ def _mix(folder: Any, settings: Settings) -> int:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """The folder, its class and its size, as one line."""
     return [
         f"{result['folder']}: {result['class']}, {result['parameters']:,} parameters in {result['dtype']}. "
         "bertkit.load and transformers open it."

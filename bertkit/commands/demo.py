@@ -1,4 +1,4 @@
-"""`bertkit demo`: the main job, whole, on the embedded model and the embedded sample data."""
+"""`bertkit demo`: fine-tune, compare and predict with the embedded model and sample data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `demo` needs."""
+    """Options of `bertkit demo`."""
 
     lang: str = option("en", "Language of the sample data.", choices=("en", "zh"))
     out: Path = option(Path("runs/demo"), "The output folder; an earlier demo in it is replaced.")
@@ -77,7 +77,7 @@ def _short(prediction: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pretrained(settings: Settings, out: Path) -> str:
-    """A tiny model of the sample text itself, for want of an embedded one."""
+    """Pretrain a tiny model on the sample text, if there is no embedded one."""
     from bertkit import config, samples
     from bertkit.commands import prepare, tokenizer
     from bertkit.notify import note

@@ -1,4 +1,4 @@
-"""`bertkit embed`: texts to vectors."""
+"""`bertkit embed`: turn texts into vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `embed` needs."""
+    """Options of `bertkit embed`."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     file: Path = option(help="csv, tsv, jsonl, parquet or txt (one text per line).", argument=True)
@@ -95,7 +95,7 @@ def _check(settings: Settings) -> None:
 
 
 def _probed(settings: Settings, predictor: Predictor) -> str:
-    """The layers that suit the labelled rows best; the whole table is told."""
+    """The layers that separate the labelled rows best; all scores are reported."""
     from bertkit.data.readers import read_rows
     from bertkit.inference.probe import best_layers, probe, table
     from bertkit.notify import note
@@ -109,7 +109,7 @@ def _probed(settings: Settings, predictor: Predictor) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """The file, its shape and the speed, as one line."""
     return [
         f"{result['file']}: {result['rows']:,} texts × {result['width']} ({result['layers']}, {result['pool']}, "
         f"{result['precision']}), {result['seconds']} s, {result['texts_per_second']} texts/s"

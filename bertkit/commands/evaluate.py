@@ -13,7 +13,7 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `evaluate` needs."""
+    """Options of `bertkit evaluate`."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     file: Path = option(help="Labelled rows; for minimal pairs, a file or a folder of files.", argument=True)
@@ -72,7 +72,7 @@ def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
 
 
 def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
-    """Of the documents of a text file; an encoder that sees both sides has a pseudo-perplexity, of sentences."""
+    """Perplexity over the documents of a text file; for a masked encoder, pseudo-perplexity over sentences."""
     from bertkit.ancestors.language_model import gpt
     from bertkit.data.readers.documents import read_documents
     from bertkit.inference.predictor import Predictor
@@ -122,7 +122,7 @@ NEEDED = {"minimal-pairs": "score", "perplexity": "perplexity", "analogies": "an
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """A line a metric."""
+    """One line per metric."""
     shown = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)

@@ -1,4 +1,4 @@
-"""`bertkit finetune TASK`: from labelled rows to a model of your own."""
+"""`bertkit finetune TASK`: from labelled rows to your own model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The scores with their intervals, and where things are."""
+    """The scores with their intervals, and where the files are."""
     shown = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)

@@ -1,4 +1,4 @@
-"""`bertkit index`: own documents, made searchable."""
+"""`bertkit index`: make your documents searchable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST = 2000  # characters of a document, by which its language is told
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `index` needs."""
+    """Options of `bertkit index`."""
 
     files: tuple[Path, ...] = option(
         help="txt (an empty line between documents), jsonl, csv, parquet, or folders.", argument=True
@@ -31,7 +31,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Cut documents into passages, and keep their vectors and words for `search` and `ask`."""
+    """Split documents into passages, and store their vectors and words for `search` and `ask`."""
     from bertkit import machine
     from bertkit.config import to_plain, to_toml
     from bertkit.data.readers import read_documents
@@ -64,7 +64,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _files(settings: Settings) -> list[Path]:
-    """What is read: never an index, which may well lie among the documents it was made of."""
+    """The files to read: never an index, which may be among the documents it was made from."""
     from bertkit.data.readers import document_files
     from bertkit.errors import UserError
     from bertkit.retrieval.index import is_index
@@ -77,7 +77,7 @@ def _files(settings: Settings) -> list[Path]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """The index and its size, as one line."""
     return [
         f"{result['folder']}: {result['passages']:,} passages from {result['files']:,} files, "
         f"{result['tokens']:,} tokens, vectors by {result['model']}, {result['seconds']} s"

@@ -11,7 +11,7 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `neighbours` needs."""
+    """Options of `bertkit neighbours`."""
 
     model: str = option(help="Word vectors: a folder made by `bertkit learn word2vec|glove`, or a file.", argument=True)
     words: tuple[str, ...] = option(help="One word; or three for an analogy: a is to b as c is to what?", argument=True)
@@ -19,7 +19,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """The nearest words by cosine; of three words the fourth."""
+    """Find the nearest words by cosine, or complete an analogy of three words."""
     from bertkit.ancestors.vectors.vectors import open_vectors
     from bertkit.errors import UserError
 
@@ -32,5 +32,5 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """A word a line."""
+    """One word per line."""
     return [f"{one['cosine']:7.3f}  {one['word']}" for one in result["found"]]

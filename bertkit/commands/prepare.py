@@ -1,4 +1,4 @@
-"""`bertkit prepare`: running text to a token store."""
+"""`bertkit prepare`: turn running text into a token store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `prepare` needs."""
+    """Options of `bertkit prepare`."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text.", argument=True)
     tokenizer: str = option(help="A tokenizer folder, or a model whose tokenizer to use.")
@@ -26,7 +26,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Turn running text into a token store to pretrain on: streaming, on all cores, restartable."""
+    """Turn running text into a token store for pretraining: streaming, on all cores, restartable."""
     from bertkit.checkpoint.locate import locate
     from bertkit.data.prepare.run import Reading, prepare
     from bertkit.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `serve` needs."""
+    """Options of `bertkit serve`."""
 
     models: tuple[str, ...] = option(help="Embedded names, folders, hub names, or NAME=MODEL.", argument=True)
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.")
@@ -83,7 +83,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _key(settings: Settings) -> str:
-    """The key of the file or the environment; empty for none."""
+    """The API key from the file or the environment; empty if there is none."""
     from bertkit.errors import UserError
 
     if settings.api_key_file is None:
@@ -98,5 +98,5 @@ def _key(settings: Settings) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line, at the end."""
+    """A summary, when the server has stopped."""
     return [f"{result['address']}: {result['answered']:,} requests answered in {result['seconds']:,} s"]

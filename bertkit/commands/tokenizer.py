@@ -1,4 +1,4 @@
-"""`bertkit tokenizer`: learn a vocabulary from text."""
+"""`bertkit tokenizer`: train a tokenizer on text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE = 4_000_000  # characters of the text's beginning by which the vocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `tokenizer` needs."""
+    """Options of `bertkit tokenizer`."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text.", argument=True)
     out: Path = option(help="The folder to write.", default=Path("tokenizer"))
@@ -30,7 +30,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Learn a vocabulary from running text, streaming, and report how well it fits."""
+    """Train a tokenizer on running text, streaming, and report how well it fits."""
     from bertkit.data.readers import read_documents
     from bertkit.files.atomic import check_new_folder, write_folder
     from bertkit.notify import track
@@ -67,5 +67,5 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The folder, then the vocabulary report."""
+    """The folder, followed by the vocabulary report."""
     return [f"{result['folder']}: {result['kind']}, {result['size']:,} pieces", *result["lines"]]

@@ -2,7 +2,7 @@
 
 A store is a folder:
 - `tokens.bin`     the piece ids of all text, without special tokens; uint16, or uint32 for 65,536 pieces and more
-- `words.bin`      uint8 a token: 1 where a word begins
+- `words.bin`      uint8 per token: 1 where a word begins
 - `sentences.bin`  int64: where each sentence begins in tokens.bin, and the end of the last
 - `documents.bin`  int64: where each document begins in sentences.bin, and the end of the last
 - `tokenizer/`     the tokenizer that made the ids
@@ -96,7 +96,7 @@ class Store:
     def split(self, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents for training and for evaluation, as sorted numbers; the same for the same seed and store size.
 
-        held_out: the share for evaluation. 0 holds none out; otherwise each side has a document if there are two.
+        held_out: the fraction for evaluation. 0 holds none out; otherwise each side has a document if there are two.
         """
         if not 0 <= held_out < 1:
             raise UserError(
@@ -108,7 +108,7 @@ class Store:
         return np.sort(order[count:]), np.sort(order[:count])
 
     def verify(self) -> None:
-        """Read every file and compare its SHA-256; DamagedFile names the one that was altered."""
+        """Read every file and compare its SHA-256; DamagedFile names the one that was changed."""
         for name, file in self.facts["files"].items():
             _check_content(self.folder / name, file["sha256"])
 
@@ -140,7 +140,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def partial_of(folder: Path) -> Path:
-    """Where a store is made before it takes its name."""
+    """The folder of a store that is being written."""
     return folder.with_name(folder.name + ".partial")
 
 

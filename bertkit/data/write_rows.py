@@ -1,4 +1,4 @@
-"""Rows to files: jsonl, csv, tsv or parquet by the ending, compressed or not, whole or not at all.
+"""Writes rows to files: jsonl, csv, tsv or parquet by the ending, compressed or not, completely or not at all.
 
 A file appears under its name only when it is complete: rows go to a temporary name in the same folder, which is
 synced and renamed at the end, so a crash never leaves half a file where a whole one is expected.
@@ -25,7 +25,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class RowWriter(Protocol):
-    """What `open_writer` gives."""
+    """What `open_writer` yields."""
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row; the first row's keys are the columns."""
@@ -33,10 +33,10 @@ class RowWriter(Protocol):
 
 @contextmanager
 def open_writer(path: str | Path) -> Iterator[RowWriter]:
-    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file is there when the block ends well.
+    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file appears when the block ends without an error.
 
     In csv and tsv, lists and dicts become JSON in their cell, and texts that a spreadsheet would run as a formula
-    get a leading apostrophe. Tsv has no quoting: tabs and newlines inside texts become spaces, and it is told.
+    get a leading apostrophe. Tsv has no quoting: tabs and newlines inside texts become spaces, which is reported.
     """
     kind = kind_of(path)
     if kind not in WRITERS:
@@ -48,7 +48,7 @@ def open_writer(path: str | Path) -> Iterator[RowWriter]:
 
 
 def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Every row to a new file, while they come."""
+    """Write every row to a new file as it arrives."""
     with open_writer(path) as out:
         for row in rows:
             out.write(row)
@@ -189,7 +189,7 @@ def _without_nulls(arrow: Any, schema: Any) -> Any:
 
 
 def arrow_for(path: str | Path) -> Any:
-    """pyarrow, with its parquet part."""
+    """Import pyarrow with its parquet module, or say how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet

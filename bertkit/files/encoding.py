@@ -1,4 +1,4 @@
-"""Which encoding a file has that is not in the expected one, and what to tell its owner."""
+"""Which encoding a file has if it is not the expected one, and what to tell the user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BOMS = {
 
 
 def by_mark(sample: bytes) -> str:
-    """The encoding that a byte order mark at the beginning tells; nothing without one."""
+    """The encoding given by a byte order mark; empty without one."""
     return next((name for bom, name in _BOMS.items() if sample.startswith(bom)), "")
 
 

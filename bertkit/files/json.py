@@ -32,6 +32,6 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file for people and programs."""
+    """Write an indented JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -107,9 +107,9 @@ def open_text(
 ) -> Iterator[str]:
     """The lines of a text file without their line ends (LF or CRLF), decoded strictly; a BOM is dropped.
 
-    The file is opened at once, so that a wrong name is told before any work. `split`: lines longer than so
-    many bytes come in pieces, cut at a space where there is one: bounded memory for texts without line ends.
-    nul: "drop" passes over stray NUL bytes and tells their number; a line full of them is refused all the same.
+    The file is opened at once, so that a wrong name is reported before any work. `split`: lines longer than this
+    many bytes are split, at a space if possible: bounded memory for texts without line ends.
+    nul: "drop" skips stray NUL bytes and reports their number; a line full of them is still refused.
     """
     return _lines(str(path), open_bytes(path), _known(encoding), split, nul)
 
@@ -239,7 +239,7 @@ class _Recoded(io.RawIOBase):
 
 
 class _Zstd(io.RawIOBase):
-    """A .zst file unpacked; unlike the library's own reader it notices a file that ends too early."""
+    """A .zst file unpacked; unlike the library's own reader, it detects a file that ends too early."""
 
     def __init__(self, path: Path) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a better model makes of texts: sentence vectors, kept in the run's folder so that they are asked for once."""
+"""Sentence vectors of a better model, cached in the run folder so that they are computed once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit.tasks.embed import Teacher
 
 
 def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto") -> Teacher:
-    """The model of this name as one who turns texts into vectors; what it said is kept in the folder `keep`."""
+    """A function from texts to the named model's vectors, cached in the folder `keep`."""
     return partial(_vectors, name, keep, precision, device)
 
 

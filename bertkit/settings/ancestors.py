@@ -56,7 +56,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqSettings(Common):
-    """What `seq2seq` needs."""
+    """Options of `bertkit seq2seq`."""
 
     train: Path = option(help="Training pairs: a source and a target per row.")
     dev: Path | None = option(None, "Validation pairs (default: a tenth of --train, at most 1000, is held out).")
@@ -186,7 +186,7 @@ class ElmoSettings(RunSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnSettings(RunSettings):
-    """What `learn` needs. With the seed, length and held_out of a GPT run it sees the same text in the same order."""
+    """Options of `bertkit learn`. With the seed, length and held_out of a GPT run it sees the same text in the same order."""
 
     kind: str = option("lstm", "Kind of language model.", choices=("nnlm", "rnn", "lstm", "gru"))
     data: Path = option(help="The token store made by `bertkit prepare`.")

@@ -12,7 +12,7 @@ TASK_NAMES = ("classify", "pair", "regress", "tag")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings(Common):
-    """What `compare` needs."""
+    """Options of `bertkit compare`."""
 
     task: str = option(help=f"One of {', '.join(TASK_NAMES)}.", argument=True, choices=TASK_NAMES)
     train: Path = option(help="Labelled training rows.")

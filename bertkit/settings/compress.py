@@ -15,7 +15,7 @@ NOT_HERE = ("labels", "multi_label", "class_weights", "word", "crf", "language",
 
 @dataclass(frozen=True, kw_only=True)
 class DistillSettings(FinetuneSettings):
-    """What `distill` needs: a fine-tuned teacher, rows, and what the student starts from."""
+    """Options of `bertkit distill`: a fine-tuned teacher, rows, and what the student starts from."""
 
     task: str = option("", "The teacher's task; read from the teacher by default.", hidden=True)
     teacher: str = option(help="A fine-tuned model.", argument=True)
@@ -76,7 +76,7 @@ class CompareSettings(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings(CompareSettings):
-    """What `export` needs."""
+    """Options of `bertkit export`."""
 
     format: str = option("onnx", "An ONNX file, or a plain transformers folder.", choices=("onnx", "hf"))
     weights: str = option("fp32", "Precision of the weights: int8 is for onnx, bf16 and fp16 for hf.",
@@ -91,7 +91,7 @@ class ExportSettings(CompareSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeSettings(CompareSettings):
-    """What `quantize` needs."""
+    """Options of `bertkit quantize`."""
 
     to: str = option("int8", "int8 opens only in bertkit; bf16 and fp16 open in transformers too.",
                      choices=("int8", "bf16", "fp16"))  # fmt: skip
@@ -99,7 +99,7 @@ class QuantizeSettings(CompareSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PruneSettings(CompareSettings):
-    """What `prune` needs."""
+    """Options of `bertkit prune`."""
 
     layers: int = option(0, "Keep this many layers; 0: all.", at_least=0)
     drop: str = option(

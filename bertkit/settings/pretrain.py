@@ -49,7 +49,7 @@ class TeachingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(RunSettings):
-    """What `pretrain` needs."""
+    """Options of `bertkit pretrain`."""
 
     preset: str = option("bert-mini", "A named model configuration; see bertkit/presets.")
     data: Path = option(help="The token store made by `bertkit prepare`.")

@@ -29,7 +29,7 @@ LONGEST_NAME = 4096  # keys share prefixes: without a limit a small hostile file
 
 
 class Malformed(Exception):
-    """Bytes that do not follow the format; the caller knows the file's name and tells the user."""
+    """Bytes that do not follow the format; the caller adds the file's name for the user."""
 
 
 def read_table(index: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -54,7 +54,7 @@ def read_table(index: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(index: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The (key, value) pairs of the block at `offset`, once its checksum is found right."""
+    """The (key, value) pairs of the block at `offset`, after verifying its checksum."""
     end = offset + size
     if end + TRAILER_BYTES > len(index) - FOOTER_BYTES or size < 4:
         raise Malformed(f"block at byte {offset} of {size} bytes lies outside the file ({len(index)} bytes)")
@@ -83,14 +83,14 @@ def _block(index: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
 
 
 def _handle(data: bytes, at: int) -> tuple[int, int, int]:
-    """A block's (offset, size), and where reading goes on."""
+    """A block's (offset, size), and the position after it."""
     offset, at = varint(data, at)
     size, at = varint(data, at)
     return offset, size, at
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and where reading goes on."""
+    """A number in groups of seven bits, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -121,7 +121,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies: its TensorFlow dtype number, shape, file number, byte range and masked CRC32C."""
+    """Where one tensor is stored: its TensorFlow dtype number, shape, file number, byte range and masked CRC32C."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -132,7 +132,7 @@ class Entry:
 
 
 class Bundle(Mapping[str, np.ndarray]):
-    """The tensors of one checkpoint by name; names and shapes are known at once, numbers are read when asked for."""
+    """The tensors of one checkpoint by name; names and shapes are read at once, values on demand."""
 
     def __init__(self, prefix: Path, entries: dict[str, Entry], shards: int) -> None:
         self.prefix = prefix
@@ -203,7 +203,7 @@ def read_bundle(prefix: str | Path) -> Bundle:
 
 
 def is_bundle_index(path: Path) -> bool:
-    """Whether the file ends as a checkpoint's index does. Never raises."""
+    """Whether the file ends like a checkpoint's index. Never raises."""
     try:
         with path.open("rb") as file:
             file.seek(-len(MAGIC), 2)
@@ -267,7 +267,7 @@ def _numbers(message: bytes) -> dict[int, int]:
 
 
 def _entry(name: str, message: bytes, shards: int) -> Entry:
-    """One BundleEntryProto, with every number in it checked that can be checked without the data file."""
+    """One BundleEntryProto, with every number checked that does not need the data file."""
     number = _numbers(message)
     shape: list[int] = []
     for shapes in (value for field, value in _fields(message) if field == 2 and isinstance(value, bytes)):
@@ -285,7 +285,7 @@ def _entry(name: str, message: bytes, shards: int) -> Entry:
 
 
 def _check_shards(bundle: Bundle) -> None:
-    """Before anything is allocated: every tensor lies inside a file that exists."""
+    """Check, before anything is allocated, that every tensor is inside an existing file."""
     sizes: dict[int, int] = {}
     for name, entry in bundle.entries.items():
         path = bundle.shard_path(entry.shard)

@@ -1,4 +1,4 @@
-"""The config of a Google checkpoint: what its file says, what the variables' shapes say, and that the two agree."""
+"""The config of a Google checkpoint, from its file and from the variables' shapes, which must agree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Numbers:
             self.learn(key, self._whole_number(key), str(config_path))
 
     def learn(self, key: str, value: int, source: str) -> None:
-        """Keep `value`, or say which two sources contradict each other."""
+        """Keep `value`, or report which two sources contradict each other."""
         if self.known.setdefault(key, value) != value:
             raise UserError(
                 f"{self.sources[key]} says {key} is {self.known[key]}, but {source} says {value}. "
@@ -37,7 +37,7 @@ class Numbers:
         self.sources.setdefault(key, source)
 
     def fit(self, variable: str, letters: str) -> None:
-        """Learn from a variable's shape. letters: one an axis, as in google_names."""
+        """Learn numbers from a variable's shape. letters: one per axis, as in names.py."""
         shape = self.bundle.shapes[variable]
         source = f"variable '{variable}' of {self.bundle.prefix.name}.index with shape {shape}"
         wrong = [size for letter, size in zip(letters, shape) if letter.isdigit() and int(letter) != size]
@@ -70,7 +70,7 @@ class Numbers:
         return heads
 
     def depth(self) -> int:
-        """The number of layers."""
+        """The number of layers, from the config or counted in the variables."""
         self._must_be_given("num_hidden_layers", self.known.get("num_hidden_layers", 0))
         return self.known["num_hidden_layers"]
 
@@ -89,7 +89,7 @@ class Numbers:
 
 
 def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, Any]]:
-    """The config file beside the checkpoint and what is in it; (None, {}) if there is none, as with ELECTRA."""
+    """The config file next to the checkpoint and its content; (None, {}) if there is none, as with ELECTRA."""
     found = sorted(path for path in folder.glob("*config*.json") if not path.name.startswith(OTHER_CONFIGS))
     if len(found) > 1:
         by_part = [path for path in found if any(word and word in path.name for word in family.parts)]
@@ -111,7 +111,7 @@ def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, A
 
 
 def hugging_face_config(family: Family, numbers: Numbers, groups: set[str], exact: bool) -> dict[str, Any]:
-    """The config.json of what was found: the class that fits its groups of tensors, and all its numbers."""
+    """The config.json of the checkpoint: the class that fits its tensors, and all its numbers."""
     architecture = next(name for needed, name in family.architectures if groups.issuperset(needed))
     config: dict[str, Any] = {"architectures": [architecture], "model_type": family.model_type}
     for key, default in family.settings.items():
@@ -139,7 +139,7 @@ GELU_FORMS = {
 
 
 def origin(config: dict[str, Any]) -> str:
-    """The card's sentence on where a model came from, and on its GELU where Google's code and transformers differ."""
+    """The card's sentence on the model's origin, and on its GELU if Google's code and transformers differ."""
     exact = {family.exact_gelu for family in FAMILIES if family.model_type == config["model_type"]}
     form = "" if exact == {"gelu"} else GELU_FORMS.get(config["hidden_act"], "")
     return f"Converted from one of Google's checkpoints. {form}".rstrip()

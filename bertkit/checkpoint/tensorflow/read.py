@@ -56,7 +56,7 @@ def read_google(
 
 
 def _prefix(path: Path) -> Path:
-    """The name that a checkpoint's files share."""
+    """The prefix shared by a checkpoint's files."""
     if not path.is_dir():
         return Path(CHECKPOINT_FILE.sub("", str(path)))
     found = sorted(path.glob("*.index"))
@@ -101,7 +101,7 @@ def _family(bundle: Bundle, part: str) -> Family:
 
 
 def _names(family: Family, bundle: Bundle, numbers: Numbers) -> tuple[dict[str, str], set[str]]:
-    """Variable name -> tensor name for all that the checkpoint holds, and which groups it holds; teaches `numbers`."""
+    """Variable name -> tensor name for everything in the checkpoint, and its groups; fills `numbers`."""
     names: dict[str, str] = {}
 
     def take(found: Iterable[tuple[str, str, str]]) -> None:
@@ -139,7 +139,7 @@ def _expand(rows: Iterable[Row], variable_scope: str = "", tensor_scope: str = "
 
 
 def _places(family: Family, bundle: Bundle, numbers: Numbers) -> Iterator[tuple[int, ...]]:
-    """The numbers of every layer, counted in the variables' names."""
+    """Count the layers in the variables' names."""
     pattern = re.compile(re.escape(family.layer + "/").replace(r"\{\}", "([0-9]+)"))
     found = [tuple(map(int, match.groups())) for name in bundle if (match := pattern.match(name))]
     counts = []

@@ -1,7 +1,7 @@
-"""A store while it is made: files that only grow, and a journal that tells how much of them counts.
+"""A store being written: files that only grow, and a journal of how much of them is valid.
 
-Everything is in `<store>.partial`. What a killed process wrote after its last journal is cut off when the next one
-goes on; at the end the folder is renamed, so that a store under its own name is always whole.
+Everything is in `<store>.partial`. What a killed process wrote after its last journal entry is removed when the next one
+continues; at the end the folder is renamed, so that a store under its final name is always complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GROWING = ("tokens.bin", "words.bin", "sentences.bin", "documents.bin", DIGESTS)
 
 @dataclass
 class Progress:
-    """How far the work is.
+    """How far the work has progressed.
 
     file, document: how many input files, and documents of the next one, are done. read: what the reader counted so
     far. found: what the workers counted so far. sizes: bytes of each growing file. seconds: time spent.
@@ -49,9 +49,9 @@ class Progress:
 
 
 class StoreWriter:
-    """A store in the making, by one process at a time: `with StoreWriter(out, job) as making`.
+    """A store being written, by one process at a time: `with StoreWriter(out, job) as making`.
 
-    job: stands for the command and its inputs; what another job left is not continued.
+    job: identifies the command and its inputs; the leftovers of another job are not continued.
     journal_every: seconds of work that a power cut may cost.
     """
 
@@ -95,7 +95,7 @@ class StoreWriter:
         return (self.folder / DIGESTS).read_bytes()
 
     def add(self, arrays: Arrays, digests: bytes, file: int, document: int, read: dict[str, int]) -> None:
-        """Append what a chunk gave. file, document, read: as in `Progress`, at the chunk's end."""
+        """Append a chunk's arrays. file, document, read: as in `Progress`, at the chunk's end."""
         progress = self.progress
         self._append(
             {
@@ -114,7 +114,7 @@ class StoreWriter:
             self.write_journal()
 
     def write_journal(self) -> None:
-        """Let everything up to here survive whatever comes."""
+        """Sync the files and the journal, so that everything so far survives a crash."""
         self._noted = now = time.monotonic()
         self.progress.seconds += now - self._began
         self._began = now
@@ -144,7 +144,7 @@ class StoreWriter:
                 (self.out / name).unlink()
 
     def discard(self) -> None:
-        """Remove what was made."""
+        """Remove the unfinished store."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _take(self) -> None:
@@ -163,7 +163,7 @@ class StoreWriter:
             )
 
     def _recall(self) -> None:
-        """Take up the journal that is there, or clear the folder."""
+        """Continue from the existing journal, or clear the folder."""
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             journal = json.loads((self.folder / JOURNAL).read_bytes())
             progress = Progress(**journal["progress"])
@@ -198,7 +198,7 @@ class StoreWriter:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """What the disk refuses as a message to the user. what: what the folder then cannot do."""
+        """Turn disk errors into messages for the user. what: what failed, e.g. "cannot be written"."""
         try:
             yield
         except OSError as error:

@@ -27,8 +27,8 @@ def read_documents(
 
     `.txt` and any unknown ending: an empty line ends a document (one of spaces alone does not).
     `.tokens` (WikiText): a title begins one.
-    `.jsonl`, `.parquet`, `.csv`, `.tsv`: the column `text`, one document a row. All may be compressed.
-    Documents above a million characters are cut at a line end, and told.
+    `.jsonl`, `.parquet`, `.csv`, `.tsv`: the column `text`, one document per row. All may be compressed.
+    Documents above a million characters are split at a line end, and reported.
     """
     cut = 0
     for path in document_files(paths):
@@ -47,9 +47,9 @@ def read_documents(
 def document_files(
     paths: str | Path | Iterable[str | Path], leave_out: Callable[[Path], bool] = lambda folder: False
 ) -> list[Path]:
-    """The files that `read_documents` reads, in its order; files of other formats inside folders are told of.
+    """The files that `read_documents` reads, in its order; files of other formats inside folders are reported.
 
-    leave_out: which folders inside the given ones are not looked into; they are told of.
+    leave_out: folders inside the given ones to skip; they are reported.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []

@@ -1,4 +1,4 @@
-"""Strict JSON for the readers: objects, one a line, and values that are what they should be."""
+"""Strict JSON for the readers: objects, one per line, with values of the right type."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str
 
 
 def parse(where: str, text: str) -> Any:
-    """JSON as the standard has it: no NaN, no lone surrogates, no NUL, no bottomless nesting."""
+    """Standard JSON: no NaN, no lone surrogates, no NUL, no unlimited nesting."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -122,6 +122,6 @@ def scalar(where: str, value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A value for an error message, cut to a few words."""
+    """A value shortened for an error message."""
     shown = repr(value) if not isinstance(value, (dict, list)) else json.dumps(value, ensure_ascii=False, default=repr)
     return "null" if value is None else shown if len(shown) <= 60 else shown[:57] + "…"

@@ -1,4 +1,4 @@
-"""Questions with answers cut out of a context: SQuAD 1.1/2.0 JSON, or one JSON object a line."""
+"""Questions with answers from a context: SQuAD 1.1/2.0 JSON, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Found = tuple[int, str, str, dict[str, Any]]  # line or number, where, context, 
 def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | None = None) -> Iterator[Question]:
     """Each question of a SQuAD file (read whole: it is one JSON document) or of a JSONL file (streamed).
 
-    An answer whose offset does not match its context is moved to the nearest place where it does stand; one that
-    stands nowhere keeps start -1. Both are counted and told at the end. A question without "answers" is unlabelled; one
-    with an empty list, or marked `is_impossible`, has no answer in its context. An id that was there before gets
-    '#2', '#3' … appended, and it is told: answers are keyed by id, and one would hide the other.
+    An answer whose offset does not match its context is moved to the nearest occurrence; one that
+    does not occur keeps start -1. Both are counted and reported at the end. A question without "answers" is unlabelled; one
+    with an empty list, or marked `is_impossible`, has no answer in its context. A repeated id gets
+    '#2', '#3' … appended, and is reported: answers are keyed by id, and one would hide the other.
     """
     seen: dict[int, int] = {}
     count, moved, renamed, lost = 0, 0, 0, []
@@ -122,7 +122,7 @@ def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _place(context: str, text: str, start: int) -> int:
-    """Where the text stands, nearest to where it is said to, or -1."""
+    """The occurrence of the text nearest to the given start, or -1."""
     if start >= 0 and context.startswith(text, start):
         return start
     middle = min(max(start, 0), len(context))

@@ -2,12 +2,12 @@
 
 The rules, format by format:
 - **csv** is read with quoting (a quoted cell may hold commas and newlines; `""` is a quote). Where the first line has
-  no comma, `;` or a tab is taken as the separator, and told.
-- **tsv** has no quoting: a `"` is a character, a tab always ends a cell (as GLUE's files have it).
-- **txt** is one text a line without labels; a .txt whose columns are asked for by number, or whose labels are
+  no comma, `;` or a tab is used as the separator, and reported.
+- **tsv** has no quoting: a `"` is a character, a tab always ends a cell (as in GLUE's files).
+- **txt** is one text per line without labels; a .txt whose columns are given by number, or whose labels are
   needed, is read as tsv.
-- **jsonl** is one object a line; **json** is the same, or one list of objects.
-Blank lines are no rows. A row with more or fewer cells than the first is an error that names its line.
+- **jsonl** is one object per line; **json** is the same, or one list of objects.
+Blank lines are skipped. A row with more or fewer cells than the first is an error that names its line.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def looks_like_header(cells: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def asks_for_pairs(columns: Sequence[str], text_b: str) -> bool:
-    """Whether second texts are meant: their column was named, or is there under the usual names."""
+    """Whether there are second texts: their column was named, or exists under a usual name."""
     return text_b != "text_b" or text_b in columns or has_pair(columns)
 
 
 def has_pair(columns: Sequence[str]) -> bool:
-    """Whether there are two columns of texts by names that come in twos."""
+    """Whether two columns have names that usually come in pairs."""
     names = {column.strip().casefold() for column in columns}
     return any(names.issuperset(pair) for pair in (("text", "text_b"), *PAIRS))
 
@@ -82,7 +82,7 @@ def as_number(name: str) -> int | None:
 def resolve(
     path: str | Path, columns: Sequence[str], *, text: str, text_b: str | None, label: str | None, label_needed: bool
 ) -> dict[str, str | None]:
-    """The file's names for the wanted columns; well-known other names are used, and told, where a default is absent.
+    """The file's names for the wanted columns; if a default is absent, well-known other names are used and reported.
 
     Returns {"text": name, "text_b": name or None, "label": name or None}.
     """
@@ -154,7 +154,7 @@ def read_rows(
 
     text, text_b, label: column names, or numbers from 1 for files without header; text_b=None reads single texts.
     A pair's column `text_c` is read where there is one.
-    labelled: True: every row must have a label; "maybe": a label where there is one; False: none is read.
+    labelled: True: every row must have a label; "maybe": labels are optional; False: none are read.
     multi_label: labels are JSON lists or `a|b`. number: labels are numbers. kind: the format, if not by the ending.
     """
     kind = kind or kind_of(path)

@@ -1,4 +1,4 @@
-"""Sentences with a tag a word: CoNLL columns, CoNLL-U, JSON lines."""
+"""Sentences with one tag per word: CoNLL columns, CoNLL-U, JSON lines."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def read_tagged(
 ) -> Iterator[TaggedSentence]:
     """Each sentence of a tagged file, in any of three forms.
 
-    CoNLL columns: word first, tag last (or in `tag_column`, from 1), blank line between sentences, columns apart by
+    CoNLL columns: word first, tag last (or in `tag_column`, from 1), blank line between sentences, columns separated by
     a tab or spaces, `-DOCSTART-` lines skipped; a file of one column has no tags.
     `.conllu`: the form and its UPOS tag; comments, multiword tokens and empty nodes are skipped.
     `.jsonl`: {"tokens": […], "tags": […]}.
-    labelled: False reads no tags, "maybe" where there are some.
+    labelled: False: tags are not read; "maybe": tags are optional.
     """
     kind = kind or kind_of(path)
     if kind in ("jsonl", "json"):
@@ -107,7 +107,7 @@ def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int
 
 
 def columns_in(line: str, conllu: bool = False) -> list[str]:
-    """Columns apart by a tab, or else by runs of the plain space (other spaces can be words in Chinese files)."""
+    """Columns separated by a tab, or else by plain spaces (other spaces can be words in Chinese files)."""
     line = line.rstrip("\r\n")
     if conllu or "\t" in line:
         return line.split("\t")
@@ -129,10 +129,10 @@ READ_AS = {
 
 
 def holds_texts(path: str | Path, encoding: str = "utf-8", labels: Sequence[str] = ()) -> bool:
-    """Whether a file's lines are texts: only of .txt files (compressed or not) is it asked, and the answer is told.
+    """Whether a file's lines are texts. Applies only to .txt files (compressed or not); the answer is reported.
 
-    Its first lines are columns, and no texts, where nine in ten
-    - have equally many columns, two or more, and are apart by tabs, or end in a tag: one of `labels`, or capitals as in
+    Its first lines are columns, not texts, if nine in ten
+    - have equally many columns, two or more, and are separated by tabs, or end in a tag: one of `labels`, or capitals as in
       O, B-PER, NNP; or
     - are one word (Chinese: of up to four characters), in sentences of two lines or more with blank lines between.
     """
