@@ -120,7 +120,7 @@ FITTED = ("temperature", "abstain")  # options that were fitted to the outputs
 def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted: bool) -> dict[str, Any]:
     """bertkit.json without the original's scores. said: what was done, for the card; facts: for its table.
 
-    refitted: whether the outputs changed so much that options fitted to them (temperature, abstention) are dropped; labels,
+    refitted: whether the outputs changed so much that options fitted to them (temperature, abstention) go; labels,
     windows and the other options are kept.
     """
     scores = {name for key in MEASURED for name in _table(about, key)}

@@ -18,7 +18,7 @@ ON_LONG = ("window", "truncate", "error")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence: a text, or a window of one. core: the tokens [a, b) it owns. whole: it is the only row of its text."""
+    """One sequence: a text, or a window of one. core: the tokens [a, b) it owns. whole: the only row of its text."""
 
     ids: list[int]
     segments: list[int] | None

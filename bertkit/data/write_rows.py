@@ -33,7 +33,7 @@ class RowWriter(Protocol):
 
 @contextmanager
 def open_writer(path: str | Path) -> Iterator[RowWriter]:
-    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file appears when the block ends without an error.
+    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file appears when the block succeeds.
 
     In csv and tsv, lists and dicts become JSON in their cell, and texts that a spreadsheet would run as a formula
     get a leading apostrophe. Tsv has no quoting: tabs and newlines inside texts become spaces, which is reported.

@@ -18,7 +18,7 @@ Measures = dict[str, Array]
 
 
 class Scores(dict[str, float]):
-    """Metrics by name, headline first. `absent` says why a metric that was asked for is missing."""
+    """Metrics by name, headline first. `absent` says why a requested metric is missing."""
 
     absent: dict[str, str]
 
@@ -29,9 +29,9 @@ class Scores(dict[str, float]):
 
 @dataclass(frozen=True)
 class Tally:
-    """What a group of metrics needs to know.
+    """The data a group of metrics is computed from.
 
-    columns: (items, facts), one row an item. measure(columns, weights: (resamples, items)) gives each metric
+    columns: (items, facts), one row per item. measure(columns, weights: (resamples, items)) gives each metric
     as (resamples,), NaN where it is undefined; undefined says why, by metric.
     """
 
@@ -41,7 +41,7 @@ class Tally:
 
 
 def score(tallies: Sequence[Tally]) -> Scores:
-    """Measure the items as they are, each once. Undefined metrics are left out, with the reason in `absent`."""
+    """Score the items, each counted once. Undefined metrics are left out, with the reason in `absent`."""
     found: dict[str, float] = {}
     absent: dict[str, str] = {}
     for tally in tallies:
@@ -54,13 +54,13 @@ def score(tallies: Sequence[Tally]) -> Scores:
 
 
 def share(part: Array, whole: Array, otherwise: float = 0.0) -> Array:
-    """part / whole, and `otherwise` where the whole is nothing."""
+    """part / whole, or `otherwise` where the whole is 0."""
     part, whole = np.broadcast_arrays(np.asarray(part, float), np.asarray(whole, float))
     return np.divide(part, whole, out=np.full(part.shape, otherwise), where=whole > 0)
 
 
 def check_same_length(gold: Sequence | np.ndarray, predicted: Sequence | np.ndarray, items: str = "rows") -> None:
-    """Refuse empty lists and lists that cannot belong together."""
+    """Refuse empty lists and lists of different lengths."""
     if len(gold) != len(predicted):
         raise UserError(
             f"There are {len(gold)} gold {items} and {len(predicted)} predicted {items}. "

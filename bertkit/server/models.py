@@ -1,4 +1,4 @@
-"""The models a server has, what each can do, and which one a request means."""
+"""The models of a server, what each can do, and which one a request refers to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ServedModel:
 
     @cached_property
     def task(self) -> str:
-        """The task it was fine-tuned for; empty for none, and where the task's head is untrained."""
+        """The task it was fine-tuned for; empty if there is none, or its head is untrained."""
         try:
             task = self.predictor.task
             if task.head:
@@ -58,7 +58,7 @@ class ServedModel:
 
     @cached_property
     def pairs(self) -> bool | None:
-        """Whether the task reads two texts; None where the folder does not say."""
+        """Whether the task reads two texts; None if the folder does not say."""
         if self.task == "pair":
             return True
         if self.task in ("classify", "regress") and "task" not in self.predictor.folder.about:
@@ -67,7 +67,7 @@ class ServedModel:
 
     @cached_property
     def abilities(self) -> tuple[str, ...]:
-        """What it can be asked for, in the order of the routes."""
+        """The operations it supports, in the order of the routes."""
         can = [*BY_TASK[self.task], *ALWAYS]
         model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
         if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None:
@@ -78,11 +78,11 @@ class ServedModel:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Label names of its task."""
+        """The label names of its task."""
         return self.predictor.task.labels if self.task else ()
 
     def info(self, limits: Limits, on_long: str) -> dict[str, Any]:
-        """What TEI's /info tells, and what this model can do."""
+        """TEI's /info, and what this model can do."""
         named = {
             "id2label": {str(n): label for n, label in enumerate(self.labels)},
             "label2id": {label: n for n, label in enumerate(self.labels)},
@@ -117,7 +117,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
         return len(self._models)
 
     def pick(self, name: str | None, ability: str) -> ServedModel:
-        """The model of this name, else the first that has the ability."""
+        """The model with this name, else the first that supports the operation."""
         if name is not None and name not in self:
             raise ApiError(
                 "model", f"There is no model {name[:80]!r} here. Choose from: {', '.join(self)}.", param="model"
@@ -149,7 +149,7 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
 
 
 def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -> ModelRegistry:
-    """Open models, each once."""
+    """Open the models, each once."""
     return ModelRegistry(
         [ServedModel(name, _open(model, precision, device)) for name, model in names_of(models).items()]
     )

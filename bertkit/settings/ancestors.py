@@ -1,4 +1,4 @@
-"""Every number of the ancestors and of their training."""
+"""Settings of the ancestors and their training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ON_LONG = ("drop", "truncate", "error")
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of an encoder and a decoder. The paper's base model: width 512, depth 6, heads 8, inner 2048."""
+    """The shape of an encoder and a decoder. The paper's base model: width 512, depth 6, heads 8, inner 2048."""
 
     vocabulary: int = 0  # 0: as many as the tokenizer has pieces
     width: int = 256
@@ -33,7 +33,7 @@ class Shape:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, before any work is done."""
+        """Refuse impossible settings before any work is done."""
         if self.width % 2:
             raise UserError(f"width is {self.width}; it must be even, since positions are sines and cosines in pairs.")
         self.encoder  # noqa: B018  every other number is checked there
@@ -41,7 +41,7 @@ class Shape:
 
     @property
     def encoder(self) -> Config:
-        """The encoder's numbers: those of bertkit's own, without learned positions, segments or a first norm."""
+        """The encoder's config: bertkit's own encoder without learned positions, segments or a first norm."""
         return Config(
             vocabulary=self.vocabulary, width=self.width, depth=self.depth, heads=self.heads, inner=self.inner,
             max_tokens=self.max_tokens, positions=0, segments=0, embedding_norm=False, norm=self.norm,
@@ -50,7 +50,7 @@ class Shape:
 
     @property
     def decoder(self) -> Config:
-        """The decoder's numbers: a token sees none that come later."""
+        """The decoder's config: a token sees no later ones."""
         return replace(self.encoder, depth=self.decoder_depth or self.depth, unique_layers=0, causal=True)
 
 
@@ -130,7 +130,7 @@ class BiLstmSettings:
 
 @dataclass(frozen=True)
 class ElmoNumbers:
-    """The model. width: of a word's vector, both directions together."""
+    """The model. width: of a word vector, both directions together."""
 
     width: int = option(256, "Width of a word vector; half of it for each direction.", at_least=2)
     cells: int = option(512, "Memory cells per LSTM; more than half the width.", at_least=1)
@@ -158,7 +158,7 @@ class ElmoNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class ElmoSettings(RunSettings):
-    """What training an ELMo needs."""
+    """Settings for training ELMo."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text; each line is a sentence.")
     out: Path = option(Path("runs/elmo"), "The run folder.")
@@ -186,7 +186,7 @@ class ElmoSettings(RunSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnSettings(RunSettings):
-    """Options of `bertkit learn`. With the seed, length and held_out of a GPT run it sees the same text in the same order."""
+    """Options of `bertkit learn`. With a GPT run's seed, length and held_out it sees the same text in order."""
 
     kind: str = option("lstm", "Kind of language model.", choices=("nnlm", "rnn", "lstm", "gru"))
     data: Path = option(help="The token store made by `bertkit prepare`.")

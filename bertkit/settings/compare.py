@@ -1,4 +1,4 @@
-"""Every number of a comparison."""
+"""Settings of a comparison."""
 
 from __future__ import annotations
 

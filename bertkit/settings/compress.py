@@ -1,4 +1,4 @@
-"""The settings of the verbs that make models smaller. Without torch, so that the command line reads it quickly."""
+"""Settings of the commands that make models smaller. Without torch, so that the command line starts fast."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DistillSettings(FinetuneSettings):
     search: bool = option(False, "", hidden=True)
 
     def check(self) -> None:
-        """Refuse what has no meaning here."""
+        """Refuse options that do not apply to distillation."""
         usual = {f.name: f.default for f in fields(self)}
         for name in NOT_HERE:
             if getattr(self, name) != usual[name]:
@@ -61,7 +61,7 @@ class DistillSettings(FinetuneSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings(Common):
-    """What every verb needs that puts a model before and after side by side."""
+    """Options of every command that compares a model before and after."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     out: Path = option(help="The folder to write.")
@@ -83,7 +83,7 @@ class ExportSettings(CompareSettings):
                           choices=("fp32", "int8", "bf16", "fp16"))  # fmt: skip
 
     def check(self) -> None:
-        """Refuse a precision the format does not have."""
+        """Refuse a precision that the format does not support."""
         known = {"onnx": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
         if self.weights not in known:
             raise UserError(f"--weights {self.weights}: the format {self.format} supports {', '.join(known)}.")

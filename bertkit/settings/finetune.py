@@ -1,4 +1,4 @@
-"""Every number of a fine-tuning run."""
+"""Settings of a fine-tuning run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TASK_NAMES = ("classify", "pair", "regress", "tag", "answer", "choose", "embed")
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(Common):
-    """Options of `bertkit finetune`. Zero means: chosen by the data and the model, and told."""
+    """Options of `bertkit finetune`. Zero means: chosen from the data and the model, and reported."""
 
     task: str = option(help=f"One of {', '.join(TASK_NAMES)}.", argument=True, choices=TASK_NAMES)
     train: Path = option(help="Labelled training rows.")

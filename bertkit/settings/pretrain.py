@@ -1,4 +1,4 @@
-"""Every number of a pretraining run. Presets are these, written out as TOML."""
+"""Settings of a pretraining run. Presets are these settings as TOML."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TeachingSettings:
     fall: float = option(0.6, "Fraction of the run after which the final weight is reached.", at_least=0, at_most=1)
 
     def layer_pairs(self, teacher: int, own: int) -> list[tuple[int, int]]:
-        """(teacher's layer, own layer) for these depths. Grammar sits lower in an encoder than sentiment does, and the
+        """(teacher's layer, model's layer) for these depths. Grammar sits lower in an encoder than sentiment, and the
         last layers of a sentence encoder are the least like words."""
         if not self.pairs:
             return [(ceil(teacher * t), ceil(own * s)) for t, s in HEIGHTS]
@@ -43,7 +43,7 @@ class TeachingSettings:
         return [(int(a), int(b)) for a, b in self.pairs]
 
     def at(self, progress: float) -> float:
-        """The weight when this share of the run is done."""
+        """The weight after this fraction of the run."""
         return self.weight + (self.weight_end - self.weight) * min(1.0, progress / max(self.fall, 1e-9))
 
 
@@ -98,7 +98,7 @@ class PretrainSettings(RunSettings):
 
     @property
     def length_plan(self) -> tuple[tuple[float, int], ...]:
-        """Shares and lengths."""
+        """Check that lengths are pairs of a fraction and a length."""
         if not self.lengths or any(len(pair) != 2 or min(pair) <= 0 for pair in self.lengths):
             raise UserError(
                 f"lengths is {self.lengths!r}; it must be pairs of a fraction of the steps and a length, each above 0, "
@@ -108,5 +108,5 @@ class PretrainSettings(RunSettings):
 
     @property
     def hiding(self) -> MaskSettings:
-        """What the run really hides: nothing where each next piece is guessed, whatever the masking says."""
+        """The masking in effect: none where each next piece is predicted, whatever the settings say."""
         return replace(self.masking, rate=0.0, rate_end=0.0) if self.objective == "next-token" else self.masking

@@ -1,4 +1,4 @@
-"""How weights are changed and tokens hidden, as numbers."""
+"""Settings of the optimizer, of long runs, and of masking."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEDULES = ("linear", "cosine", "trapezoid", "constant")  # training/optimizer.
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """How weights are changed."""
+    """Settings of the optimizer and its schedule."""
 
     optimizer: str = option(
         "adamw",
@@ -38,7 +38,7 @@ class LoopSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Common):
-    """What every long run needs: its folder, its budget, and how often it evaluates, saves and logs."""
+    """Options of every long run: its folder, its budget, and how often it evaluates, saves and logs."""
 
     out: Path = option(Path("runs/pretrain"), "The run folder.")
     minutes: float = option(0.0, "Time budget in minutes; the schedule ends with it.", at_least=0)
@@ -60,7 +60,7 @@ class RunSettings(Common):
 
 @dataclass(frozen=True)
 class MaskSettings:
-    """How tokens are hidden."""
+    """How tokens are masked."""
 
     rate: float = option(0.15, "Fraction of the tokens that is masked.", at_least=0, at_most=1)
     rate_end: float = option(0.0, "Masking rate at the end of the run; 0: constant.", at_least=0, at_most=1)
@@ -74,10 +74,10 @@ class MaskSettings:
     most: int = option(0, "Maximum masked tokens per example; 0: no limit.", at_least=0)
 
     def __post_init__(self) -> None:
-        """Refuse shares that cannot be together; each by itself has its range."""
+        """Refuse fractions that add up to more than 1; each one's range is checked separately."""
         if self.mask + self.random > 1:
             raise UserError(f"masking.mask {self.mask} and masking.random {self.random} add up to more than 1.")
 
     def at(self, progress: float) -> float:
-        """The rate at this point of the run (0 to 1)."""
+        """The masking rate at this point of the run (0 to 1)."""
         return self.rate + (self.rate_end - self.rate) * progress if self.rate_end else self.rate

@@ -20,7 +20,7 @@ Config = Mapping[str, Any]
 
 
 def load_backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """The tokenizer in a folder or file, and what tokenizer_config.json beside it says ({} when there is none)."""
+    """The tokenizer in a folder or file, and the content of its tokenizer_config.json ({} if there is none)."""
     if not path.exists():
         raise UserError(f"{path}: no such tokenizer file or folder. Check the name.")
     folder = path if path.is_dir() else path.parent
@@ -153,14 +153,14 @@ def dress_as_bytes(backend: tokenizers.Tokenizer, add_prefix_space: bool = False
 
 
 def lowers(backend: tokenizers.Tokenizer) -> bool | None:
-    """Whether the normalizer lower-cases, judged by what it does to a letter; None when it does something else."""
+    """Whether the normalizer lower-cases, judged by its effect on a letter; None if it does something else."""
     if backend.normalizer is None:
         return False
     return {"a": True, "A": False}.get(backend.normalizer.normalize_str("A").strip(" ▁"))
 
 
 def read_text(path: Path) -> str:
-    """The file as text; DamagedFile when it is not UTF-8."""
+    """The file as text; DamagedFile if it is not UTF-8."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -170,7 +170,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The file as a JSON object; DamagedFile when it is none."""
+    """The file as a JSON object; DamagedFile if it is not one."""
     try:
         found = json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:

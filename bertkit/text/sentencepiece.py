@@ -37,7 +37,7 @@ class Pieces:
 
 
 def read(path: Path) -> Pieces:
-    """Parse a SentencePiece file; DamagedFile when it is none."""
+    """Parse a SentencePiece file; DamagedFile if it is not one."""
     try:
         message = _fields(path.read_bytes())
         pieces = []
@@ -109,7 +109,7 @@ def albert_normalizer(lower: bool, keep_accents: bool, charsmap: bytes = b"") ->
 
 
 def dress_as_albert(backend: tokenizers.Tokenizer) -> None:
-    """Words begin with '▁', also the first."""
+    """Words begin with '▁', including the first."""
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
     )

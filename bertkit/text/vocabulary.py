@@ -1,4 +1,4 @@
-"""Vocabularies learnt from the user's own text.
+"""Vocabularies learned from the user's text.
 
 The same text gives the same wordpiece and bpe vocabulary each time; a unigram one may differ where two pieces are
 equally good, because its trainer sums in no fixed order.
@@ -43,11 +43,11 @@ TRAINERS_STEP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class VocabularySettings:
-    """How a vocabulary is learnt.
+    """How a vocabulary is learned.
 
-    kind: wordpiece (BERT), bpe (byte-level, RoBERTa) or unigram (ALBERT). size: at most so many pieces, special
-    tokens included. cased: keep case and accents. min_frequency: a piece must occur so often (not for unigram).
-    alphabet_limit: at most so many different characters (wordpiece only); 0 chooses 1000, or 6000 where at least
+    kind: wordpiece (BERT), bpe (byte-level, RoBERTa) or unigram (ALBERT). size: maximum number of pieces, special
+    tokens included. cased: keep case and accents. min_frequency: how often a piece must occur (not for unigram).
+    alphabet_limit: maximum number of different characters (wordpiece only); 0 chooses 1000, or 6000 if at least
     a tenth of the text is Chinese. simplify: read traditional characters and full-width forms as simplified ones
     (wordpiece only).
     """
@@ -61,9 +61,9 @@ class VocabularySettings:
 
 
 def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> Tokenizer:
-    """Learn a vocabulary; memory grows with the distinct words only.
+    """Learn a vocabulary; memory grows only with the distinct words.
 
-    Texts that can be read twice (a list, a dataset) are: first for their characters, then for their words. Of a
+    Texts that can be read twice (a list, a dataset) are: first for their characters, then for their words. For a
     one-shot stream, the first 20 million characters choose the alphabet.
     """
     settings = settings or VocabularySettings()
@@ -123,7 +123,7 @@ def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings,
 
 
 def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
-    """The most frequent characters, and '##' forms of those that stand inside words, as many as the size allows."""
+    """The most frequent characters, and '##' forms of those inside words, as many as the size allows."""
     ranked = sorted(found.counts, key=lambda char: (-found.counts[char], char))
     alphabet, inner, room = [], [], settings.size - len(BERT_SPECIALS)
     for char in ranked[: settings.alphabet_limit]:
@@ -190,9 +190,9 @@ def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, f
 
 
 def _settled(pieces: list[list[Any]], counts: Counter[str]) -> list[list[Any]]:
-    """The pieces by falling score, free of what differs from run to run.
+    """The pieces by decreasing score, without what differs from run to run.
 
-    That is the last digits of each score (the order of summing), and the order of characters too rare to be learnt,
+    That is the last digits of each score (the order of summing), and the order of characters too rare to be learned,
     which the trainer adds with scores 0.0001 apart: here the more frequent come first.
     """
     phases = {piece: score / TRAINERS_STEP % 1 for piece, score in pieces if len(piece) == 1}
@@ -273,7 +273,7 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
 
 
 def _one_word(tokenizer: Tokenizer, token: str) -> str:
-    """The token as the rules leave it. A byte-level word gets the space that stands before it in a text."""
+    """The token as the rules leave it. A byte-level word gets the space before it in a text."""
     backend = tokenizer.backend
     word = token.strip()
     if backend.normalizer is not None:

@@ -1,6 +1,6 @@
 """A store being written: files that only grow, and a journal of how much of them is valid.
 
-Everything is in `<store>.partial`. What a killed process wrote after its last journal entry is removed when the next one
+Everything is in `<store>.partial`. What a killed process wrote after its last entry is removed when the next one
 continues; at the end the folder is renamed, so that a store under its final name is always complete.
 """
 

@@ -19,7 +19,7 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | Non
     """Each question of a SQuAD file (read whole: it is one JSON document) or of a JSONL file (streamed).
 
     An answer whose offset does not match its context is moved to the nearest occurrence; one that
-    does not occur keeps start -1. Both are counted and reported at the end. A question without "answers" is unlabelled; one
+    does not occur keeps start -1. Both are counted and reported. A question without "answers" is unlabelled; one
     with an empty list, or marked `is_impossible`, has no answer in its context. A repeated id gets
     '#2', '#3' … appended, and is reported: answers are keyed by id, and one would hide the other.
     """

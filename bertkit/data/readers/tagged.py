@@ -132,7 +132,7 @@ def holds_texts(path: str | Path, encoding: str = "utf-8", labels: Sequence[str]
     """Whether a file's lines are texts. Applies only to .txt files (compressed or not); the answer is reported.
 
     Its first lines are columns, not texts, if nine in ten
-    - have equally many columns, two or more, and are separated by tabs, or end in a tag: one of `labels`, or capitals as in
+    - have equally many columns, two or more, separated by tabs, or end in a tag: one of `labels`, or capitals as in
       O, B-PER, NNP; or
     - are one word (Chinese: of up to four characters), in sentences of two lines or more with blank lines between.
     """

@@ -1,4 +1,4 @@
-"""A model for other programs: one ONNX file, or a folder of transformers' files and no others."""
+"""Exports a model for other programs: one ONNX file, or a folder with transformers' files only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers'
 
 
 def export(settings: ExportSettings) -> dict[str, Any]:
-    """Write it, hold it against the model it came from, and tell what is not in it."""
+    """Write the export, compare it with its model, and report what it lacks."""
     exact = Predictor.load(settings.model, "fp32", "cpu")
     if exact.model.crf is not None:
         note("The CRF is not exported: the exported model tags each word independently.")
@@ -49,7 +49,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def _fold_temperature(exact: Predictor) -> float:
-    """Divide the head by what calibration found, so that a plain softmax gives the calibrated probabilities."""
+    """Divide the head by the calibration temperature, so that a plain softmax gives calibrated probabilities."""
     temperature = float(exact.task.options.pop("temperature", 1.0))
     out = exact.model.head("text").out if temperature != 1.0 else None
     if out is not None:
@@ -60,7 +60,7 @@ def _fold_temperature(exact: Predictor) -> float:
 
 
 def _tell_left_behind(options: dict[str, Any], format: str) -> None:
-    """What the task does with the head's numbers and no other program will."""
+    """Report what the task does with the head's outputs that other programs will not."""
     word = options.get("word", "first")
     if word != "first":
         note(f"{WORDS[format]}; this model was trained with the {word} over all pieces of a word.")
@@ -117,7 +117,7 @@ def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
 
 
 def furthest(one: Predictor, other: Predictor, kind: str) -> float:
-    """The largest difference of any number the two say of sample rows, as a share of the largest number."""
+    """The largest difference between the two models' outputs on sample rows, relative to the largest output."""
     if measure.has_task(one):
         items = one.task.encode(measure.sample_rows(one)[:40], one.tokenizer, one.windows())
         rows = [row for item in items for row in item.rows]
@@ -138,7 +138,7 @@ def furthest(one: Predictor, other: Predictor, kind: str) -> float:
 
 
 def _files(path: Path, folder: Folder) -> None:
-    """All files of a folder but its weights and ours: tokenizer, config, labels."""
+    """Copy all files except the weights and bertkit's own: tokenizer, config, labels."""
     write_folder(path, folder, weights="onnx")
     for name in ("model.safetensors", "bertkit.json"):
         (path / name).unlink()

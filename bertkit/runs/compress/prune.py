@@ -1,4 +1,4 @@
-"""Whole layers and whole neurons taken out: a smaller model of the same family, which transformers opens."""
+"""Removes whole layers and neurons: a smaller model of the same family, which transformers opens."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from bertkit.tasks.base import Reading
 
 
 def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
-    """The layers that stay, from 0. drop "spread": evenly, as DistilBERT took every second; "top": the lowest stay.
+    """The layers to keep, from 0. drop "spread": evenly, like DistilBERT's every second; "top": keep the lowest.
 
-    A layer keeps its kind: one that learnt to see its neighbours alone must not be put where the whole text is seen,
-    and a pre-norm stack's first layer, which may have no norm of its own, stays the first. Where layers share weights
-    (ALBERT), all weights stay and are visited less often.
+    A layer keeps its kind: one trained on local attention must not be put where the whole text is seen,
+    and a pre-norm stack's first layer, which may have no norm, stays the first. Where layers share weights
+    (ALBERT), all weights are kept and visited less often.
     """
     if not 1 <= number < config.depth:
         raise UserError(f"--layers {number}: the model has {config.depth}; keep at least 1 and fewer than that.")
@@ -63,7 +63,7 @@ def _nearest(ideal: list[int], kinds: list[bool]) -> list[int]:
 
 
 def with_layers(model: Model, kept: list[int]) -> Model:
-    """The model with these layers alone, weights copied."""
+    """The model with only these layers, weights copied."""
     config = model.config
     if config.unique_layers < config.depth:
         return rebuilt(model, replace(config, depth=len(kept)), dict(model.state_dict()))
@@ -81,7 +81,7 @@ def with_layers(model: Model, kept: list[int]) -> Model:
 
 
 def rebuilt(model: Model, config: Config, state: dict[str, Tensor]) -> Model:
-    """A model of other numbers with the heads of this one, and this state."""
+    """A model with another config, the same heads, and this state."""
     heads = {}
     for kind in model.heads:
         out = model.head(kind).out
@@ -100,7 +100,7 @@ MOST = 1000  # rows that neurons are judged by
 
 
 def prune(settings: PruneSettings) -> dict[str, Any]:
-    """Take out what was asked for, write the folder, and hold it against the model."""
+    """Prune as requested, write the folder, and compare it with the model."""
     if not settings.layers and settings.inner == 1.0:
         raise UserError(
             "Nothing to prune: pass --layers N to keep N layers, or --inner 0.5 to keep half of the neurons."
@@ -130,7 +130,7 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
 
 
 def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Tensor]]:
-    """Of every neuron of every layer the mean and the mean size of what it says of some texts: (inner,) each."""
+    """The mean and mean magnitude of every neuron's activation on some texts, per layer: (inner,) each."""
     sums: list[Tensor] = []
     handles, lock, tokens = [], Lock(), [0]
 
@@ -180,9 +180,9 @@ def _parts(model: Model) -> list[FeedForward]:
 
 
 def fewer_neurons(model: Model, share: float, said: list[tuple[Tensor, Tensor]]) -> Model:
-    """Keep in every layer the neurons that move its output most: how loud they are times how far they are heard.
+    """Keep the neurons that move each layer's output most: mean magnitude times outgoing weight.
 
-    What the others say on average goes into the bias where the family has one. said: as `activity` gives it.
+    The mean activation of the others goes into the bias if the family has one. said: from `activity`.
     """
     config = model.config
     number = max(MULTIPLE, round(share * config.inner / MULTIPLE) * MULTIPLE)
@@ -205,7 +205,7 @@ def fewer_neurons(model: Model, share: float, said: list[tuple[Tensor, Tensor]])
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What went, the comparison, and what to do next."""
+    """What was removed, the comparison, and what to do next."""
     sizes = [f"{result[name][0]} → {result[name][1]}" for name in ("depth", "inner")]
     again = f"bertkit distill {result['model']} --model {result['out']} --train FILE --out RUN"
     return [

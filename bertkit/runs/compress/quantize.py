@@ -1,4 +1,4 @@
-"""Weights in fewer bits: int8 for bertkit, or bf16 and fp16 for everyone."""
+"""Stores weights in fewer bits: int8 for bertkit only, or bf16 and fp16 for everyone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPENED_BY = {
 
 
 def quantize(settings: QuantizeSettings) -> dict[str, Any]:
-    """Write the smaller folder and hold it against the model."""
+    """Write the smaller folder and compare it with the model."""
     before = Predictor.load(settings.model, settings.precision, "cpu")
     rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
@@ -52,8 +52,8 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
 
 
 def write_int8(path: Path, folder: Folder) -> None:
-    """A model's folder with its matrices in int8. Its weights' file has a name of its own: transformers looks for
-    model.safetensors, does not find it, and says so, instead of reading whole numbers as weights.
+    """A model folder with its matrices in int8. Its weights file has a different name: transformers looks for
+    model.safetensors, does not find it, and says so, instead of reading integers as weights.
     """
     write_folder(path, folder, weights="int8")
     write_json(path / "bertkit.json", folder.about | {"weights": "int8"})
@@ -68,7 +68,7 @@ def write_int8(path: Path, folder: Folder) -> None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The comparison, whether it is worth it, and what opens it."""
+    """The comparison, whether it is worth it, and what opens the folder."""
     found = result["compared"]
     speeds = [found[side]["texts_per_second"] for side in ("before", "after")]
     slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []

@@ -1,4 +1,4 @@
-"""What a run will cost: a few seconds of real steps, before anything is decided."""
+"""Estimates the cost of a run from a few seconds of real steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.training.run import FIRST_GUESS, Trial, try_out
 
 
 def measure(built: Components, world: World, seconds: float = 20.0) -> Trial:
-    """What a step of this run costs; the run itself is untouched."""
+    """Measure a step of this run; the run itself is untouched."""
     s = built.settings
     return try_out(
         Training(built.objective, make_feed(built, FIRST_GUESS, world), FIRST_GUESS, s.loop, s.seed, world), seconds
@@ -21,7 +21,7 @@ def measure(built: Components, world: World, seconds: float = 20.0) -> Trial:
 
 
 def plan(built: Components, world: World, seconds: float = 20.0) -> dict[str, Any]:
-    """Time, memory and text of the run that the settings ask for, and warnings."""
+    """Time, memory and text of the configured run, and warnings."""
     s = built.settings
     cost = measure(built, world, seconds)
     feed = make_feed(built, 1000, world)
@@ -67,7 +67,7 @@ def expected_loss(parameters: int, tokens: int) -> tuple[float, float]:
     """A rough range of the final masked-word loss for English with a 12k–30k vocabulary.
 
     Fitted by eye to small runs on mixed Wikipedia and book text: about 6.3 before a million tokens, 5.5 after
-    ten, 3.8 after a hundred, 3.0 after a thousand million; a smaller model ends higher.
+    ten, 3.8 after a hundred, 3.0 after a billion; a smaller model ends higher.
     """
     middle = 6.4 - 1.05 * max(0.0, math.log10(max(tokens, 1) / 3e6)) ** 0.9
     middle -= 0.15 * math.log10(max(parameters, 1) / 10e6)
