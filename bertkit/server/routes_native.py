@@ -22,7 +22,7 @@ async def _asked(request: Request, body: OwnBody, ability: str, inputs: Sequence
 
 @router.post("/fill")
 async def fill(body: FillBody, request: Request) -> Response:
-    """The best predictions for every mask of a text: [[{token, score, id, text}]]; for several texts, a list of these."""
+    """The best predictions for every mask: [[{token, score, id, text}]]; for several texts, a list of these."""
     service = service_of(request)
     model = service.model(request, body.model, "fill")
     single = isinstance(body.inputs, str)
