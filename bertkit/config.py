@@ -186,7 +186,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
         raise UserError(
-            f"{path} is not valid TOML ({reason}). Write numbers without quotes and text in quotes."
+            f"{path}: not valid TOML ({reason}). Write numbers without quotes and text in quotes."
         ) from None
 
 

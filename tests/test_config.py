@@ -85,7 +85,7 @@ def test_settings_survive_a_run_toml_on_disk(tmp_path: Path) -> None:
         ({"out": "x", "inner": 3}, "inner is a section with its own keys, not 3"),
         ({"out": "x", "inner": {"unit": "wrod"}}, "unit is 'wrod'. Did you mean 'word'"),
         ({"out": "x", "device": "gpu"}, "device is 'gpu'"),
-        ({}, "here: --out must be given"),
+        ({}, "here: --out must be set"),
     ],
 )
 def test_a_wrong_setting_is_told_with_place_value_and_fix(values: dict, told: str) -> None:

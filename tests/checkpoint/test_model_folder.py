@@ -327,7 +327,7 @@ def test_a_config_that_is_none_is_told(raw: bytes, told: str, tmp_path: Path) ->
 def test_a_folder_without_config_or_weights_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"contains no config\.json\. Is it a model folder"):
         read_folder(tmp_path)
-    with pytest.raises(UserError, match="there is no such folder"):
+    with pytest.raises(UserError, match="no such folder"):
         read_folder(tmp_path / "nowhere")
     folders.write(tmp_path, "bert", "BertModel")
     (tmp_path / "model.safetensors").unlink()

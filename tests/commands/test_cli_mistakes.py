@@ -64,7 +64,7 @@ MISTAKES = {  # name → (words, what must be told)
     ),
     "no --config file": (lambda m, d: ["fill", m, "a [MASK]", "--config", d / "none.toml"], r"none\.toml"),
     "broken --config file": (
-        lambda m, d: ["fill", m, "a [MASK]", "--config", written(d, "r.toml", "top ==")], r"r\.toml: not TOML",
+        lambda m, d: ["fill", m, "a [MASK]", "--config", written(d, "r.toml", "top ==")], r"r\.toml: not valid TOML",
     ),
     "bad layers": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--layers", "lsat"], "layers is 'lsat'"),
     "bad pool": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "men"], "pool is 'men'.*'mean'"),

@@ -217,7 +217,7 @@ def test_a_worker_that_is_killed_is_told(tmp_path: Path, tokenizers: dict[str, T
 
 @pytest.mark.parametrize("text", ["One sentence alone.", "\u200b\n\n\u00ad", "\x07"])
 def test_a_text_of_one_sentence_or_none_is_refused(tmp_path: Path, text: str, tokenizers: dict[str, Tokenizer]) -> None:
-    with pytest.raises(UserError, match=r"gives [01] sentences?.*at least 2"):
+    with pytest.raises(UserError, match=r"contains [01] sentences?.*at least 2"):
         prepare([written(tmp_path, [text])], tokenizers["cased"], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
 

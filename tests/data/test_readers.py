@@ -104,15 +104,15 @@ def test_two_candidates_for_the_text_are_not_guessed_between(put: Any) -> None:
         ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 1}\n', {}, r"line 2: there is no 'text'"),
         ("a.jsonl", '{"text": 5, "label": 1}\n', {}, r"line 1: 'text' is 5; it must be text"),
         ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', {}, r"line 1: \\ud800 is half of a surrogate pair"),
-        ("a.jsonl", '{"text": "a\\u0000", "label": 1}\n', {}, r"line 1: a NUL"),
-        ("a.jsonl", '{"text": "a", "label": NaN}\n', {}, r"line 1: invalid JSON: NaN"),
+        ("a.jsonl", '{"text": "a\\u0000", "label": 1}\n', {}, r"line 1: the text contains a NUL"),
+        ("a.jsonl", '{"text": "a", "label": NaN}\n', {}, r"line 1: not valid JSON: NaN"),
         ("a.jsonl", '["text"]\n', {}, r"line 1: .*object"),
         ("a.jsonl", '{"text": "a", "label": ["x"]}\n', {}, r"line 1.*--multi-label"),
-        ("a.jsonl", '{"a":' * 100000 + "\n", {}, r"line 1: not (usable )?JSON"),
+        ("a.jsonl", '{"a":' * 100000 + "\n", {}, r"line 1: not (valid )?JSON"),
         ("a.txt", "only texts\n", {}, r"labels are needed"),
         ("a.docx", "x", {}, r"cannot tell the format from the ending 'docx'"),
         ("a.csv", "text,label\na,b\n", {"text": "9"}, r"no column '9'"),
-        ("a.csv", "text,label\na,b\n", {"label": "text"}, r"two things"),
+        ("a.csv", "text,label\na,b\n", {"label": "text"}, r"used twice"),
     ],
 )
 def test_a_bad_row_is_an_error_with_its_line(put: Any, name: str, content: str, options: Any, message: str) -> None:
@@ -273,7 +273,7 @@ def test_conllu_skips_comments_ranges_and_empty_nodes(put: Any) -> None:
     ("name", "content", "message"),
     [
         ("a.conll", "EU NNP O\nrejects O\n", r"line 2: 2 columns, but the lines before have 3"),
-        ("a.conllu", "1\tEU\tO\n", r"line 1: 3 columns where CoNLL-U has 10"),
+        ("a.conllu", "1\tEU\tO\n", r"line 1: 3 columns, but CoNLL-U has 10"),
         ("a.conllu", "x\t" * 9 + "y\n", r"line 1: 'x' is not a CoNLL-U word number"),
         ("a.conll", "EU\nrejects\n", r"line 1: the words have no tags"),
         ("a.conll", "\n\n-DOCSTART- O\n", r"no sentence"),

@@ -199,7 +199,7 @@ def test_a_text_without_a_mask_or_too_long_is_refused(models) -> None:
     ours, _ = models("bert")
     with pytest.raises(UserError, match=r"The text has no \[MASK\]. Put \[MASK\]"):
         ours.fill("the cat")
-    with pytest.raises(UserError, match="62 tokens; this model sees 40"):
+    with pytest.raises(UserError, match="62 tokens; this model's limit is 40"):
         ours.fill(text_of(59) + " [MASK]")
     with pytest.raises(UserError, match="no <mask>"):
         models("roberta")[0].fill("the cat")

@@ -44,7 +44,7 @@ def parse(where: str, text: str) -> Any:
         hint = " Is it JSONL, with one JSON object per line?" if text.strip() in "{[" else ""
         raise UserError(f"{where}{line}: not JSON: {error.msg} at character {error.colno}.{hint}") from error
     except (ValueError, RecursionError) as error:  # NaN, a number of thousands of digits, nesting too deep
-        raise UserError(f"{where}: invalid JSON: {error}.") from error
+        raise UserError(f"{where}: not valid JSON: {error}.") from error
     if _BAD_ESCAPE.search(text):
         _check_strings(where, value)
     return value

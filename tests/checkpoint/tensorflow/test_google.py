@@ -146,7 +146,7 @@ def test_electra_without_a_config_is_measured(notes: list[str]) -> None:
     wanted = {"hidden_size": 4, "embedding_size": 6, "intermediate_size": 6, "num_hidden_layers": 2, "vocab_size": 20}
     wanted |= {"max_position_embeddings": 10, "type_vocab_size": 2, "num_attention_heads": 1}
     assert wanted.items() <= config.items()
-    assert notes == ["electra_tiny: 44 variables read; left out: 3 of the optimiser."]
+    assert notes == ["electra_tiny: 44 variables read; left out: 3 of the optimizer."]
 
 
 def test_a_generator_has_heads_as_wide_as_its_discriminator(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_damage_in_any_weight_is_found_but_not_in_what_is_never_read(release: Pa
                 read_google(release)
     (release / "bert_model.ckpt.index").write_bytes(b"")
     assert is_google(release)
-    with pytest.raises(DamagedFile, match="cut short"):
+    with pytest.raises(DamagedFile, match="truncated"):
         read_google(release)
 
 
