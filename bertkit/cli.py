@@ -153,10 +153,10 @@ def _start(argv: list[str]) -> None:
     elif first.startswith("-"):
         verb = next((word for word in argv if word in COMMANDS), "")
         hint = f"Options come after the command: bertkit {verb} … {first}" if verb else "See: bertkit --help"
-        raise UserError(f"there is no option '{first}' before the command. {hint}")
+        raise UserError(f"There is no option '{first}' before the command. {hint}")
     else:
         hint = did_you_mean(first, {verb: verb for verb in COMMANDS})
-        raise UserError(f"there is no command '{first}'.{hint} See: bertkit --help")
+        raise UserError(f"There is no command '{first}'.{hint} See: bertkit --help")
 
 
 def main() -> None:

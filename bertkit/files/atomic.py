@@ -222,7 +222,7 @@ def check_new_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it."""
+    """Remove a file, or a folder with everything in it."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove(child)

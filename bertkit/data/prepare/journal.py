@@ -52,7 +52,7 @@ class StoreWriter:
     """A store being written, by one process at a time: `with StoreWriter(out, job) as making`.
 
     job: identifies the command and its inputs; the leftovers of another job are not continued.
-    journal_every: seconds of work that a power cut may cost.
+    journal_every: seconds of work that a power failure may cost.
     """
 
     def __init__(self, out: Path, job: str, journal_every: float = 5.0) -> None:
@@ -179,7 +179,7 @@ class StoreWriter:
 
     def _append(self, parts: dict[str, np.ndarray]) -> None:
         needed = sum(part.nbytes for part in parts.values())
-        with self.told(f"could not take {needed:,} more bytes"):
+        with self.told(f"could not store {needed:,} more bytes"):
             for name, part in parts.items():
                 rest = memoryview(part.tobytes())
                 while len(rest):

@@ -1,6 +1,6 @@
 """From sentences to ids and word starts, many at a time.
 
-A BERT tokenizer treats every character alike wherever it stands, and every word alike wherever it stands. So a
+A BERT tokenizer treats every character and every word the same, wherever it occurs. So a
 sentence can be split into words with one table of characters, and the pieces of a word looked up in a table of words
 that grows as words appear: the same ids as the library's, at less than a third of its cost. Tokenizers of other
 rules, and sentences that hold a special token, go through the library.
@@ -191,7 +191,7 @@ class WordTable:
 
 
 class _Characters(dict[int, str]):
-    """For `str.translate`: a character as the tokenizer's rules leave it, with spaces where they cut words.
+    """For `str.translate`: a character as the tokenizer's rules leave it, with spaces where they split words.
 
     A combining mark that stays may change places with another by the rules; it gives `WHOLE`, as does a character
     that is unknown here: such sentences go through the library.
@@ -217,7 +217,7 @@ def has_cjk(text: str) -> bool:
 
 
 def has_bert_rules(tokenizer: Tokenizer) -> bool:
-    """Whether words are cut by BERT's own rules, and only special tokens are matched across them."""
+    """Whether words are split by BERT's own rules, and only special tokens are matched across them."""
     shape = tokenizer.shape
     kinds = [(shape.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
     return (

@@ -234,7 +234,7 @@ def prepare(
 
 
 def _is_plain(file: Path) -> bool:
-    """Whether the file's size tells how much text there is to read."""
+    """Whether the file's size says how much text there is to read."""
     return str(file) != "-" and file.suffix.lower() not in COMPRESSIONS and kind_of(file) != "parquet"
 
 

@@ -48,9 +48,9 @@ KNOWN = {"text", "text_b", "label", *ALIASES["text"], *ALIASES["label"], *(name 
 
 
 def looks_like_header(cells: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a first row names columns: it has a column that was asked for, or one whose name is well known.
+    """Whether a first row names columns: it has a requested column, or one with a well-known name.
 
-    Where all columns are asked for by number, only the cells at those places count: a well-known name may also be a
+    If all columns are given by number, only the cells at those places count: a well-known name may also be a
     label (a kind of message called 'question').
     """
     stripped = [cell.strip() for cell in cells]
