@@ -127,7 +127,7 @@ def test_texts_as_long_as_the_model_sees_are_taken_whatever_that_length_is() -> 
 
 @torch.no_grad()
 def test_a_text_longer_than_the_model_sees_is_refused_with_both_numbers() -> None:
-    with pytest.raises(UserError, match=r"41 tokens.*at most 40.*--on-long"):
+    with pytest.raises(UserError, match=r"41 tokens.*limit is 40.*--on-long"):
         model_of("bert").encoder(pack(rows([3, 41])))
 
 
