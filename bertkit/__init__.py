@@ -1,4 +1,4 @@
-"""bertkit: BERT whole, on the machine you have."""
+"""bertkit: all of BERT, on the machine you have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 def load(name: str, precision: str = "auto", device: str = "auto") -> Predictor:
     """Open a model: an embedded name (`en`, `zh`), a folder, or a hub name `org/name`.
 
-    A folder that `compare` or `learn` wrote opens too, with the methods its kind has.
+    Folders written by `compare` or `learn` open too, with the methods of their kind.
     """
     from bertkit.loading import open_model
 
@@ -24,7 +24,7 @@ def load(name: str, precision: str = "auto", device: str = "auto") -> Predictor:
 def finetune(task: str, **settings: Any) -> Predictor:
     """Fine-tune on labelled rows: `bertkit.finetune("classify", train="train.csv", model="en", out="runs/a")`.
 
-    Takes the options of the command line. Returns the finished model; `.result` holds scores and more.
+    Takes the options of the command line. Returns the fine-tuned model; `.result` holds the scores and more.
     """
     from bertkit.config import build
     from bertkit.inference.predictor import Predictor
@@ -42,7 +42,7 @@ _COMMANDS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "index", "
 
 
 def __getattr__(name: str) -> Any:
-    """Further verbs as functions of their options, imported when first used: `bertkit.prepare(texts=…, out=…)`."""
+    """Further commands as functions of their options, imported on first use: `bertkit.prepare(texts=…, out=…)`."""
     if name not in _COMMANDS:
         raise AttributeError(f"module 'bertkit' has no attribute '{name}'")
     from importlib import import_module

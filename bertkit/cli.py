@@ -1,7 +1,7 @@
-"""The command line: one command per verb, each made from the verb's settings class. No logic here.
+"""The command line: every command is made from its settings class. No logic here.
 
-Results go to stdout, notes and progress to stderr. Exit code 0: done; 2: the user's mistake, in one message;
-1: our fault; 128 + N: stopped by signal N.
+Results go to stdout, notes and progress to stderr. Exit code 0: done; 2: a user error, in one message;
+1: an internal error; 128 + N: stopped by signal N.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bertkit.commands.parser import Command, Invocation, Parser, did_you_mean
 from bertkit.errors import Stopped, UserError, suggest
 
 Item = TypeVar("Item")
-ABOUT = "BERT from end to end, on the machine you have: vocabularies, pretraining, fine-tuning, prediction."
+ABOUT = "BERT from end to end, on the machine you have: tokenizers, pretraining, fine-tuning and prediction."
 REPORT_LANGUAGES = ("en", "zh")
 
 
 class Terminal:
-    """Notes and progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
+    """Notes and progress on stderr: a live bar on a terminal, an occasional line elsewhere."""
 
     last_status = 0.0
 
@@ -34,13 +34,13 @@ class Terminal:
         self.is_main = not quiet and os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
 
     def note(self, message: str) -> None:
-        """One line, set apart from results."""
+        """Print a note as one line on stderr."""
         if self.is_main:
             clear = "\r\x1b[K" if sys.stderr.isatty() else ""
             print(f"{clear}· {message}", file=sys.stderr, flush=True)
 
     def status(self, message: str) -> None:
-        """A line that replaces itself on a terminal; elsewhere one line every half minute."""
+        """Show progress: a line that replaces itself on a terminal, elsewhere one line every half minute."""
         now = time.monotonic()
         if not self.is_main:
             return
@@ -51,7 +51,7 @@ class Terminal:
             print(message, file=sys.stderr, flush=True)
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
-        """Pass items on, showing the progress."""
+        """Yield the items while showing progress."""
         if self.is_main and sys.stderr.isatty():
             from tqdm import tqdm
 
@@ -83,7 +83,7 @@ def _environment(settings: type) -> dict[str, Any]:
 
 
 def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
-    """Rows as they come: JSON lines, or together one JSON array."""
+    """Print rows as they arrive: as JSON lines, or as one JSON array."""
     before = "["
     for row in rows:
         words = json.dumps(row, ensure_ascii=False)
@@ -103,7 +103,7 @@ def _print(result: Any, module: ModuleType, as_json: bool) -> None:
 
 
 def _run(command: Command, argv: list[str]) -> None:
-    """Values → settings → run → print."""
+    """Build the settings, run the command and print its result."""
     given = command.parse(argv)
     mine = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given}
     how = config.build(Invocation, mine)
@@ -124,7 +124,7 @@ def _run(command: Command, argv: list[str]) -> None:
 
 
 def _overview() -> Parser:
-    """The list of commands, for help alone."""
+    """The parser of `bertkit --help`, with the list of commands."""
     parser = Parser("bertkit", "bertkit COMMAND [options]", ABOUT)
     parser.epilog = "bertkit COMMAND --help shows the arguments and options of a command."
     commands = parser.add_argument_group("Commands")
@@ -137,7 +137,7 @@ def _overview() -> Parser:
 
 
 def _start(argv: list[str]) -> None:
-    """Only the verb that is asked for is imported; the others appear in the list of commands."""
+    """Run one command; only its module is imported."""
     first = argv[0] if argv else ""
     if first in COMMANDS:
         _run(Command(first), argv[1:])
@@ -153,14 +153,14 @@ def _start(argv: list[str]) -> None:
     elif first.startswith("-"):
         verb = next((word for word in argv if word in COMMANDS), "")
         hint = f"Options come after the command: bertkit {verb} … {first}" if verb else "See: bertkit --help"
-        raise UserError(f"there is no option '{first}' before a command. {hint}")
+        raise UserError(f"There is no option '{first}' before the command. {hint}")
     else:
         hint = did_you_mean(first, {verb: verb for verb in COMMANDS})
-        raise UserError(f"there is no command '{first}'.{hint} See: bertkit --help")
+        raise UserError(f"There is no command '{first}'.{hint} See: bertkit --help")
 
 
 def main() -> None:
-    """Run the command line and leave with the right code."""
+    """Run the command line and exit with the right code."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     try:

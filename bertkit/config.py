@@ -1,6 +1,6 @@
 """Settings: frozen dataclasses to and from TOML, strictly.
 
-A settings class is written beside what it configures. Its fields carry their help text
+Fields of a settings class carry their help text
 (`option`), so that the command line, the TOML reader and `run.toml` all come from one place.
 Sections are nested dataclasses; a key in a section is spelled `section.key` with `--set`.
 """
@@ -49,11 +49,11 @@ def option(
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> Any:
-    """A field of a settings class with its help. `argument`: given by place, not by name.
+    """A field of a settings class with its help. `argument`: positional, not named.
 
     aliases: other spellings ("--old"), accepted on the command line and in TOML but shown nowhere.
-    group: its heading in `--help`. metavar: what stands for its value there.
-    at_least, at_most: the smallest and the largest number that mean something; `build` refuses others.
+    group: its heading in `--help`. metavar: the placeholder of its value there.
+    at_least, at_most: the smallest and the largest valid number; `build` refuses others.
     """
     metadata = {
         "help": help, "argument": argument, "choices": choices, "short": short, "name": name, "aliases": aliases,
@@ -66,13 +66,13 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """Options every verb takes."""
+    """Options of every command."""
 
     seed: int = option(0, "Random seed.", at_least=0, at_most=2**32 - 1)
-    threads: int = option(0, "CPU threads; 0: all that this process may use.", at_least=0)
+    threads: int = option(0, "CPU threads; 0: all available to this process.", at_least=0)
     device: str = option("auto", "Device to compute on.", choices=("auto", "cpu", "cuda", "mps"))
     precision: str = option(
-        "auto", "Precision to compute in; auto: bf16 where the CPU is fast at it.", choices=("auto", "fp32", "bf16")
+        "auto", "Precision to compute in; auto: bf16 where the CPU handles it fast.", choices=("auto", "fp32", "bf16")
     )
 
 
@@ -82,21 +82,21 @@ def hints(cls: type) -> dict[str, Any]:
 
 
 def aliases_of(f: dataclasses.Field[Any]) -> tuple[str, ...]:
-    """Every other name of a setting: earlier ones, and what other tools call it."""
+    """All other names of a setting: earlier ones, and those of other tools."""
     earlier = (alias.lstrip("-").replace("-", "_") for alias in f.metadata.get("aliases", ()))
     row = next((row for row in SYNONYMS if f.name in row), ())
     return (*earlier, *(name for name in row if name != f.name))
 
 
 def current_names(cls: type, values: dict[str, Any]) -> dict[str, Any]:
-    """The same values under the names the settings have now; a setting given twice is an error."""
+    """The same values under the settings' current names; a setting given twice is an error."""
     known = {f.name for f in fields(cls)}
     renamed = {alias: f.name for f in fields(cls) for alias in aliases_of(f) if alias not in known}
     current: dict[str, Any] = {}
     for key, value in values.items():
         name = renamed.get(key.replace("-", "_"), key)
         if name != key and name in {given.replace("-", "_") for given in values}:
-            raise UserError(f"{key} and {name} are the same setting. Give one of them.")
+            raise UserError(f"{key} and {name} are the same setting. Pass only one of them.")
         current[name] = value
     return current
 
@@ -125,12 +125,12 @@ def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T
         if f.name not in given and f.default is MISSING and f.default_factory is MISSING
     ]  # fmt: skip
     if missing:
-        raise UserError(f"{where}: {', '.join(missing)} must be given.")
+        raise UserError(f"{where}: {', '.join(missing)} must be set.")
     return cls(**given)
 
 
 def _range_missed(f: dataclasses.Field[Any], value: Any) -> str:
-    """What a number must be, in words, when it is not; nothing when it is, or has no range."""
+    """The required range in words, if the number is outside it; otherwise empty."""
     least, most = f.metadata.get("at_least"), f.metadata.get("at_most")
     if (least is None and most is None) or type(value) not in (int, float):
         return ""
@@ -152,12 +152,12 @@ def _spelled(f: dataclasses.Field[Any]) -> str:
 
 
 def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:
-    """The value as the type the field wants."""
+    """The value converted to the field's type."""
     if isinstance(kind, type) and is_dataclass(kind):
         if isinstance(value, kind):
             return value
         if not isinstance(value, dict):
-            raise UserError(f"{where} is a section with keys of its own, not {value!r}.")
+            raise UserError(f"{where} is a section with its own keys, not {value!r}.")
         return build(kind, value, where, base)
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -184,13 +184,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file.") from None
+        raise UserError(f"{path}: no such file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise UserError(f"{path}: not TOML ({reason}). Write numbers bare and text in quotes.") from None
+        raise UserError(
+            f"{path}: not valid TOML ({reason}). Write numbers without quotes and text in quotes."
+        ) from None
 
 
 def parse_set(assignment: str) -> dict[str, Any]:
-    """`a.b=3` → {"a": {"b": 3}}. The value is TOML; a bare word is taken as text."""
+    """`a.b=3` → {"a": {"b": 3}}. The value is TOML; a bare word is read as text."""
     key, equals, raw = assignment.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {assignment}: write KEY=VALUE, e.g. --set model.depth=6.")
@@ -231,7 +233,7 @@ def to_plain(settings: Any) -> dict[str, Any]:
 
 
 def remember(settings: Any) -> None:
-    """`run.toml` in the folder that a verb has made, where it has not written one itself."""
+    """Write `run.toml` into a command's output folder, unless the command wrote one itself."""
     out = getattr(settings, "out", None)
     if isinstance(out, Path) and out.is_dir() and not (out / "run.toml").exists():
         (out / "run.toml").write_text(to_toml(to_plain(settings)), "utf-8")

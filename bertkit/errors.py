@@ -1,19 +1,19 @@
-"""The one exception a user's mistake raises."""
+"""The exceptions that users see."""
 
 
 class UserError(Exception):
-    """A mistake the user can mend. The message says what, where, which value, and what to do.
+    """An error the user can fix. The message says what, where, which value, and what to do.
 
     The command line prints it alone and exits with code 2; the server answers 4xx with it.
     """
 
 
 class DamagedFile(UserError):
-    """A file that cannot be trusted: truncated, altered, or of another format than its name says."""
+    """A file that cannot be trusted: truncated, changed, or not in the format its name says."""
 
 
 class Stopped(Exception):
-    """A run that was asked to stop by a signal, after it saved. The exit code is 128 + the signal."""
+    """A run stopped by a signal, after it saved. The exit code is 128 + the signal."""
 
     def __init__(self, signal: int, message: str = "stopped") -> None:
         super().__init__(message)
@@ -21,8 +21,8 @@ class Stopped(Exception):
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """A "did you mean" clause for a mistyped word, or the list of what there is."""
+    """A "did you mean" clause for a mistyped word, or the list of choices."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"There is: {', '.join(sorted(known))}."
+    return f"Did you mean '{close[0]}'?" if close else f"Choose from: {', '.join(sorted(known))}."

@@ -17,7 +17,7 @@ _threads = 0  # in use; 0 before the first set_up
 
 
 def usable_cores() -> int:
-    """Cores this process may use: its affinity, cut down by a container's CPU quota."""
+    """Cores this process may use: its affinity, limited by a container's CPU quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = Path("/sys/fs/cgroup/cpu.max")
     if quota.is_file():
@@ -44,18 +44,18 @@ def set_up(threads: int = 0) -> int:
 
 
 def threads() -> int:
-    """The threads in use: as whoever came first set them up, or all usable cores."""
+    """The threads in use: as first set up, or all usable cores."""
     return _threads or set_up()
 
 
 def _of_environment() -> int:
-    """OMP_NUM_THREADS; of a list, one number a level of nesting, the first. 0 where it says nothing."""
+    """OMP_NUM_THREADS; the first number of a list (one per nesting level). 0 if unset."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() else 0
 
 
 def _keep_memory() -> None:
-    """Tell glibc not to hand freed memory back: each training step would fault it in again (1.2 times slower)."""
+    """Tell glibc to keep freed memory: otherwise each training step faults it in again (1.2 times slower)."""
     libc = _glibc()
     if libc is None:
         return
@@ -66,7 +66,7 @@ def _keep_memory() -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, where it is glibc."""
+    """The C library, if it is glibc."""
     try:
         return ctypes.CDLL("libc.so.6") if sys.platform.startswith("linux") else None
     except OSError:  # musl and others
@@ -74,16 +74,16 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def limit_onednn_cache() -> None:
-    """For texts of all lengths without end; call it before torch multiplies anything.
+    """Limit oneDNN's kernel cache for long streams of texts of all lengths; call it before torch multiplies anything.
 
     oneDNN makes a kernel of some 200 KB for every new shape of a product and keeps 1,024 of them, few of which are ever
-    asked for again. What is asked for in every batch stays among the last 16.
+    used again. What every batch uses stays among the last 16.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
 
 
 def trim_memory() -> None:
-    """Hand freed memory back to the system: between large pieces of work it would otherwise be lost in fragments."""
+    """Return freed memory to the system: between large jobs it would otherwise be lost to fragmentation."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
@@ -91,7 +91,7 @@ def trim_memory() -> None:
 
 @contextmanager
 def single_thread_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of threads in each of which torch computes on one core; torch's own setting is back afterwards."""
+    """A pool of threads in which torch computes on one core each; torch's setting is restored afterwards."""
     import torch
 
     before = torch.get_num_threads()
@@ -104,19 +104,19 @@ def single_thread_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def device_for(name: str) -> str:
-    """`auto` is the GPU where there is one."""
+    """The torch device; `auto` is the GPU if there is one."""
     import torch
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(name, False):
-        raise UserError(f"device is {name!r}, which this machine does not have. Leave it out, or say --device cpu.")
+        raise UserError(f"device is {name!r}, which this machine does not have. Leave it out, or pass --device cpu.")
     return name
 
 
 def peak_memory() -> int:
-    """The most memory this process has held so far, in bytes."""
+    """Peak memory of this process so far, in bytes."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -161,7 +161,7 @@ def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """The machine as bertkit sees it, with its matrix speed measured for a moment."""
+    """The machine as bertkit sees it, with a quick measurement of its matrix speed."""
     import torch
 
     return {
@@ -182,7 +182,7 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def matmul_speed(dtype: Any, seconds: float = 0.5) -> float:
-    """Billions of floating-point operations a second in a linear layer of BERT-base's shape: the best of many."""
+    """Billions of floating-point operations per second in a linear layer of BERT-base's shape: the best of many."""
     import time
 
     import torch

@@ -1,7 +1,7 @@
-"""How library code tells things without printing: notes and progress go to whoever listens.
+"""How library code notifies without printing: notes and progress go to a listener.
 
-`note` is for what the user must know (rows dropped, tokens cut, precision used); `track` wraps a
-long iteration. By default notes go to the `bertkit` logger and progress to nobody; the command
+`note` is for what the user must know (rows dropped, tokens truncated, precision used); `track` wraps a
+long iteration. By default, notes go to the `bertkit` logger and progress is discarded; the command
 line installs a terminal listener.
 """
 
@@ -22,10 +22,10 @@ class Listener(Protocol):
         """Something the user must know."""
 
     def status(self, message: str) -> None:
-        """How a long run stands."""
+        """Progress of a long run."""
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
-        """Pass items on and show how far it is."""
+        """Yield the items while showing progress."""
         yield from items
 
 
@@ -55,10 +55,10 @@ def note(message: str) -> None:
 
 
 def status(message: str) -> None:
-    """Say how a long run stands; the next status replaces this one."""
+    """Report progress of a long run; the next status replaces this one."""
     _listener.status(message)
 
 
 def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
-    """Iterate over items while the listener shows how far it is. `total` counts items."""
+    """Iterate over items while the listener shows progress. `total`: the number of items."""
     yield from _listener.track(items, label, total)

@@ -1,7 +1,7 @@
 """scikit-learn estimators over texts: `BertClassifier`, `BertRegressor`, `BertEmbedder`.
 
-X is a list, array, series or single column of texts. Training happens in a temporary folder. A fitted estimator keeps
-its model's files as bytes, so that what joblib or pickle wrote needs no other file, on whatever machine it is read.
+X is a list, array, series or single column of texts. Training uses a temporary folder. A fitted estimator keeps
+its model's files as bytes, so that a joblib or pickle file is self-contained on any machine.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ CHOOSING = 8  # rows looked at once at the end where none are held out: too few 
 def texts_of(X: Any) -> list[str]:
     """X as a list of texts. Anything else is a ValueError (a TypeError for one text or a sparse matrix)."""
     if isinstance(X, (str, bytes, dict)) or hasattr(X, "toarray") or not hasattr(X, "__len__"):
-        raise TypeError(f"X is of type {type(X).__name__}; give a list or an array-like of texts, dense, not sparse.")
+        raise TypeError(
+            f"X is of type {type(X).__name__}; pass a list or a dense array-like of texts, not sparse data."
+        )
     table = np.asarray(X, dtype=object)
     if table.ndim == 2 and table.shape[1] == 1:
         table = table[:, 0]
     if table.ndim != 1:
-        raise ValueError(f"X has shape {table.shape}; give a list of texts, or one column of them.")
+        raise ValueError(f"X has shape {table.shape}; pass a list of texts, or one column of them.")
     if not len(table):
-        raise ValueError("X holds 0 sample(s), while a minimum of 1 is required: give at least one text.")
+        raise ValueError("X holds 0 sample(s), while a minimum of 1 is required: pass at least one text.")
     for place, one in enumerate(table):
         if not isinstance(one, str):
-            raise ValueError(f"X, row {place}: {one!r} is of type {type(one).__name__}, and a text is needed.")
+            raise ValueError(f"X, row {place}: {one!r} is of type {type(one).__name__}, not text.")
     return [str(one) for one in table]
 
 
@@ -57,19 +59,19 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class _OverTexts(BaseEstimator):
-    """What all three share: texts in, a model that is opened when it is first needed, and pickling without it."""
+    """The common base: texts in, a model opened on first use, and pickling without it."""
 
     model_files_: dict[str, bytes]
     _open: Predictor | None = None
 
     def __sklearn_tags__(self) -> Tags:
-        """Texts, not tables of numbers."""
+        """Tell scikit-learn that X is text, not a table of numbers."""
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the opened model."""
+        """The state to pickle: everything but the opened model."""
         return {name: value for name, value in super().__getstate__().items() if name != "_open"}
 
     def _texts(self, X: Any) -> list[str]:
@@ -84,7 +86,7 @@ class _OverTexts(BaseEstimator):
         return self._open
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as a folder that `bertkit.load` and transformers open."""
+        """Save the model as a folder that `bertkit.load` and transformers open."""
         check_is_fitted(self)
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, content in self.model_files_.items():
@@ -92,10 +94,10 @@ class _OverTexts(BaseEstimator):
 
 
 class _FineTuned(_OverTexts):
-    """An estimator whose fit is a fine-tuning run. Parameters mean what they mean to `bertkit finetune`.
+    """An estimator whose fit is a fine-tuning run. Parameters are those of `bertkit finetune`.
 
-    held_out: the share of rows that chooses the best moment and calibrates; 0 trains on all rows to the last step.
-    Notes (rows held out, tokens cut) go to the logger `bertkit`.
+    held_out: the fraction of rows used to select the best checkpoint and calibrate; 0 trains on all rows to the end.
+    Notes (rows held out, tokens truncated) go to the logger `bertkit`.
     """
 
     def __init__(
@@ -148,18 +150,18 @@ class _FineTuned(_OverTexts):
 
 
 class BertClassifier(ClassifierMixin, _FineTuned):
-    """A label a text. After fit: `classes_` (as in y), `result_` (scores and more)."""
+    """Predicts one label per text. After fit: `classes_` (as in y), `result_` (scores and more)."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fine-tune on texts X and labels y of any kind scikit-learn takes."""
+        """Fine-tune on texts X and labels y of any type scikit-learn accepts."""
         texts, answers = self._checked(X, y)
         check_classification_targets(answers)
         self.classes_, numbers = np.unique(answers, return_inverse=True)
         names = tuple(str(one) for one in self.classes_)
         if len(names) < 2:
-            raise ValueError(f"{type(self).__name__} needs two classes at least; y holds one class: {names}.")
+            raise ValueError(f"{type(self).__name__} needs at least two classes; y holds one class: {names}.")
         if len(set(names)) < len(names):
-            raise ValueError(f"The classes {names} are not told apart by their names. Give them different names.")
+            raise ValueError(f"The classes {names} have the same name when written as text. Give them different names.")
         rows = [TextRow(text, label=names[n], line=place) for place, (text, n) in enumerate(zip(texts, numbers))]
         return self._fit("classify", rows, names)
 
@@ -168,13 +170,13 @@ class BertClassifier(ClassifierMixin, _FineTuned):
         return np.array([list(said["scores"].values()) for said in self._predictions(X)], dtype=np.float64)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class of each text."""
+        """The most likely class of each text."""
         best = self.predict_proba(X).argmax(axis=1)
         return self.classes_[best]
 
 
 class BertRegressor(RegressorMixin, _FineTuned):
-    """A number a text. After fit: `result_` (scores and more)."""
+    """Predicts one number per text. After fit: `result_` (scores and more)."""
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune on texts X and numbers y."""
@@ -184,12 +186,12 @@ class BertRegressor(RegressorMixin, _FineTuned):
         return self._fit("regress", rows)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The number of each text: (texts,)."""
+        """The predicted number of each text: (texts,)."""
         return np.array([said["value"] for said in self._predictions(X)], dtype=np.float64)
 
 
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts):
-    """Texts to vectors: the first step of a pipeline whose last is any estimator. Nothing is trained."""
+    """Turns texts into vectors: the first step of a pipeline. Nothing is trained."""
 
     def __init__(
         self, model: str = "en", *, layers: str | list[int] = "last", pool: str = "mean", normalize: bool = False,
@@ -199,13 +201,13 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
         self.on_long, self.precision, self.device = on_long, precision, device
 
     def __sklearn_tags__(self) -> Tags:
-        """Vectors are float32 whatever comes in."""
+        """Tell scikit-learn that the output is float32 for any input."""
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
         return tags
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Open the model, and keep its files (but for an embedded one, which every bertkit has)."""
+        """Open the model, and keep its files (except for an embedded model, which every installation has)."""
         texts = self._texts(X)
         place = locate(self.model)
         self.model_files_ = {} if str(self.model) in embedded() or not place.is_dir() else files_of(place)
@@ -221,7 +223,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
     def _vectors(self, texts: list[str]) -> np.ndarray:
         if self.pool == "none":
             raise ValueError(
-                "pool is 'none', which gives a vector a token. An estimator needs one a text: mean, cls, max."
+                "pool is 'none', which gives one vector per token. An estimator needs one per text: mean, cls or max."
             )
         found = self._opened().embed(texts, self.layers, self.pool, self.on_long, self.normalize)
         return np.asarray(found)

@@ -82,10 +82,10 @@ def test_settings_survive_a_run_toml_on_disk(tmp_path: Path) -> None:
         ({"out": 3}, "out must be a path, not 3"),
         ({"out": "x", "files": 3}, "files must be a list, not 3"),
         ({"out": "x", "numbers": ["a"]}, "numbers must be a number, not 'a'"),
-        ({"out": "x", "inner": 3}, "inner is a section with keys of its own, not 3"),
+        ({"out": "x", "inner": 3}, "inner is a section with its own keys, not 3"),
         ({"out": "x", "inner": {"unit": "wrod"}}, "unit is 'wrod'. Did you mean 'word'"),
         ({"out": "x", "device": "gpu"}, "device is 'gpu'"),
-        ({}, "here: --out must be given"),
+        ({}, "here: --out must be set"),
     ],
 )
 def test_a_wrong_setting_is_told_with_place_value_and_fix(values: dict, told: str) -> None:
@@ -132,7 +132,12 @@ def test_layers_of_settings_merge_section_by_section() -> None:
 
 @pytest.mark.parametrize(
     "content, told",
-    [(b"a = ", "not TOML"), (b"a = 1\na = 2", "not TOML"), (b"\xff", "not TOML"), (None, "no such file")],
+    [
+        (b"a = ", "not valid TOML"),
+        (b"a = 1\na = 2", "not valid TOML"),
+        (b"\xff", "not valid TOML"),
+        (None, "no such file"),
+    ],
 )
 def test_a_file_that_is_not_toml_is_told(content: bytes | None, told: str, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
@@ -202,7 +207,7 @@ def test_a_setting_is_found_by_its_alias() -> None:
 
 
 def test_a_choice_that_is_empty_is_not_shown_among_what_there_is() -> None:
-    with pytest.raises(UserError, match=re.escape("mood is 'bogus'. There is: glad, sad.")):
+    with pytest.raises(UserError, match=re.escape("mood is 'bogus'. Choose from: glad, sad.")):
         build(Example, {"out": "x", "mood": "bogus"})
 
 

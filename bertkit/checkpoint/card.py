@@ -1,4 +1,4 @@
-"""The model card: what a stranger needs to know of a model folder."""
+"""The model card: what a newcomer needs to know about a model folder."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ USE = {
     ],
 }
 OPENED = {
-    "int8": "The weights are int8 and open in bertkit alone; `bertkit convert` writes floats for others.",
-    "onnx": "The weights are an ONNX file, which onnxruntime opens; bertkit and transformers do not.",
+    "int8": (
+        "The weights are int8, which only bertkit opens; `bertkit convert` writes floating-point weights for other "
+        "programs."
+    ),
+    "onnx": "The weights are an ONNX file for onnxruntime; bertkit and transformers do not open it.",
 }
 CRF = {  # what is told of tags that were chosen together
-    "floats": "The tags of a sentence are chosen together by a conditional random field, whose scores are in "
+    "floats": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`. bertkit uses them; transformers opens the folder without them and tags piece by piece.",
-    "int8": "The tags of a sentence are chosen together by a conditional random field, whose scores are in "
+    "int8": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`.",
-    "onnx": "The conditional random field that chose the tags of a sentence together is not in the file, which tags "
+    "onnx": "The conditional random field that chose a sentence's tags jointly is not in the file, which tags "
     "piece by piece.",
 }
-PIECES = {"floats": " transformers tags every piece by itself.", "int8": "", "onnx": " The file tags every piece."}
+PIECES = {"floats": " transformers tags every piece independently.", "int8": "", "onnx": " The file tags every piece."}
 POOLED = {"floats": "; sentence-transformers opens the folder as it is.", "int8": ".", "onnx": "."}
 
 
 def write(
     about: dict[str, Any], config: dict[str, Any], tensors: int, pooled: str = "", weights: str = "floats"
 ) -> str:
-    """A README.md from what is known of the model.
+    """A README.md from what is known about the model.
 
-    pooled: how its vectors are made, where it is made for vectors. weights: floats, int8 or onnx.
+    pooled: the pooling of an embedding model. weights: floats, int8 or onnx.
     """
     name = config["architectures"][0]
     library = "sentence-transformers" if pooled and weights == "floats" else LIBRARIES[weights]
@@ -66,13 +69,13 @@ def write(
 
 
 def _pipeline(task: str, name: str) -> list[str]:
-    """What the hub calls the task, or else what the class is for; nothing where it has no word for it."""
+    """The hub's name for the task, or for what the class is used for; empty if it has none."""
     found = _PIPELINES.get(task) or next((tag for ending, tag in _OF_CLASS.items() if name.endswith(ending)), "")
     return [f"pipeline_tag: {found}"] if found else []
 
 
 def _told(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
-    """Who opens it, and where other programs give other answers than bertkit, and why."""
+    """What opens the folder, and where and why other programs give different answers from bertkit's."""
     found = [OPENED[weights]] if weights in OPENED else []
     options = about.get("options")
     options = options if isinstance(options, dict) else {}
@@ -117,8 +120,8 @@ FITTED = ("temperature", "abstain")  # options that were fitted to the outputs
 def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted: bool) -> dict[str, Any]:
     """bertkit.json without the original's scores. said: what was done, for the card; facts: for its table.
 
-    refitted: whether the outputs moved so far that options fitted to them (temperature, abstaining) go too; labels,
-    windows and the other options stay.
+    refitted: whether the outputs changed so much that options fitted to them (temperature, abstention) go; labels,
+    windows and the other options are kept.
     """
     scores = {name for key in MEASURED for name in _table(about, key)}
     kept = {key: value for key, value in about.items() if key not in MEASURED}
@@ -128,7 +131,7 @@ def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted
         kept["options"] = {key: value for key, value in about["options"].items() if key not in FITTED}
     if refitted:
         kept.pop("calibration", None)
-    told = [said, "The original's scores are not its own and are left out."] if scores else [said]
+    told = [said, "The scores of the original do not apply to it and are left out."] if scores else [said]
     if fitted:
         told.append(FITTED_TOLD[refitted].format(" and ".join(fitted)))
     kept["notes"] = [*about.get("notes", []), " ".join(told)]
@@ -136,8 +139,8 @@ def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted
 
 
 FITTED_TOLD = {
-    True: "So are the options that were fitted to its outputs ({}): probabilities are uncalibrated.",
-    False: "Kept are the options that were fitted to the original's outputs: {}.",
+    True: "The options fitted to the outputs of the original ({}) are left out too: probabilities are uncalibrated.",
+    False: "The options fitted to the outputs of the original are kept: {}.",
 }
 
 

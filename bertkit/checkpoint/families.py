@@ -1,8 +1,8 @@
-"""Hugging Face's names for our numbers and tensors: one table a family, no code a family.
+"""Hugging Face's names for our numbers and tensors: one table per family, and no code per family.
 
 A tensor row reads: our module → their module (three of them for query, key and value, which we
 keep as one). `{n}` is the layer; `{base}` is the family's prefix inside a task model ("bert.")
-and nothing in a bare encoder.
+and empty in a bare encoder.
 """
 
 from __future__ import annotations

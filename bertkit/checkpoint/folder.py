@@ -1,4 +1,4 @@
-"""Model folders in and out: what transformers can open, bertkit writes, and the other way round."""
+"""Model folders in and out: bertkit writes what transformers opens, and vice versa."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOSTILE = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "cu
 
 @dataclass
 class Folder:
-    """A model with all that belongs to it: what a folder holds."""
+    """A model with everything that belongs to it: the content of a folder."""
 
     model: Model
     tokenizer: Tokenizer
@@ -74,8 +74,8 @@ def read_folder(
     """Open a model folder (Hugging Face's, Google's or ours).
 
     Without `heads` the model gets the heads its file has. With them (kind → number of labels) it
-    gets exactly those; what the file does not hold is new, said once, and listed in
-    `model.untrained`. `numbers` replace those of config.json (dropout and the like, not shapes).
+    gets exactly those; what the file does not hold is new, reported once, and listed in
+    `model.untrained`. `numbers` replace those of config.json (such as dropout, not shapes).
     """
     if is_google(path):
         raw, arrays = read_google(path, **(google or {}))
@@ -83,12 +83,12 @@ def read_folder(
         source = path
     else:
         if not path.is_dir():
-            raise UserError(f"{path}: there is no such folder.")
+            raise UserError(f"{path}: no such folder.")
         raw = read_json(path / "config.json")
         tensors, source = read_weights(path)
     where = str(path / "config.json")
     for key in sorted(set(HOSTILE) & set(raw)):
-        note(f"{where}: '{key}' asks for code from the folder to be run. bertkit runs none; it was ignored.")
+        note(f"{where}: '{key}' asks to run code from the folder. bertkit never does; the key is ignored.")
         raw.pop(key)
     family = family_of(raw, where)
     if family.base != INSIDE:
@@ -112,8 +112,10 @@ def read_folder(
     state, missing, left = tensors_from(tensors, model, family, architecture, str(source))
     _accept(model, state, missing, str(source))
     if layers := [name for name in left if LAYER.search(name)]:
-        note(f"{source}: {len(layers)} tensors are of layers that config.json does not speak of (first: {layers[0]}); "
-             "they were left out.")  # fmt: skip
+        note(
+            f"{source}: {len(layers)} tensors belong to layers that config.json does not mention "
+            f"(first: {layers[0]}); they were left out."
+        )
     tokenizer = Tokenizer.load(path if path.is_dir() else path.parent)
     if tokenizer.size > config.vocabulary:
         raise UserError(
@@ -127,21 +129,21 @@ def read_folder(
 
 
 def _read_crf(path: Path, labels: int) -> Crf:
-    """What a tagger learnt of tags side by side: beside model.safetensors, where transformers does not trip over it."""
+    """A tagger's CRF scores, in a file next to model.safetensors that transformers ignores."""
     if not path.is_file():
-        raise DamagedFile(f"{path}: is missing, but bertkit.json says that tags are chosen with it. Copy it too.")
+        raise DamagedFile(f"{path} is missing, but bertkit.json says that it is used to choose tags. Copy it too.")
     with path.open("rb") as file:
         state = tensor_file.read(file.fileno(), str(path))
     crf = Crf(labels)
     wanted = {name: tensor.shape for name, tensor in crf.state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != wanted:
-        raise DamagedFile(f"{path}: does not hold the scores of {labels} tags. It belongs to another model.")
+        raise DamagedFile(f"{path} does not hold the scores of {labels} tags. It belongs to a different model.")
     crf.load_state_dict(state)
     return crf
 
 
 def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -> frozenset[str]:
-    """The heads of the class config.json names; of an unknown class, those whose tensors are there."""
+    """The heads of the class that config.json names; for an unknown class, those whose tensors are present."""
     listed = raw.get("architectures")
     named = str(listed[0]) if isinstance(listed, list) and listed else None
     heads = heads_of(family, named)
@@ -158,20 +160,20 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
         )
     )
     known = found if found in family.architectures else frozenset()
-    note(f"config.json names the class {named!r}, which bertkit does not know; read as {family.model_type} with "
+    note(f"config.json names the class {named!r}, which bertkit does not know; reading it as {family.model_type} with "
          f"{', '.join(sorted(known)) or 'no'} head.")  # fmt: skip
     return known
 
 
 def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) -> None:
-    """Refuse numbers far beyond the file before memory is asked for; smaller differences are told tensor by tensor."""
+    """Refuse numbers far beyond the file before allocating memory; smaller differences are reported per tensor."""
     rows = config.vocabulary + config.positions + config.segments
     layer = 4 * config.width**2 + (3 if config.gated else 2) * config.width * config.inner
     asked = rows * config.embedding_width + config.unique_layers * layer
     held = sum(tensor.numel() for tensor in tensors.values())
     if asked > 2 * held:
         raise UserError(
-            f"{where}: asks for an encoder of {asked:,} numbers, but {source.name} holds {held:,}. "
+            f"{where} describes an encoder of {asked:,} parameters, but {source.name} holds {held:,}. "
             "The two files do not belong together."
         )
 
@@ -187,26 +189,26 @@ def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: str) -> None:
-    """A tied decoder stored as a copy must be one."""
+    """Check that a tied decoder stored as a copy equals the embeddings."""
     decoder = tensors.get(str(family.rows["heads.mlm.decoder"]))
     base = family.base if any(k.startswith(family.base) for k in tensors) else ""
     words = tensors.get(str(family.rows["encoder.embeddings.tokens"]).format(base=base) + ".weight")
     if tied and decoder is not None and words is not None and not torch.equal(decoder, words):
         raise UserError(
-            f"{where}: config.json says the word head is tied to the word vectors, but the file holds two different "
+            f"{where}: config.json says the MLM head is tied to the token embeddings, but the file holds two different "
             'tables. Set "tie_word_embeddings": false in config.json to use both.'
         )
 
 
 def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: str) -> None:
-    """Load what is there; refuse a torn encoder; say which heads are new."""
+    """Load what is present; refuse an incomplete encoder; report which heads are new."""
     torn = [name for name in missing if name.startswith("encoder.")]
     total = len(model.state_dict())
     if torn:
         encoder = sum(1 for name in model.state_dict() if name.startswith("encoder."))
         raise DamagedFile(
             f"{where}: {len(torn)} of {encoder} encoder tensors are missing (first: {torn[0]}). "
-            "These weights are of another kind of model than config.json says, or incomplete."
+            "The weights are incomplete, or belong to a different kind of model than config.json describes."
         )
     model.load_state_dict(state, strict=False)
     heads = sorted({name.split(".")[1] if name.startswith("heads.") else "pooler" for name in missing})
@@ -215,7 +217,7 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
         plural = "are" if len(heads) > 1 else "is"
         note(
             f"{' and '.join(heads)} {plural} new and untrained: {len(missing)} of {total} tensors; "
-            "fine-tune before you predict."
+            "fine-tune before predicting."
         )
 
 
@@ -226,22 +228,25 @@ def check_writable(folder: Folder) -> None:
 
 
 def check_whole(folder: Folder) -> None:
-    """Refuse to write what would answer otherwise than the folder that was read."""
+    """Refuse to write a folder that would give different answers from the one that was read."""
     model = folder.model
     if is_prepared(model):
-        raise UserError(f"{folder.name or 'The model'} is laid out to answer; to write it, read its folder again.")
+        raise UserError(
+            f"{folder.name or 'The model'} is already prepared for inference; to save it, load its folder again."
+        )
     if new := [kind for kind in model.heads if not is_trained(kind, model.untrained)]:
         bare = architecture_for(FAMILIES[folder.family], frozenset()).name
         raise UserError(
-            f"{folder.name or 'The model'}: its weights have no trained {' and no trained '.join(new)} head; written, "
-            "it would answer at random. Fine-tune it first; or, for the encoder alone, put "
+            f"{folder.name or 'The model'}: its weights have no trained {' and no trained '.join(new)} head; saved as "
+            "it is, "
+            "it would predict at random. Fine-tune it first; or, to save only the encoder, put "
             f'"architectures": ["{bare}"] into its config.json.'
         )
     if folder.pooling and folder.pooling.refused:
         raise UserError(
-            f"{folder.name or 'The model'}: its vectors are made with {folder.pooling.refused}, which bertkit does not "
-            "write; a folder without would give other vectors. Use it with sentence-transformers; or, for the encoder "
-            "alone, take modules.json out of a copy."
+            f"{folder.name or 'The model'}: its vectors use {folder.pooling.refused}, which bertkit does not "
+            "write; a folder without it would give different vectors. Use sentence-transformers; or, for the encoder "
+            "alone, remove modules.json from a copy of the folder."
         )
 
 

@@ -27,19 +27,19 @@ def locate(name: str | Path) -> Path:
         return EMBEDDED / str(name)
     if path.is_file() and path.name in WEIGHTS:  # the folder is meant: config and tokenizer stand beside the weights
         if path.name in PICKLED and (path.parent / WEIGHTS[0]).is_file():
-            note(f"{path.parent} has {WEIGHTS[0]} too; that is what is read.")
+            note(f"{path.parent} also has {WEIGHTS[0]}, which is read instead.")
         return path.parent
     if path.exists() or Path(f"{path}.index").is_file():
         return path
     if path.parent.name and path.parent.is_dir() and not path.is_absolute():  # a folder of the user's is meant
         there = sorted(one.name for one in path.parent.iterdir() if one.is_dir()) or ["nothing"]
-        raise UserError(f"There is no '{path.name}' in the folder {path.parent}. {suggest(path.name, there)}")
+        raise UserError(f"{path.parent} contains no '{path.name}'. {suggest(path.name, there)}")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not str(name).startswith((".", "/")):
         return _download(str(name))
     there = embedded() or ["none yet"]
     raise UserError(
         f"There is no model '{name}': not a folder here, not an embedded model ({', '.join(there)}), "
-        "and not a hub name. Give a folder that bertkit or transformers wrote, or a name such as "
+        "and not a hub name. Pass a folder written by bertkit or transformers, or a name such as "
         f"google-bert/bert-base-uncased. {suggest(str(name), there) if embedded() else ''}".rstrip()
     )
 
@@ -51,7 +51,7 @@ def _download(name: str) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one message at the end says it all
-    note(f"'{name}' is looked for on the hub.")
+    note(f"Looking for '{name}' on the hub.")
     try:
         try:
             return Path(snapshot_download(name, allow_patterns=list(WANTED + PICKLED), local_files_only=True))
@@ -62,6 +62,7 @@ def _download(name: str) -> Path:
     except Exception as reason:  # the hub's own, and those of whichever HTTP library it uses
         words = (str(reason) or "no reason given").splitlines()[0][:160]
         raise UserError(
-            f"'{name}' is no folder here, and could not be fetched from the hub ({type(reason).__name__}: {words}). "
-            "Check the name and the network, or copy the folder here and give its path."
+            f"'{name}' is not a local folder and could not be downloaded from the hub ({type(reason).__name__}: "
+            f"{words}). "
+            "Check the name and the network connection, or copy the folder to this machine and pass its path."
         ) from None

@@ -1,4 +1,4 @@
-"""How a folder's token vectors become one vector a text, in the files of sentence-transformers."""
+"""How a folder's token vectors become one vector per text, in the files of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ KEPT: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Pooling:
-    """mode: mean, cls or max. normalize: vectors get length one. refused: what the folder wants that bertkit cannot.
-    max_tokens: where sentence-transformers cuts a text; 0 where the folder does not say. kept: see KEPT."""
+    """mode: mean, cls or max. normalize: scale vectors to length 1. refused: what bertkit does not support.
+    max_tokens: where sentence-transformers truncates a text; 0 if the folder does not say. kept: see KEPT."""
 
     mode: str = "mean"
     normalize: bool = False
@@ -42,16 +42,16 @@ class Pooling:
     kept: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def check(self) -> None:
-        """Refuse to give vectors that are not those the folder was made to give."""
+        """Refuse to compute vectors that differ from those the folder was made for."""
         if self.refused:
             raise UserError(
-                f"This folder's vectors are made with {self.refused}, which bertkit does not apply. Ask for the "
-                "encoder's own vectors (--pool mean, cls or max), or make these with sentence-transformers."
+                f"This folder's vectors use {self.refused}, which bertkit does not support. Ask for the "
+                "encoder's own vectors (--pool mean, cls or max), or use sentence-transformers."
             )
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """What modules.json says, or None where there is none."""
+    """The content of modules.json, or None without one."""
     if not (folder / MODULES).is_file():
         return None
     where = folder / MODULES
@@ -63,7 +63,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         if kind == "Pooling":
             # A name from the file must stay inside the folder.
             if Path(place).name != place:
-                raise UserError(f"{where}: names {place!r}, which is not a plain folder name. It was not opened.")
+                raise UserError(f"{where}: names {place!r}, which is not a plain folder name, so it was not opened.")
             modes = _modes(read_json(folder / place / "config.json"))
             mode = modes[0] if len(modes) == 1 and modes[0] in KNOWN else ""
             refused += [] if mode else [f"the pooling {' + '.join(modes)}"]
@@ -81,7 +81,7 @@ def read_pooling(folder: Path) -> Pooling | None:
 
 
 def _modes(config: dict[str, Any]) -> list[str]:
-    """The pooling modes of either spelling, in the order they are joined in; without any word it is the mean."""
+    """The pooling modes of either spelling, in the order they are joined; mean by default."""
     said = config.get("pooling_mode")
     if said:
         return [str(one) for one in said] if isinstance(said, list) else [str(said)]
@@ -89,16 +89,16 @@ def _modes(config: dict[str, Any]) -> list[str]:
 
 
 def _tell(folder: Path, kept: dict[str, Any]) -> None:
-    """What sentence-transformers does to a text before it is encoded, and bertkit does not."""
+    """Report what sentence-transformers does to a text before encoding it and bertkit does not."""
     if name := kept.get("default_prompt_name"):
         where = folder / GENERAL
-        note(f"{where}: texts are meant to get the prompt '{name}' in front. bertkit adds none: put it there yourself.")
+        note(f"{where}: this model expects the prompt '{name}' before each text; bertkit does not add it for you.")
     if kept.get("do_lower_case"):
-        note(f"{folder / LIMITS}: texts are meant to be in small letters. bertkit changes none: lower them yourself.")
+        note(f"{folder / LIMITS}: this model expects lower-cased text; bertkit does not lower-case it for you.")
 
 
 def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -> None:
-    """The files with which sentence-transformers and TEI make the same vectors."""
+    """Write the files with which sentence-transformers and TEI compute the same vectors."""
     parts = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalize else [])]
     places = ["", *(f"{n}_{part}" for n, part in enumerate(parts) if n)]
     # Version 6 has other class paths but knows these; older readers know only these.

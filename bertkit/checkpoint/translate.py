@@ -63,7 +63,7 @@ def config_from(raw: dict[str, Any], where: str) -> Config:
         if value is None and ours == "inner":
             value = 4 * numbers["width"]  # GPT-2's n_inner
         if value is None:
-            raise UserError(f"{where}: '{theirs}' is missing. Take config.json from the same place as the weights.")
+            raise UserError(f"{where}: '{theirs}' is missing. Use the config.json that came with the weights.")
         if ours in SPELLINGS:
             if not isinstance(value, str) or value not in SPELLINGS[ours]:
                 raise UserError(f"{where}: {theirs} is {value!r}. {suggest(str(value), list(SPELLINGS[ours]))}")
@@ -135,7 +135,7 @@ def config_to(config: Config, family: Family, architecture: str, keep: dict[str,
 
 
 def check_expressible(config: Config, family: Family) -> None:
-    """Refuse numbers that the family's config.json has no words for: opened again, it would be another model."""
+    """Refuse numbers that the family's config.json cannot express: opened again, it would be a different model."""
     read = config_from(config_to(config, family, ""), "config.json")
     # Two come back otherwise and do no harm: a table has places to spare; one global layer is the first of any n.
     names = [f.name for f in fields(config) if f.name not in ("max_tokens", "global_every")]
@@ -143,8 +143,9 @@ def check_expressible(config: Config, family: Family) -> None:
     if lost:
         said = ", ".join(f"{name} = {getattr(config, name)!r} (it has {getattr(read, name)!r})" for name in lost)
         raise UserError(
-            f"A folder of the family {family.model_type} cannot say {said}, and would be opened as another model. "
-            "Leave that out, or take a preset whose family has it."
+            f"A folder of the family {family.model_type} cannot express {said}, and would be opened as a different "
+            "model. "
+            "Leave that out, or use a preset whose family supports it."
         )
 
 
@@ -157,17 +158,17 @@ def architecture_for(family: Family, heads: frozenset[str]) -> Architecture:
         return family.architectures[heads]
     raise UserError(
         f"transformers has no {family.model_type} class with the heads {', '.join(sorted(heads))}; "
-        f"it has: {'; '.join(a.name for a in family.architectures.values())}. Take a model or preset of another family."
+        f"it has: {'; '.join(a.name for a in family.architectures.values())}. Use a model or preset of another family."
     )
 
 
 def heads_of(family: Family, architecture: str | None) -> frozenset[str] | None:
-    """The heads a transformers class has, or None for a class we do not know."""
+    """The heads of a transformers class, or None for an unknown class."""
     return next((heads for heads, a in family.architectures.items() if a.name == architecture), None)
 
 
 def names(model: Model, family: Family, architecture: Architecture, base: str) -> dict[str, tuple[str, ...]]:
-    """Our tensor → their tensor, or three of them to be joined: for every tensor of the model."""
+    """Our tensor → their tensor (or three to be joined), for every tensor of the model."""
     rows = dict(family.rows)
     if architecture.pooler:
         rows["pooler.dense"] = architecture.pooler
@@ -227,7 +228,7 @@ def tensors_from(
         tensor = tensor.t() if _turned(ours, family) else tensor
         if tensor.shape != shapes[ours]:
             raise UserError(
-                f"{where}: {theirs[0]} has shape {list(raw[theirs[0]].shape)}, but config.json asks for "
+                f"{where}: {theirs[0]} has shape {list(raw[theirs[0]].shape)}, but config.json expects "
                 f"{[shapes[ours][0] // len(theirs), *shapes[ours][1:]]}. The two files do not belong together."
             )
         state[ours] = tensor.float()

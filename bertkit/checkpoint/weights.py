@@ -1,4 +1,4 @@
-"""Weight files in: safetensors, sharded safetensors, and (with a word of warning) pytorch_model.bin."""
+"""Weight files in: safetensors, sharded safetensors, and (with a warning) pytorch_model.bin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     if pickled.is_file():
         return clean(_pickled(pickled)), pickled
     there = ", ".join(sorted(p.name for p in folder.iterdir())) or "nothing"
-    raise UserError(f"{folder}: no model.safetensors and no pytorch_model.bin here (there is: {there}).")
+    raise UserError(f"{folder}: this folder contains no model.safetensors or pytorch_model.bin (it contains: {there}).")
 
 
 def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -46,10 +46,10 @@ def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unwrapped(tensors: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
-    """The tensors without what a wrapper put before every name."""
+    """The tensors without the prefix that a training wrapper put before every name."""
     for prefix in prefixes:
         if tensors and all(key.startswith(prefix) for key in tensors):
-            note(f"Every tensor's name begins with '{prefix}', which a training wrapper left; it was stripped.")
+            note(f"Every tensor's name begins with '{prefix}', left by a training wrapper; the prefix was stripped.")
             tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
     return tensors
 
@@ -62,17 +62,17 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, ValueError, OSError) as reason:
         raise DamagedFile(
-            f"{path}: not a whole safetensors file ({reason}; {path.stat().st_size:,} bytes). "
+            f"{path} is not a complete safetensors file ({reason}; {path.stat().st_size:,} bytes). "
             "Copy or download it again."
         ) from None
 
 
 def _unscaled(raw: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Int8 matrices as the floats they stand for."""
+    """Int8 matrices converted to the floats they represent."""
     for name in [name for name, tensor in raw.items() if tensor.dtype == torch.int8]:
         scale = raw.pop(name + SCALE, None)
         if scale is None or scale.shape != (len(raw[name]), 1):
-            raise DamagedFile(f"{path}: {name} has no scale for each of its rows. Copy it again.")
+            raise DamagedFile(f"{path}: {name} does not have one scale per row. Copy the file again.")
         raw[name] = from_int8(raw[name], scale)
     return raw
 
@@ -86,7 +86,7 @@ def _sharded(index: Path) -> dict[str, Tensor]:
     for name in files:
         # A name from the file must stay inside the folder.
         if not isinstance(name, str) or Path(name).name != name:
-            raise UserError(f"{index}: names the file {name!r}, which is not a plain file name. It was not opened.")
+            raise UserError(f"{index}: names the file {name!r}, which is not a plain file name, so it was not opened.")
         if not (index.parent / name).is_file():
             raise DamagedFile(f"{index}: names {name}, which is not in the folder. Copy or download it again.")
         tensors |= _safetensors(index.parent / name)
@@ -96,18 +96,20 @@ def _sharded(index: Path) -> dict[str, Tensor]:
 def _pickled(path: Path) -> dict[str, Tensor]:
     note(
         f"{path.name} is a pickle file: bertkit reads tensors from it and refuses anything else. "
-        "Convert it once (bertkit convert) and use model.safetensors from then on."
+        "Convert it once with `bertkit convert` and use model.safetensors from then on."
     )
     try:
         raw = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as reason:
         words = (str(reason) or type(reason).__name__).splitlines()[0][:200]
         raise DamagedFile(
-            f"{path}: holds more than tensors, or is not whole; nothing in it was run ({words}). "
-            "Get the model as safetensors."
+            f"{path} holds more than tensors, or is incomplete; nothing in it was executed ({words}). "
+            "Use a safetensors version of the model."
         ) from None
     if isinstance(raw, dict) and isinstance(raw.get("state_dict"), dict):
         raw = raw["state_dict"]
     if not isinstance(raw, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in raw.items()):
-        raise DamagedFile(f"{path}: not a table of tensors. Save the model's state_dict, or get it as safetensors.")
+        raise DamagedFile(
+            f"{path}: not a state_dict. Save the model's state_dict, or use a safetensors version of the model."
+        )
     return raw

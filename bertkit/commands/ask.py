@@ -1,4 +1,4 @@
-"""`bertkit ask`: an answer cut out of own documents."""
+"""`bertkit ask`: extract an answer from your documents."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `ask` needs."""
+    """Options of `bertkit ask`."""
 
-    index: Path = option(help="A folder made by `bertkit index`.", argument=True)
+    index: Path = option(help="The index folder, made by `bertkit index`.", argument=True)
     question: str = option(help="The question.", argument=True)
-    reader: str = option(help="A model fine-tuned for answers: `bertkit finetune answer`.")
-    k: int = option(5, "How many passages are read.", short="-k", at_least=1)
+    reader: str = option(help="A model fine-tuned with `bertkit finetune answer`.")
+    k: int = option(5, "Number of passages to read.", short="-k", at_least=1)
     by: str = option("both", "How passages are found.", choices=("both", "vectors", "words"))
-    model: str = option("", "Where the index's model is now, if it was moved.")
+    model: str = option("", "The index's model, if it has moved.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Find the passages nearest to a question, and cut the answer out of them."""
+    """Find the passages nearest to a question, and extract the answer from them."""
     from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
@@ -32,8 +32,8 @@ def run(settings: Settings) -> dict[str, Any]:
     reader = Predictor.load(settings.reader, settings.precision, settings.device)
     if reader.task.name != "answer":
         raise UserError(
-            f"{settings.reader} was fine-tuned for {reader.task.name}, not to answer. "
-            "Make a reader: bertkit finetune answer."
+            f"{settings.reader} was fine-tuned for {reader.task.name}, not for question answering. "
+            "Train a reader with `bertkit finetune answer`."
         )
     index = Index.open(settings.index, settings.model, settings.precision, settings.device)
     found = index.search(settings.question, settings.k, settings.by)
@@ -46,7 +46,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The answer, and the passage it stands in."""
+    """The answer, and the passage it comes from."""
     if not result["answer"]:
         return ["no answer found"]
     return [

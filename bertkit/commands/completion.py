@@ -17,7 +17,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `completion` needs."""
+    """Options of `bertkit completion`."""
 
     shell: str = option(help=f"One of {', '.join(SHELLS)}.", argument=True, choices=SHELLS)
 
@@ -32,7 +32,7 @@ def run(settings: Settings) -> str:
 
 
 def _options(command: Command) -> list[Option]:
-    """What is completed by name, in the order of help."""
+    """The options to complete, in the order of `--help`."""
     own = [o for members in command.groups().values() for o in members if not o.meta["argument"]]
     return [*own, *command.common]
 

@@ -1,4 +1,4 @@
-"""`bertkit convert`: any checkpoint into a folder that bertkit and transformers open."""
+"""`bertkit convert`: convert any checkpoint to a folder that bertkit and transformers open."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `convert` needs."""
+    """Options of `bertkit convert`."""
 
-    source: str = option(help="Google's checkpoint, a folder, its weights file, or a hub name.", argument=True)
+    source: str = option(
+        help="A Google TensorFlow checkpoint, a folder, its weights file, or a hub name.", argument=True
+    )
     target: Path = option(help="The folder to write.", argument=True)
     exact_google: bool = option(False, "Keep Google's tanh GELU instead of the erf GELU that transformers uses.")
     part: str = option(
-        "", "Which half of Google's ELECTRA; the discriminator unless said.",
+        "", "Which half of Google's ELECTRA to convert (default: the discriminator).",
         choices=("", "discriminator", "generator"),
     )  # fmt: skip
-    mix: str = option("", "A second model of the same shape and tokenizer: the weights become the average of both.")
-    share: float = option(0.5, "With --mix: the share of the second model.", at_least=0, at_most=1)
+    mix: str = option("", "A second model of the same shape and tokenizer: the weights of both are averaged.")
+    share: float = option(0.5, "With --mix: the weight of the second model.", at_least=0, at_most=1)
     simplify: bool = option(False, "Let the tokenizer read traditional and full-width Chinese forms as simplified.")
     dtype: str = option("fp32", "Precision of the written weights.", choices=("fp32", "bf16", "fp16"))
 
@@ -38,7 +40,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.text.chinese_forms import simplified
 
     if settings.target.suffix in (".bin", ".safetensors"):
-        raise UserError(f"{settings.target} is the name of a file; a folder is written. Leave out the last part.")
+        raise UserError(f"{settings.target} names a file, but convert writes a folder. Leave out the last part.")
     check_new_folder(settings.target)
     folder = read_folder(locate(settings.source), google={"exact": settings.exact_google, "part": settings.part})
     check_whole(folder)
@@ -47,7 +49,7 @@ def run(settings: Settings) -> dict[str, Any]:
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
     if settings.dtype != "fp32":
-        said = f"The weights were rounded to {settings.dtype}; scores that are told here were measured before."
+        said = f"The weights were rounded to {settings.dtype}; the scores on this card were measured before rounding."
         folder.about = folder.about | {"notes": [*folder.about.get("notes", []), said]}
     write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
     parameters = sum(p.numel() for p in folder.model.parameters())
@@ -58,7 +60,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _mix(folder: Any, settings: Settings) -> int:
-    """Move every weight towards the second model's, where that has it too. Returns how many numbers moved."""
+    """Average every weight that both models have. Returns how many parameters changed."""
     import torch
 
     from bertkit.checkpoint.card import changed
@@ -69,14 +71,17 @@ def _mix(folder: Any, settings: Settings) -> int:
 
     second = read_folder(locate(settings.mix))
     if any(folder.tokenizer.id_to_token(n) != second.tokenizer.id_to_token(n) for n in range(folder.tokenizer.size)):
-        raise UserError(f"{settings.mix} has another vocabulary than {settings.source}. Mix models of one tokenizer.")
+        raise UserError(
+            f"{settings.mix} has a different vocabulary from {settings.source}. Mix models that share a tokenizer."
+        )
     new = tuple("pooler." if part == "pooler" else f"heads.{part}." for part in second.model.untrained)
     other = {name: tensor for name, tensor in second.model.named_parameters() if not name.startswith(new)}
     own = dict(folder.model.named_parameters())
     both = [name for name in own if name in other and own[name].shape == other[name].shape]
     if torn := [name for name in own if name.startswith("encoder.") and name not in both]:
         raise UserError(
-            f"{settings.mix} is of another shape than {settings.source}: {torn[0]} differs. Mix models alike."
+            f"{settings.mix} has a different shape from {settings.source}: {torn[0]} differs. Mix models of the same "
+            "shape."
         )
     with torch.no_grad():
         for name in both:
@@ -86,13 +91,13 @@ def _mix(folder: Any, settings: Settings) -> int:
     folder.about = changed(folder.about, said, {"mixed from": f"{settings.source}, {settings.mix}"}, refitted=True)
     note(
         f"{len(both)} of {len(own)} tensors are {1 - settings.share:g} of {settings.source} and {settings.share:g} of "
-        f"{settings.mix}; the others are {settings.source}'s own."
+        f"{settings.mix}; the others are taken from {settings.source}."
     )
     return moved
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """The folder, its class and its size, as one line."""
     return [
         f"{result['folder']}: {result['class']}, {result['parameters']:,} parameters in {result['dtype']}. "
         "bertkit.load and transformers open it."

@@ -1,4 +1,4 @@
-"""`bertkit demo`: the main job, whole, on the embedded model and the embedded sample data."""
+"""`bertkit demo`: fine-tune, compare and predict with the embedded model and sample data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `demo` needs."""
+    """Options of `bertkit demo`."""
 
     lang: str = option("en", "Language of the sample data.", choices=("en", "zh"))
-    out: Path = option(Path("runs/demo"), "Where to write; an earlier demo there is replaced.")
+    out: Path = option(Path("runs/demo"), "The output folder; an earlier demo in it is replaced.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def run(settings: Settings) -> dict[str, Any]:
     machine.set_up(settings.threads)
     out = settings.out / settings.lang
     if out.exists() and not (out / "demo.txt").exists():
-        raise UserError(f"{out} exists and is no earlier demo. Choose another --out.")
+        raise UserError(f"{out} exists and is not an earlier demo. Choose another --out.")
     with explained(f"{out} cannot be written to"):
         if out.exists():
             shutil.rmtree(out)
@@ -55,7 +55,7 @@ def run(settings: Settings) -> dict[str, Any]:
     try:
         reached = finetuning.go()
     except Stopped as stop:
-        raise Stopped(stop.signal, "the demo was stopped; give it again, and it begins anew.") from None
+        raise Stopped(stop.signal, "the demo was stopped; run it again to start over.") from None
     train, dev, test = (finetuning.split.examples[role] for role in ("train", "dev", "test"))
     baselines = {}
     for entry in contenders_for("classify", ("majority", "tfidf"), Resources()):
@@ -77,14 +77,14 @@ def _short(prediction: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pretrained(settings: Settings, out: Path) -> str:
-    """A tiny model of the sample text itself, for want of an embedded one."""
+    """Pretrain a tiny model on the sample text, if there is no embedded one."""
     from bertkit import config, samples
     from bertkit.commands import prepare, tokenizer
     from bertkit.notify import note
     from bertkit.runs.pretrain.run import pretrain
     from bertkit.settings.pretrain import PretrainSettings
 
-    note(f"There is no embedded model '{settings.lang}': a tiny one is pretrained on the sample text first.")
+    note(f"There is no embedded model '{settings.lang}'; pretraining a tiny one on the sample text first.")
     text = samples.path(settings.lang, "passages.txt")
     tokenizer.run(tokenizer.Settings(texts=(text,), out=out / "tokenizer", size=4000))
     prepare.run(prepare.Settings(texts=(text,), tokenizer=str(out / "tokenizer"), out=out / "store"))
@@ -106,9 +106,9 @@ def lines(result: dict[str, Any]) -> list[str]:
     low, high = result["intervals"][head]
     rows = [(name, scores[head]) for name, scores in result["baselines"].items()]
     table = [f"  {name:32} {value:.3f}" for name, value in rows]
-    table.append(f"  {'bertkit':32} {result['metrics'][head]:.3f}   (95 % between {low:.3f} and {high:.3f})")
+    table.append(f"  {'bertkit':32} {result['metrics'][head]:.3f}   (95 % interval {low:.3f} to {high:.3f})")
     said = [f"  {p['score']:.2f}  {p['label']:6}  {p['text']}" for p in result["predictions"]]
     return [
-        "Fresh messages:", *said, "", f"{head} on {result['rows']} test messages:", *table, "",
+        "New messages:", *said, "", f"{head} on {result['rows']} test messages:", *table, "",
         f"Report: {result['report']}",
     ]  # fmt: skip

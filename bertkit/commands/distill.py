@@ -1,4 +1,4 @@
-"""`bertkit distill TEACHER`: a fine-tuned model teaches a smaller one."""
+"""`bertkit distill TEACHER`: distill a fine-tuned model into a smaller one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bertkit.settings.compress import DistillSettings as Settings
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Let a fine-tuned teacher teach a smaller student on rows with or without answers, and compare the two."""
+    """Distill a fine-tuned teacher into a smaller student on rows with or without labels, and compare the two."""
     from bertkit.files.atomic import check_folder
     from bertkit.runs.compress.distill import distill
 
@@ -20,7 +20,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     """Teacher and student side by side."""
     from bertkit.runs.compress.measure import lines as shown
 
-    return [*shown(result["compared"]), f"the student and its report.html are in {result['out']}"]
+    return [*shown(result["compared"]), f"the student model and its report.html are in {result['out']}"]
 
 
 __all__ = ["Settings", "lines", "run"]

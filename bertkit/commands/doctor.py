@@ -1,4 +1,4 @@
-"""`bertkit doctor`: this machine, and what is in a data file."""
+"""`bertkit doctor`: check this machine and inspect data files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `doctor` needs."""
+    """Options of `bertkit doctor`."""
 
-    files: tuple[Path, ...] = option(
-        (), "Data files to look into; the first is compared with the others.", argument=True
-    )
+    files: tuple[Path, ...] = option((), "Data files to inspect; the first is compared with the others.", argument=True)
     model: str = option(
-        "", "Count tokens with this model's tokenizer; without it, of the embedded model of the texts' language."
+        "", "Count tokens with this model's tokenizer (default: the embedded model of the texts' language)."
     )
     text: str = option("text", "Name (or number) of the text column.")
     label: str = option("label", "Name (or number) of the label column.")
@@ -25,7 +23,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Say what this machine can do and, for data files, what is in them."""
+    """Report what this machine can do and what is in your data files."""
     from bertkit import machine
 
     found: dict[str, Any] = {"machine": machine.describe(machine.set_up(settings.threads)), "files": [], "lines": []}
@@ -47,7 +45,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
-    """The embedded model whose vocabulary suits the file's first texts; nothing where none is embedded."""
+    """The embedded model whose vocabulary fits the file's first texts; empty without embedded models."""
     from bertkit.checkpoint.locate import embedded
     from bertkit.data.inspect import first_texts
     from bertkit.runs.finetune.start import AUTO, LOOKED_AT, starting_model
@@ -59,7 +57,7 @@ def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The machine in a table, then each file."""
+    """The machine as a table, followed by each file."""
     m = result["machine"]
     speed = m["matmul_gflops"]
     rows = {
@@ -68,7 +66,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         "bf16": f"{'fast' if m['fast_bf16'] else 'slow: fp32 will be used'} "
         f"({m['instructions']}{', AMX' if m['amx'] else ''})",
         "matrix speed": f"fp32 {speed['fp32']:.0f}, bf16 {speed['bf16']:.0f} GFLOP/s",
-        "GPU": m["gpu"] or "none (none is needed)",
+        "GPU": m["gpu"] or "none (not needed)",
         "versions": ", ".join(f"{name} {number}" for name, number in m["versions"].items()),
     }
     return [f"{name:14} {value}" for name, value in rows.items()] + result["lines"]

@@ -1,4 +1,4 @@
-"""`bertkit embed`: texts to vectors."""
+"""`bertkit embed`: turn texts into vectors."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `embed` needs."""
+    """Options of `bertkit embed`."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
-    file: Path = option(help="csv, tsv, jsonl, parquet or txt (one text a line).", argument=True)
-    out: Path = option(help="Where to: .npy, .parquet or .jsonl.", default=Path("embeddings.npy"))
+    file: Path = option(help="csv, tsv, jsonl, parquet or txt (one text per line).", argument=True)
+    out: Path = option(help="The output file: .npy, .parquet or .jsonl.", default=Path("embeddings.npy"))
     layers: str = option(
         "last",
         "embeddings, last, second-to-last, sum-last-4, concat-last-4, sum-all, layer numbers (-1,-2), "
-        "or auto: the one of the six that tells the labels of --probe apart best.",
+        "or auto: whichever of the six separates the labels of --probe best.",
     )
-    probe: Path | None = option(None, "Labelled rows by which --layers auto chooses; 2,000 of them are enough.")
+    probe: Path | None = option(None, "Labelled rows for --layers auto; 2,000 are enough.")
     label: str = option("label", "Name (or number) of the label column of --probe.")
     pool: str = option(
-        "", "How a text's token vectors become one; without it as the model was made for, else mean.",
+        "", "How a text's token vectors become one (default: as the model was trained, else mean).",
         choices=("", "mean", "cls", "max", "none"),
     )  # fmt: skip
     text: str = option("text", "Name (or number) of the text column.")
     on_long: str = option(
-        "window", "Texts longer than the model sees: read in windows, cut, or refuse.",
+        "window", "Texts longer than the model's limit: read in windows, truncate, or refuse.",
         choices=("window", "truncate", "error"),
     )  # fmt: skip
-    normalize: bool = option(False, "Give every vector length one.")
+    normalize: bool = option(False, "Scale every vector to length 1.")
     encoding: str = option("utf-8", "Encoding of the file.")
 
 
@@ -85,15 +85,17 @@ def run(settings: Settings) -> dict[str, Any]:
 def _check(settings: Settings) -> None:
     if settings.layers == "auto" and settings.probe is None:
         raise UserError(
-            "--layers auto chooses by labelled rows: give them with --probe FILE (a text and a label a row), "
+            "--layers auto needs labelled rows: pass --probe FILE (a text and a label per row), "
             "or name the layers, e.g. --layers last."
         )
     if settings.probe is not None and settings.layers != "auto":
-        raise UserError(f"--probe is for --layers auto, and --layers is {settings.layers!r}. Leave one of them out.")
+        raise UserError(
+            f"--probe is only used with --layers auto, but --layers is {settings.layers!r}. Leave one of them out."
+        )
 
 
 def _probed(settings: Settings, predictor: Predictor) -> str:
-    """The layers that suit the labelled rows best; the whole table is told."""
+    """The layers that separate the labelled rows best; all scores are reported."""
     from bertkit.data.readers import read_rows
     from bertkit.inference.probe import best_layers, probe, table
     from bertkit.notify import note
@@ -107,7 +109,7 @@ def _probed(settings: Settings, predictor: Predictor) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """The file, its shape and the speed, as one line."""
     return [
         f"{result['file']}: {result['rows']:,} texts × {result['width']} ({result['layers']}, {result['pool']}, "
         f"{result['precision']}), {result['seconds']} s, {result['texts_per_second']} texts/s"

@@ -13,15 +13,15 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `evaluate` needs."""
+    """Options of `bertkit evaluate`."""
 
-    model: str = option(help="A model's folder, embedded or hub name.", argument=True)
-    file: Path = option(help="Labelled rows; for minimal pairs a file or a folder of them.", argument=True)
+    model: str = option(help="Embedded name, folder, or hub name.", argument=True)
+    file: Path = option(help="Labelled rows; for minimal pairs, a file or a folder of files.", argument=True)
     task: str = option(
-        "", "minimal-pairs or perplexity of a language model, analogies or similarity of word vectors; "
-        "otherwise the model's own task.",
+        "", "minimal-pairs or perplexity (language models), analogies or similarity (word vectors); "
+        "by default the model's own task.",
     )  # fmt: skip
-    most: int = option(0, "At most this many minimal pairs of each file, or texts of a perplexity; 0: all.", at_least=0)
+    most: int = option(0, "Maximum number of minimal pairs per file, or of texts for perplexity; 0: all.", at_least=0)
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     label: str = option("label", "Name (or number) of the label column.")
@@ -43,11 +43,11 @@ def run(settings: Settings) -> dict[str, Any]:
         if not (
             hasattr(predictor, NEEDED[settings.task]) or (settings.task == "perplexity" and hasattr(predictor, "fill"))
         ):
-            raise UserError(f"{settings.model} cannot be scored by {settings.task}: it is a model of another kind.")
+            raise UserError(f"{settings.model} cannot be scored by {settings.task}: it is a different kind of model.")
         return OTHERS[settings.task](predictor, settings)
     if not hasattr(predictor, "task"):
         raise UserError(
-            f"{settings.model} answers no task of its own. Say what to score it by: --task {'|'.join(OTHERS)}."
+            f"{settings.model} has not been fine-tuned for a task. Choose how to score it: --task {'|'.join(OTHERS)}."
         )
     task = predictor.task
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
@@ -72,7 +72,7 @@ def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
 
 
 def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
-    """Of the documents of a text file; an encoder that sees both sides has a pseudo-perplexity, of sentences."""
+    """Perplexity over the documents of a text file; for a masked encoder, pseudo-perplexity over sentences."""
     from bertkit.ancestors.language_model import gpt
     from bertkit.data.readers.documents import read_documents
     from bertkit.inference.predictor import Predictor
@@ -122,11 +122,11 @@ NEEDED = {"minimal-pairs": "score", "perplexity": "perplexity", "analogies": "an
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """A line a metric."""
+    """One line per metric."""
     shown = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
-        shown.append(f"{name:24} {value:.4f}" + (f"   95 % between {pair[0]:.4f} and {pair[1]:.4f}" if pair else ""))
+        shown.append(f"{name:24} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
     shown += [f"{name:24} {value:.4f}" for name, value in result.get("groups", {}).items()]
-    shown.append(f"{result['rows']:,} rows, {result['rows_cut']} of them cut")
+    shown.append(f"{result['rows']:,} rows, {result['rows_cut']} of them truncated")
     return shown

@@ -1,4 +1,4 @@
-"""`bertkit export MODEL --format onnx|hf`: a model for other programs."""
+"""`bertkit export MODEL --format onnx|hf`: export a model for other programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bertkit.settings.compress import ExportSettings as Settings
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Write a model for other programs, and show that it answers there as it answers here."""
+    """Export a model for other programs, and check that it gives the same answers there."""
     from bertkit import machine
     from bertkit.files.atomic import check_new_folder
     from bertkit.runs.compress.export import export
@@ -20,7 +20,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """Both side by side, and what opens it."""
+    """The comparison of both models, and what opens the export."""
     from bertkit.runs.compress.export import lines as shown
 
     return shown(result)

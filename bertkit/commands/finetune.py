@@ -1,4 +1,4 @@
-"""`bertkit finetune TASK`: from labelled rows to a model of your own."""
+"""`bertkit finetune TASK`: from labelled rows to your own model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The scores with their intervals, and where things are."""
+    """The scores with their intervals, and where the files are."""
     shown = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
-        shown.append(f"{name:20} {value:.4f}" + (f"   95 % between {pair[0]:.4f} and {pair[1]:.4f}" if pair else ""))
+        shown.append(f"{name:20} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
     if "seeds" in result:
         shown.append(f"{'over seeds':20} {result['seeds']['mean']:.4f} ± {result['seeds']['spread']:.4f}")
     if "folds" in result:

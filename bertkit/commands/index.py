@@ -1,4 +1,4 @@
-"""`bertkit index`: own documents, made searchable."""
+"""`bertkit index`: make your documents searchable."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ FIRST = 2000  # characters of a document, by which its language is told
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `index` needs."""
+    """Options of `bertkit index`."""
 
     files: tuple[Path, ...] = option(
         help="txt (an empty line between documents), jsonl, csv, parquet, or folders.", argument=True
     )
     model: str = option(
         "auto",
-        "Whose sentence vectors: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
+        "The embedding model: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
     )
-    out: Path = option(Path("index"), "The index's folder.")
-    passage: int = option(96, "Tokens of a passage, about: whole sentences up to this.", at_least=8)
+    out: Path = option(Path("index"), "The folder to write the index to.")
+    passage: int = option(96, "Approximate tokens per passage: whole sentences up to this length.", at_least=8)
     text: str = option("text", "Name (or number) of the text column.")
     encoding: str = option("utf-8", "Encoding of the files.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Cut documents into passages, and keep their vectors and words for `search` and `ask`."""
+    """Split documents into passages, and store their vectors and words for `search` and `ask`."""
     from bertkit import machine
     from bertkit.config import to_plain, to_toml
     from bertkit.data.readers import read_documents
@@ -64,21 +64,21 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _files(settings: Settings) -> list[Path]:
-    """What is read: never an index, which may well lie among the documents it was made of."""
+    """The files to read: never an index, which may be among the documents it was made from."""
     from bertkit.data.readers import document_files
     from bertkit.errors import UserError
     from bertkit.retrieval.index import is_index
 
     if any(str(path) == "-" for path in settings.files):
-        raise UserError("An index is made of files that can be read twice, not of what is piped in. Name a file.")
+        raise UserError("`bertkit index` reads its files twice, so it cannot read from a pipe. Pass a file.")
     if own := next(filter(is_index, settings.files), None):
-        raise UserError(f"{own} is an index itself. Name the documents, and with --out another folder than theirs.")
+        raise UserError(f"{own} is itself an index. Pass the documents, and a different folder with --out.")
     return document_files(settings.files, leave_out=is_index)
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """The index and its size, as one line."""
     return [
-        f"{result['folder']}: {result['passages']:,} passages of {result['files']:,} files, "
-        f"{result['tokens']:,} tokens, vectors of {result['model']}, {result['seconds']} s"
+        f"{result['folder']}: {result['passages']:,} passages from {result['files']:,} files, "
+        f"{result['tokens']:,} tokens, vectors by {result['model']}, {result['seconds']} s"
     ]

@@ -1,4 +1,4 @@
-"""`bertkit inspect`: what a model makes of one text, as a page."""
+"""`bertkit inspect`: show how a model reads one text, as a page."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `inspect` needs."""
+    """Options of `bertkit inspect`."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     text: str = option(help="The text.", argument=True)
     text_b: str = option("", "The second text of a pair.")
-    out: Path = option(Path("inspect.html"), "The page.")
+    out: Path = option(Path("inspect.html"), "The page to write.")
     lang: str = option("en", "Language of the page.", choices=("en", "zh"))
 
 
@@ -40,7 +40,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """A token a line, with a bar for its weight."""
+    """One token per line, with a bar for its importance."""
     said = result["said"]
     shown = [f"{said['label']}  {said['score']:.3f}"] if said else []
     most = max((abs(one["importance"]) for one in result["tokens"]), default=0.0) or 1.0

@@ -11,20 +11,20 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `neighbours` needs."""
+    """Options of `bertkit neighbours`."""
 
-    model: str = option(help="Word vectors: a folder of `bertkit learn word2vec|glove`, or a file.", argument=True)
-    words: tuple[str, ...] = option(help="One word; or three, a b c: a is to b as c is to what?", argument=True)
-    top: int = option(10, "How many.", at_least=1)
+    model: str = option(help="Word vectors: a folder made by `bertkit learn word2vec|glove`, or a file.", argument=True)
+    words: tuple[str, ...] = option(help="One word; or three for an analogy: a is to b as c is to what?", argument=True)
+    top: int = option(10, "Number of words to show.", at_least=1)
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """The nearest words by cosine; of three words the fourth."""
+    """Find the nearest words by cosine, or complete an analogy of three words."""
     from bertkit.ancestors.vectors.vectors import open_vectors
     from bertkit.errors import UserError
 
     if len(settings.words) not in (1, 3):
-        raise UserError(f"Give one word, or three for an analogy; these are {len(settings.words)}.")
+        raise UserError(f"Pass one word, or three for an analogy; got {len(settings.words)}.")
     vectors = open_vectors(settings.model)
     ask: Callable[..., list[tuple[str, float]]] = vectors.neighbours if len(settings.words) == 1 else vectors.analogy
     found = ask(*settings.words, top=settings.top)
@@ -32,5 +32,5 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """A word a line."""
+    """One word per line."""
     return [f"{one['cosine']:7.3f}  {one['word']}" for one in result["found"]]

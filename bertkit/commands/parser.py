@@ -1,4 +1,4 @@
-"""A verb's settings class as a command: its options, how they are spelled, and an argparse parser made from them."""
+"""Turns a settings class into a command: its options, their spelling, and an argparse parser."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """Options of the command line itself, which no verb sees."""
+    """Options of the command line itself, which commands do not see."""
 
     config_file: Path | None = option(
         None, "Read settings from a TOML file, e.g. the run.toml of an earlier run.", name="config", metavar="FILE"
     )
     sets: tuple[str, ...] = option(
-        (), "Set one value; in a section: SECTION.KEY=VALUE. May be repeated.", name="set", metavar="KEY=VALUE"
+        (), "Set one value; inside a section: SECTION.KEY=VALUE. May be repeated.", name="set", metavar="KEY=VALUE"
     )
     as_json: bool = option(False, "Print the result as one JSON document.", name="json")
-    quiet: bool = option(False, "Show no notes and no progress; errors are still shown.")
+    quiet: bool = option(False, "Hide notes and progress; errors are still shown.")
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,25 @@ class Option:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What `config.option` was given."""
+        """The arguments of `config.option`."""
         return self.field.metadata
 
     @property
     def spelled(self) -> str:
-        """As it is typed: --text-b, or for an argument TEXT_B."""
+        """As typed: --text-b, or TEXT_B for an argument."""
         if self.meta["argument"]:
             return self.field.name.upper()
         return "--" + (self.meta["name"] or self.field.name.replace("_", "-"))
 
     @property
     def spellings(self) -> list[str]:
-        """Every way to type it that help shows."""
+        """Every spelling that help shows."""
         negated = [f"--no-{self.spelled[2:]}"] if not self.takes_value and self.field.default else []
         return [self.spelled, *negated, *([self.meta["short"]] if self.meta["short"] else [])]
 
     @property
     def takes_value(self) -> bool:
-        """Whether a value follows; a flag has none."""
+        """Whether it takes a value; flags do not."""
         return self.kind is not bool
 
     @property
@@ -84,12 +84,12 @@ class Option:
 
     @property
     def choices(self) -> list[str]:
-        """The values it may take; empty: any."""
+        """The allowed values; empty: any."""
         return [choice for choice in self.meta["choices"] if choice]
 
     @property
     def default(self) -> str:
-        """The default as text; empty where there is none to speak of."""
+        """The default as text; empty if there is none worth showing."""
         value = self.field.default
         if value is MISSING or value is None or value is False or value in ("", ()):
             return ""
@@ -97,12 +97,12 @@ class Option:
 
     @property
     def placeholder(self) -> str:
-        """What stands for the value in help."""
+        """The placeholder of the value in help."""
         kinds = {int: "N", float: "X", Path: "PATH"}
         return self.meta["metavar"] or "|".join(self.choices) or kinds.get(self.kind, "TEXT")
 
     def read(self, text: str) -> Any:
-        """The value that a text means, or a mistake that names the option and the text."""
+        """The text converted to a value, or an error that names the option and the text."""
         try:
             return self.kind(text)
         except ValueError:
@@ -110,7 +110,7 @@ class Option:
 
 
 def options(settings: type) -> list[Option]:
-    """The options of a settings class, arguments first. Sections and tables are given by --config and --set only."""
+    """The options of a settings class, arguments first. Sections and tables are set only with --config and --set."""
     found = []
     kinds = hints(settings)
     for f in fields(settings):
@@ -122,7 +122,7 @@ def options(settings: type) -> list[Option]:
 
 
 class Command:
-    """One verb on the command line."""
+    """One command of the command line."""
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
@@ -140,12 +140,12 @@ class Command:
 
     @property
     def about(self) -> str:
-        """What it does, in a sentence."""
+        """What it does, in one sentence."""
         return inspect.getdoc(self.module.run) or COMMANDS[self.verb]
 
     @property
     def usage(self) -> str:
-        """What must be given, in one line."""
+        """The usage line: what is required."""
         words = [f"{o.spelled}{'…' * o.many}" for o in self.arguments]
         words = [word if o.required else f"[{word}]" for word, o in zip(words, self.arguments)]
         needed = [f"{o.spelled} {o.placeholder}" for o in self.own if o.required and not o.meta["argument"]]
@@ -173,7 +173,7 @@ class Command:
         return parser
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
-        """The values that were given, by settings name."""
+        """The given values, by settings name."""
         flags, words = self._arrange(argv)
         most = len(self.arguments)
         if len(words) > most and not any(o.many for o in self.arguments):
@@ -186,7 +186,7 @@ class Command:
         return {name: value for name, value in given.items() if value is not None and value != []}
 
     def _arrange(self, argv: list[str]) -> tuple[list[str], list[str]]:
-        """Options, each joined with its value, and arguments apart: so they may mix, and a value may be -1,-2."""
+        """Separate options (joined with their values) from arguments, so they can mix and a value can be -1,-2."""
         flags: list[str] = []
         words: list[str] = []
         rest = argv[::-1]
@@ -218,12 +218,12 @@ class Command:
         known = {spelling: real for spelling, (real, o) in self.spellings.items() if not o.meta["hidden"]}
         hint = did_you_mean(name, known)
         if not hint and not name.startswith("--"):
-            hint = " Put a text that begins with a dash after `--`."
+            hint = " Put a text that starts with a dash after `--`."
         return UserError(f"{self.verb}: there is no option '{name}'.{hint} See: bertkit {self.verb} --help")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse as it is used here: no guessing of abbreviations, mistakes as UserError, lines of moderate width."""
+    """argparse without abbreviations, with errors as UserError and lines of moderate width."""
 
     def __init__(self, prog: str, usage: str, about: str) -> None:
         width = min(shutil.get_terminal_size().columns, WIDEST)
@@ -232,7 +232,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, usage, about, formatter_class=layout, add_help=False, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """A mistake like any other."""
+        """Raise a UserError instead of exiting."""
         raise UserError(f"{message}. See: {self.prog} --help")
 
 
@@ -252,7 +252,7 @@ def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word is meant as an option: not -, not a number, not a text that begins with a dash."""
+    """Whether a word looks like an option: not -, not a number, not a text that starts with a dash."""
     name = word.partition("=")[0]
     if not name.startswith("-") or name == "-" or any(character.isspace() for character in name):
         return False
@@ -264,7 +264,7 @@ def _is_option(word: str) -> bool:
 
 
 def did_you_mean(word: str, known: Mapping[str, str]) -> str:
-    """The nearest known spelling, under its proper name; nothing when none is near."""
+    """The nearest known spelling, as a "did you mean"; empty if none is near."""
     from difflib import get_close_matches
 
     bare = {spelling.lstrip("-"): name for spelling, name in known.items()}  # dashes would make all options alike

@@ -1,4 +1,4 @@
-"""`bertkit prepare`: running text to a token store."""
+"""`bertkit prepare`: turn running text into a token store."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `prepare` needs."""
+    """Options of `bertkit prepare`."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text.", argument=True)
-    tokenizer: str = option(help="A tokenizer's folder, or a model whose tokenizer to use.")
-    out: Path = option(help="The store to make.")
+    tokenizer: str = option(help="A tokenizer folder, or a model whose tokenizer to use.")
+    out: Path = option(help="The token store to write.")
     lang: str = option(
-        "auto", "Chinese words are found by a segmenter, except with en.", choices=("auto", "en", "zh")
+        "auto", "Segment Chinese text into words, except with en.", choices=("auto", "en", "zh")
     )  # fmt: skip
     keep_duplicates: bool = option(False, "Keep documents that occur more than once.")
-    workers: int = option(0, "Processes to use; 0 takes one for each core.", at_least=0)
+    workers: int = option(0, "Number of processes; 0: one per core.", at_least=0)
     text: str = option("text", "Name (or number) of the text column of tables.")
     encoding: str = option("utf-8", "Encoding of the files.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Turn running text into a token store to pretrain on: streaming, on all cores, restartable."""
+    """Turn running text into a token store for pretraining: streaming, on all cores, restartable."""
     from bertkit.checkpoint.locate import locate
     from bertkit.data.prepare.run import Reading, prepare
     from bertkit.text.tokenizer import Tokenizer

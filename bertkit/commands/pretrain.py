@@ -1,4 +1,4 @@
-"""`bertkit pretrain`: from a token store to an encoder of your own."""
+"""`bertkit pretrain`: from a token store to your own encoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bertkit.config import merged, preset
 
 
 def __getattr__(name: str) -> Any:
-    """The settings class, imported when asked for."""
+    """Import the settings class on first use."""
     if name == "Settings":
         from bertkit.settings.pretrain import PretrainSettings
 
@@ -17,12 +17,12 @@ def __getattr__(name: str) -> Any:
 
 
 def resolve(table: dict[str, Any]) -> dict[str, Any]:
-    """The preset's numbers below what was given."""
+    """The given values on top of the preset's."""
     return merged(preset(table.get("preset", "bert-mini")), table)
 
 
 def run(settings: Any) -> dict[str, Any]:
-    """Pretrain from scratch, or continue a model on own text (--init)."""
+    """Pretrain from scratch, or continue pretraining a model on your text (--init)."""
     if not settings.plan:
         from bertkit.files.atomic import check_folder
         from bertkit.runs.pretrain.run import pretrain
@@ -40,13 +40,13 @@ def run(settings: Any) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What was reached, or what it will cost."""
+    """The final scores, or with --plan the expected cost."""
     if "plan" in result:
         p = result["plan"]
         low, high = p["expected_loss"]
         return [
             f"{p['preset']}: {p['parameters'] / 1e6:.1f}M parameters, {p['memory_gb']} GB of memory",
-            f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_a_step']:.3f} s a step)",
+            f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_a_step']:.3f} s per step)",
             f"one pass        {_time(p['seconds_an_epoch'])} for {p['store_tokens']:,} tokens",
             f"this run        {_time(p['seconds'])}: {p['steps']:,} steps, {p['tokens']:,} tokens, "
             f"{p['epochs']} passes",

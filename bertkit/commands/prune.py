@@ -1,4 +1,4 @@
-"""`bertkit prune MODEL`: whole layers and neurons taken out."""
+"""`bertkit prune MODEL`: remove whole layers and neurons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bertkit.settings.compress import PruneSettings as Settings
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Take whole layers or neurons out of a model, and show what that costs and gains."""
+    """Remove whole layers or neurons from a model, and report the cost and the gain."""
     from bertkit import machine
     from bertkit.files.atomic import check_new_folder
     from bertkit.runs.compress.prune import prune
@@ -19,7 +19,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """Both side by side, and what opens the new folder."""
+    """The comparison of both models, and what opens the new folder."""
     from bertkit.runs.compress.prune import lines as shown
 
     return shown(result)

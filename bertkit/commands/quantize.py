@@ -1,4 +1,4 @@
-"""`bertkit quantize MODEL`: weights in fewer bits."""
+"""`bertkit quantize MODEL`: store weights in fewer bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bertkit.settings.compress import QuantizeSettings as Settings
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Write a model with weights of fewer bits, and show what that costs and gains."""
+    """Write a model with fewer bits per weight, and report the cost and the gain."""
     from bertkit import machine
     from bertkit.files.atomic import check_new_folder
     from bertkit.runs.compress.quantize import quantize
@@ -19,7 +19,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """Both side by side, and what opens the new folder."""
+    """The comparison of both models, and what opens the new folder."""
     from bertkit.runs.compress.quantize import lines as shown
 
     return shown(result)

@@ -1,4 +1,4 @@
-"""`bertkit search`: the passages of an index nearest to a question."""
+"""`bertkit search`: find the passages of an index that match a question."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `search` needs."""
+    """Options of `bertkit search`."""
 
-    index: Path = option(help="A folder made by `bertkit index`.", argument=True)
-    query: str = option(help="What is looked for.", argument=True)
-    k: int = option(10, "How many passages.", short="-k", at_least=1)
-    by: str = option("both", "Nearness of vectors, shared words (BM25), or both.", choices=("both", "vectors", "words"))
-    model: str = option("", "Where the index's model is now, if it was moved.")
+    index: Path = option(help="The index folder, made by `bertkit index`.", argument=True)
+    query: str = option(help="What to search for.", argument=True)
+    k: int = option(10, "Number of passages.", short="-k", at_least=1)
+    by: str = option(
+        "both", "Rank by vector similarity, by shared words (BM25), or by both.", choices=("both", "vectors", "words")
+    )
+    model: str = option("", "The index's model, if it has moved.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """The nearest passages, best first."""
+    """Find the nearest passages, best first."""
     from bertkit import machine
     from bertkit.retrieval.index import Index
 
@@ -31,7 +33,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """A passage a line, with where it stands."""
+    """One passage per line, with its file and document."""
     return [
         f"{one['score']:6.3f}  {' '.join(one['text'].split())}  ({one['file']}, document {one['document']})"
         for one in result["found"]

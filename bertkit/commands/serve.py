@@ -13,26 +13,26 @@ from bertkit.config import Common, option
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `serve` needs."""
+    """Options of `bertkit serve`."""
 
     models: tuple[str, ...] = option(help="Embedded names, folders, hub names, or NAME=MODEL.", argument=True)
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.")
     port: int = option(8080, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
     on_long: str = option(
-        "", "Long texts where a request does not say; without it read in windows, as in training.",
+        "", "How to treat long texts when a request does not say (default: read in windows, as in training).",
         choices=("", "window", "truncate", "error"),
     )  # fmt: skip
-    api_key_file: Path | None = option(None, "A file with the key clients must send; or set BERTKIT_API_KEY.")
+    api_key_file: Path | None = option(None, "A file with the API key that clients must send; or set BERTKIT_API_KEY.")
     allow_hosts: tuple[str, ...] = option(
-        (), "Values of the Host header to answer; on 127.0.0.1 without it the local names, else all."
+        (), "Values of the Host header to accept (default: the local names on 127.0.0.1, otherwise all)."
     )
-    max_openai_items: int = option(2048, "Texts of one request to /v1/embeddings at most.", at_least=1)
-    max_items: int = option(32, "Texts of one request at most.", at_least=1)
-    max_characters: int = option(100_000, "Characters of one request's texts at most.", at_least=1)
-    max_body: int = option(2_000_000, "Bytes of one request at most.", at_least=1)
-    max_waiting: int = option(512, "Requests in the queue at most; more are answered 429.", at_least=1)
-    timeout: float = option(30.0, "Seconds within which a request is answered, or refused with 503.", at_least=0.001)
-    metrics_prefix: str = option("te", "What the names of /metrics begin with; te is TEI's.")
+    max_openai_items: int = option(2048, "Maximum texts per request to /v1/embeddings.", at_least=1)
+    max_items: int = option(32, "Maximum texts per request.", at_least=1)
+    max_characters: int = option(100_000, "Maximum characters per request, over all its texts.", at_least=1)
+    max_body: int = option(2_000_000, "Maximum bytes per request.", at_least=1)
+    max_waiting: int = option(512, "Maximum requests in the queue; further ones get status 429.", at_least=1)
+    timeout: float = option(30.0, "Seconds to answer a request before it gets status 503.", at_least=0.001)
+    metrics_prefix: str = option("te", "Prefix of the names in /metrics; te is TEI's.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def run(settings: Settings) -> dict[str, Any]:
         from bertkit.server.service import InferenceService
     except ModuleNotFoundError as missing:
         raise UserError(
-            f"The server needs {missing.name}, which is not installed. Install it: pip install 'bertkit[serve]'."
+            f"The server needs {missing.name}, which is not installed. Run: pip install 'bertkit[serve]'."
         ) from None
     key = _key(settings)
     limits = Limits(
@@ -69,16 +69,21 @@ def run(settings: Settings) -> dict[str, Any]:
             note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.precision} on {one.predictor.device})")
         address = address_of(bound)
         if settings.host not in LOCAL and not key:
-            note("Other machines may be able to connect, and no key is asked for: set BERTKIT_API_KEY.")
+            note("Other machines may be able to connect and no key is required: set BERTKIT_API_KEY.")
         began = time.monotonic()
         app = make_app(service, hosts=hosts_of(settings.host, settings.allow_hosts), key=key)
-        serve(app, service, bound, lambda: note(f"{address}: a page to try it, and the routes; Ctrl-C stops."))
+        serve(
+            app,
+            service,
+            bound,
+            lambda: note(f"Serving on {address} (open it in a browser to try it); press Ctrl-C to stop."),
+        )
     requests = service.metrics.counters["request_success"]
     return {"address": address, "answered": sum(requests.values()), "seconds": round(time.monotonic() - began, 1)}
 
 
 def _key(settings: Settings) -> str:
-    """The key of the file or the environment; empty for none."""
+    """The API key from the file or the environment; empty if there is none."""
     from bertkit.errors import UserError
 
     if settings.api_key_file is None:
@@ -88,10 +93,10 @@ def _key(settings: Settings) -> str:
     except (OSError, UnicodeDecodeError) as reason:
         raise UserError(f"{settings.api_key_file}: the key cannot be read ({reason}).") from None
     if not key:
-        raise UserError(f"{settings.api_key_file}: there is no key in it. Write one line.")
+        raise UserError(f"{settings.api_key_file}: the file is empty. Write the key on one line.")
     return key
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line, at the end."""
+    """A summary, when the server has stopped."""
     return [f"{result['address']}: {result['answered']:,} requests answered in {result['seconds']:,} s"]

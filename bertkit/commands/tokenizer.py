@@ -1,4 +1,4 @@
-"""`bertkit tokenizer`: learn a vocabulary from text."""
+"""`bertkit tokenizer`: train a tokenizer on text."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ SAMPLE = 4_000_000  # characters of the text's beginning by which the vocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `tokenizer` needs."""
+    """Options of `bertkit tokenizer`."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text.", argument=True)
     out: Path = option(help="The folder to write.", default=Path("tokenizer"))
-    kind: str = option("wordpiece", "How words are cut into pieces.", choices=("wordpiece", "bpe", "unigram"))
-    size: int = option(16000, "How many pieces.", at_least=1)
-    cased: bool = option(False, "Keep capitals and accents.")
+    kind: str = option(
+        "wordpiece", "The algorithm that splits words into pieces.", choices=("wordpiece", "bpe", "unigram")
+    )
+    size: int = option(16000, "Vocabulary size, in pieces.", at_least=1)
+    cased: bool = option(False, "Keep case and accents.")
     simplify: bool = option(False, "Read traditional and full-width Chinese forms as simplified (wordpiece only).")
-    min_frequency: int = option(2, "Pieces seen less often are not learnt.", at_least=0)
-    max_tokens: int = option(512, "The longest text a model with this tokenizer will see.", at_least=1)
+    min_frequency: int = option(2, "Pieces seen less often are not learned.", at_least=0)
+    max_tokens: int = option(512, "Maximum text length of a model with this tokenizer, in tokens.", at_least=1)
     encoding: str = option("utf-8", "Encoding of the files.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Learn a vocabulary from running text, streaming, and report how well it fits."""
+    """Train a tokenizer on running text, streaming, and report how well it fits."""
     from bertkit.data.readers import read_documents
     from bertkit.files.atomic import check_new_folder, write_folder
     from bertkit.notify import track
@@ -65,5 +67,5 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The folder, then the vocabulary report."""
+    """The folder, followed by the vocabulary report."""
     return [f"{result['folder']}: {result['kind']}, {result['size']:,} pieces", *result["lines"]]

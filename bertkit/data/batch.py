@@ -54,12 +54,12 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """How many tokens of texts the batch holds."""
+        """Number of tokens in the batch, without filling."""
         return int(self.ids.shape[0]) - self.filler
 
     @property
     def texts(self) -> int:
-        """How many texts the batch holds."""
+        """Number of texts in the batch."""
         return len(self.lengths)
 
     def to(self, device: torch.device | str) -> Batch:
@@ -76,7 +76,7 @@ class Batch:
         return replace(self, **moved, groups=groups, extra={k: v.to(device) for k, v in self.extra.items()})
 
     def split(self, rows: Tensor) -> list[Tensor]:
-        """One row a token (tokens, …) → one tensor a text, in the caller's order."""
+        """One row per token (tokens, …) → one tensor per text, in the caller's order."""
         parts: list[Tensor] = list(torch.split(rows[: self.tokens], list(self.lengths)))
         answer: list[Tensor] = [rows] * len(parts)
         for packed, caller in enumerate(self.order):
@@ -84,7 +84,7 @@ class Batch:
         return answer
 
     def restore(self, rows: Tensor) -> Tensor:
-        """One row a text in packed order (texts, …) → the caller's order."""
+        """One row per text in packed order (texts, …) → the caller's order."""
         answer = torch.empty_like(rows)
         answer[torch.tensor(self.order, device=rows.device)] = rows
         return answer
@@ -94,7 +94,7 @@ Row = Sequence[int] | np.ndarray
 
 
 def pack(ids: Sequence[Row], segments: Sequence[Row] | None = None, *, multiple: int = 1) -> Batch:
-    """Pack texts given as piece ids. Without `segments` every token is of segment 0.
+    """Pack texts given as piece ids. Without `segments`, every token is in segment 0.
 
     `multiple`: fill the run up to a multiple of this many tokens.
     """
@@ -123,7 +123,7 @@ def pack(ids: Sequence[Row], segments: Sequence[Row] | None = None, *, multiple:
 
 
 def _groups(lengths: np.ndarray, starts: np.ndarray) -> tuple[Group, ...]:
-    """Cut neighbouring texts into groups whose padding stays under MOST_PADDING."""
+    """Group neighbouring texts so that padding stays under MOST_PADDING."""
     groups = []
     first = 0
     while first < len(lengths):
@@ -168,9 +168,9 @@ TOKENS = 2048  # a batch: large enough for full matrix speed, small enough to sh
 
 
 def batches_by_tokens(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:
-    """Indices of texts, longest first, cut into batches of about `tokens` tokens (never less than one text).
+    """Indices of texts, longest first, in batches of about `tokens` tokens (at least one text).
 
-    Longest first, so that the largest batch comes first and a lack of memory shows at once.
+    The largest batch comes first, so that running out of memory shows at once.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-sizes, kind="stable")
@@ -193,7 +193,7 @@ WORTH_SHARING = 1024  # tokens from which on it pays
 
 
 def run_batched(sizes: Sequence[int], compute: Callable[[list[int]], None], device: str = "cpu") -> None:
-    """Call `compute` with lists of indices until every index was in one. sizes: tokens of each."""
+    """Call `compute` with lists of indices until all are done. sizes: tokens of each."""
     total = sum(sizes)
     alone = not device.startswith("cpu") or total < WORTH_SHARING
     threads = 1 if alone else torch.get_num_threads()

@@ -1,6 +1,6 @@
-"""What the readers give and the tasks take: one frozen record a kind of example.
+"""What readers yield and tasks take: one frozen record per kind of example.
 
-`line` is where the example stands in its file, so that every later complaint can name it: the line of
+`line` is the example's place in its file, so that later errors can name it: the line of
 a text file, the row of a parquet file or JSON list, the running number of a question in a SQuAD file.
 """
 
@@ -15,7 +15,7 @@ Label = str | float | tuple[str, ...] | None
 class TextRow:
     """A text or a pair of texts. label: a name, a number (regression), several names (multi-label), or None.
 
-    text_c: of a triple, the text that does not belong to the first.
+    text_c: the negative text of a triple.
     """
 
     text: str
@@ -27,7 +27,7 @@ class TextRow:
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """Words and, where the file has them, one tag a word."""
+    """Words and, if the file has them, one tag per word."""
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...] | None = None
@@ -39,7 +39,7 @@ class Question:
     """A question about a context.
 
     answers: (text, start) with start counted in characters of the context, or -1 where the text does not
-    occur in it (such an answer can be scored against but not learned from: see `placed`).
+    occur in it (such an answer counts for scoring but not for training: see `placed`).
     impossible: the file says that the context holds no answer.
     """
 
@@ -52,7 +52,7 @@ class Question:
 
     @property
     def placed(self) -> tuple[tuple[str, int], ...]:
-        """The answers that stand in the context."""
+        """The answers that occur in the context."""
         return tuple(answer for answer in self.answers if answer[1] >= 0)
 
 

@@ -1,7 +1,7 @@
-"""What a training step is fed: batches as a pure function of (seed, step, rank).
+"""The input of a training step: batches as a pure function of (seed, step, rank).
 
-Nothing is fast-forwarded on resume, because nothing has a position: step 1,234 can be asked for
-by itself.
+Nothing is fast-forwarded on resume, because nothing has a position: step 1,234 can be computed
+on its own.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from bertkit.settings.training import MaskSettings
 
 
 class Feed(Protocol):
-    """Anything that gives the batches of a step."""
+    """Anything that provides the batches of a step."""
 
     def step(self, step: int) -> list[Batch]:
         """The micro-batches of this step for this rank."""
 
 
 class CountedFeed(Feed, Protocol):
-    """A feed that knows how often its text was read."""
+    """A feed that knows how often its text has been read."""
 
     def epoch(self, step: int) -> float:
-        """Passes over the text by this step."""
+        """Passes over the text before this step."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of steps [first, last) with one length. rows: examples a step."""
+    """Steps [first, last) with one length. rows: examples per step."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ def phases(
     ramp: float = 0.0,
     typical: Callable[[int], int] = lambda length: length,
 ) -> list[Phase]:
-    """The run's stretches: lengths by share of the steps, and a batch that grows from a quarter over `ramp` of them.
+    """The run's phases: lengths by fraction of the steps, and a batch that grows from a quarter over `ramp` of them.
 
     typical: the tokens of an example, by the length it may have.
     """
@@ -83,9 +83,9 @@ def phases(
 class PretrainingFeed:
     """Masked examples from a store.
 
-    causal: this share of a step's examples is read from left to right, with nothing hidden.
+    causal: this fraction of a step's examples is read from left to right, with nothing masked.
     beside: another feed, whose batches are added to each step.
-    teacher: gives its states of the words of masked examples, to be matched.
+    teacher: provides the word states that masked examples must match.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class PretrainingFeed:
         return [(int(self._order(phase.length, int(c // size))[c % size]), int(c // size)) for c in counter]
 
     def phase(self, step: int) -> tuple[Phase, int]:
-        """The stretch a step belongs to, and how many examples of its length were used before the stretch."""
+        """The phase of a step, and how many examples of its length were used before the phase."""
         used = 0
         index = next((i for i, p in enumerate(self.plan) if step < p.last), len(self.plan) - 1)
         for earlier in self.plan[:index]:
@@ -160,7 +160,7 @@ class PretrainingFeed:
         return self._orders[length, epoch]
 
     def step(self, step: int) -> list[Batch]:
-        """This rank's share of the step's examples, masked and packed."""
+        """This rank's part of the step's examples, masked and packed."""
         phase, _ = self.phase(step)
         rate = self.masking.at(step / max(1, self.plan[-1].last))
         mine = self.numbers(step)[self.rank :: self.ranks]
@@ -177,7 +177,7 @@ class PretrainingFeed:
         return [collate([rows[i] for i in part], teacher) for part in parts]
 
     def masked(self, length: int, number: int, epoch: int, rate: float) -> tuple[Example, np.ndarray, np.ndarray]:
-        """One example with (ids after hiding, hidden places)."""
+        """One example with (ids after masking, masked places)."""
         pass_ = epoch % self.masking.copies if self.masking.copies else epoch
         chance = np.random.Generator(np.random.SFC64((self.seed, 2, length, number, pass_)))
         example = self.packing(length).example(number, chance)
@@ -191,7 +191,7 @@ WordStatesOf = Callable[[Sequence[Example]], tuple[np.ndarray, torch.Tensor]]
 
 
 def collate(rows: list[tuple[Example, np.ndarray, np.ndarray]], teacher: WordStatesOf | None = None) -> Batch:
-    """Masked examples as one packed batch. extra: places, targets (hidden,); labels (texts,); special (tokens,).
+    """Masked examples as one packed batch. extra: places, targets (masked,); labels (texts,); special (tokens,).
 
     With a teacher also its states (words, layers, width) of their words, and the word of every token.
     """
@@ -221,12 +221,12 @@ class Prefetcher:
         self.waiting: tuple[int, Future[list[Batch]]] | None = None
 
     def step(self, step: int) -> list[Batch]:
-        """The batches of this step; the next one is begun."""
+        """The batches of this step; preparing the next one starts."""
         ready = self.waiting[1] if self.waiting and self.waiting[0] == step else self.pool.submit(self.make, step)
         batches = ready.result()
         self.waiting = (step + 1, self.pool.submit(self.make, step + 1)) if step + 1 < self.last else None
         return batches
 
     def close(self) -> None:
-        """Stop working ahead."""
+        """Stop prefetching."""
         self.pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What is in a data file, in one pass and bounded memory: what `bertkit doctor FILE` tells."""
+"""What is in a data file, in one pass and bounded memory: the report of `bertkit doctor FILE`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One row of any form. answer: all that is right or wrong about it, as one string."""
+    """One row of any form. answer: its label, tags or answers, as one string."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -59,7 +59,7 @@ _BY_KEYS: tuple[tuple[set[str], str], ...] = (
 
 
 def form_of(path: str | Path, encoding: str = "utf-8", **columns: Any) -> tuple[Form, list[str]]:
-    """The form of a file, by its ending and its first lines, and its columns where it has some."""
+    """The form of a file, by its ending and first lines, and its columns if it has any."""
     kind = kind_of(path)
     wanted = [str(name) for role in ("text", "text_b", "label") if (name := columns.get(role))]
     if kind in ("csv", "tsv", "parquet"):
@@ -86,7 +86,7 @@ def _json_form(kind: str, head: list[str]) -> tuple[Form, list[str]]:
 
 
 def _is_tagged(head: list[str]) -> bool:
-    """Short words with something behind them, as many columns on every line, and the last looks like a tag."""
+    """Whether lines are short words in equally many columns, the last of which looks like a tag."""
     rows = [line.split("\t" if "\t" in line else " ") for line in head if not line.startswith("-DOCSTART-")]
     widths = {len(row) for row in rows}
     return len(rows) > 1 and len(widths) == 1 and widths.pop() > 1 and all(_tag_like(row[-1]) for row in rows)
@@ -190,7 +190,7 @@ class FileReport:
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        """The report as sentences, one a line."""
+        """The report as sentences, one per line."""
         yield f"{self.path}: {self.rows:,} {self.form} ({self.kind or 'text'}, {self.encoding})"
         if self.columns:
             yield f"  columns: {', '.join(self.columns)}"
@@ -202,9 +202,9 @@ class FileReport:
             if count:
                 yield f"  {what}: {count:,} ({count / self.rows:.1%})"
         if self.conflicts:
-            yield f"  conflicting: {self.conflicts:,} rows repeat an earlier text with another label"
+            yield f"  conflicting: {self.conflicts:,} rows repeat an earlier text with a different label"
         if self.compared < self.rows:
-            yield f"  duplicates were looked for among the first {self.compared:,} different texts"
+            yield f"  only the first {self.compared:,} distinct texts were checked for duplicates"
         for other, count in self.overlaps.items():
             yield f"  also in {other}: {count:,} rows ({count / max(1, self.rows):.1%})"
         for lengths in self.lengths:
@@ -212,10 +212,10 @@ class FileReport:
             by = f" ({self.counted_by}'s tokenizer)" if self.counted_by and lengths.unit == "tokens" else ""
             yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {shown}"
         if self.cuts and not self.cuts[0].rows:
-            yield f"  at {self.cuts[0].limit} tokens: nothing is cut"
+            yield f"  at {self.cuts[0].limit} tokens: nothing is truncated"
         for cut in (each for each in self.cuts if each.rows):
             share = f"{cut.rows_share:.1%}), {cut.tokens_share:.1%} of tokens"
-            yield f"  at {cut.limit} tokens: {cut.rows:,} rows cut ({share}"
+            yield f"  at {cut.limit} tokens: {cut.rows:,} rows truncated ({share}"
         if self.cjk_share >= 0.001:
             yield f"  Chinese, Japanese, Korean: {self.cjk_share:.1%} of letters"
         for what, found in self.suspicious.items():
@@ -259,7 +259,7 @@ def inspect_file(
     encoding: str = "utf-8",
     **columns: Any,
 ) -> FileReport:
-    """Read a file once and say what is in it; `others` are read too, for texts that are in both.
+    """Read a file once and report what is in it; `others` are read too, to find texts in both.
 
     columns: text=, text_b=, label=, header= as for `read_rows`; where no text is named and the file has two columns of
     texts by their well-known names, the rows are pairs. Texts are compared without outer spaces.
@@ -282,7 +282,7 @@ def inspect_file(
 
 
 def first_texts(path: str | Path, count: int, encoding: str = "utf-8", **columns: Any) -> list[str]:
-    """The beginnings of the first texts, by which their language is told."""
+    """The beginnings of the first texts, to detect their language."""
     form, _ = form_of(path, encoding, **columns)
     rows = islice(seen_in(path, form, encoding, **columns), count)
     return [text[:BEGINNING] for row in rows for text in row.texts]

@@ -1,4 +1,4 @@
-"""Which tokens are hidden, and what is put in their place: a pure function of a random generator."""
+"""Which tokens are masked, and what replaces them: a pure function of a random generator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MaskVocabulary:
 def mask_tokens(
     example: Example, settings: MaskSettings, rate: float, pieces: MaskVocabulary, chance: Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (ids with the hidden tokens replaced, the places that were hidden, in order)."""
+    """Returns (ids with the masked tokens replaced, the masked places, in order)."""
     candidates = np.flatnonzero(~example.special)
     budget = max(1, round(len(candidates) * rate)) if rate and len(candidates) else 0
     budget = min(budget, settings.most or budget, len(candidates))
@@ -44,7 +44,7 @@ def _tokens(
 def _words(
     example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
 ) -> np.ndarray:
-    """Whole words in random order; one that would exceed the budget is passed over (as in BERT's whole-word code)."""
+    """Whole words in random order; one that would exceed the budget is skipped (as in BERT's whole-word code)."""
     return _runs(example, candidates, budget, chance, np.ones(1))
 
 

@@ -1,7 +1,7 @@
-"""Examples cut from a token store: each a pure function of its number and a random generator.
+"""Examples from a token store: each a pure function of its number and a random generator.
 
-Every packing cuts its documents into chunks of whole sentences once (fixed for a given length);
-an example takes its chunk and lets chance decide the rest. No example joins two documents except
+Every packing splits its documents into chunks of whole sentences once (fixed for a given length);
+an example takes its chunk and draws the rest at random. No example joins two documents except
 as BERT's next-sentence pairs do, so no token ever attends across documents.
 """
 
@@ -19,7 +19,7 @@ from bertkit.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of pretraining, before masking. All arrays: (tokens,). label: 0 true order, 1 not, -1 none."""
+    """One pretraining row, before masking. All arrays: (tokens,). label: 0 true order, 1 not, -1 none."""
 
     ids: np.ndarray
     segments: np.ndarray
@@ -29,20 +29,20 @@ class Example:
 
 
 class Packing(Protocol):
-    """Numbered examples."""
+    """A packing: numbered examples of a store."""
 
     def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
-        """Cut these documents of the store into chunks for examples of at most `length` tokens."""
+        """Split these documents of the store into chunks for examples of at most `length` tokens."""
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """Tokens of an example of at most `length`, about."""
+        """Approximate tokens of an example of at most `length`."""
 
     def __len__(self) -> int:
-        """How many examples one pass has."""
+        """Number of examples per pass."""
 
     def example(self, number: int, chance: Generator) -> Example:
-        """The example of this number."""
+        """The example with this number."""
 
 
 def sentence_chunks(
@@ -50,8 +50,8 @@ def sentence_chunks(
 ) -> np.ndarray:
     """Greedy runs of sentences with at most `room` tokens: (chunks, 2) of sentence numbers, in text order.
 
-    A run has at least `least` sentences where its document has them, even if they do not fit. `over`: a run goes on
-    until it has at least `room` tokens, as in BERT's code, and is to be cut.
+    A run has at least `least` sentences where its document has them, even if they do not fit. `over`: a run continues
+    until it has at least `room` tokens, as in BERT's code, and is truncated later.
     """
     starts = np.asarray(store.sentence_starts)
     position = np.asarray(store.document_starts)[documents].copy()
@@ -71,7 +71,7 @@ def sentence_chunks(
 
 
 class _Chunks:
-    """What the packings share: the store's arrays and the special ids."""
+    """The base of all packings: the store's arrays and the special ids."""
 
     specials = 2
 
@@ -79,10 +79,10 @@ class _Chunks:
         tokenizer = store.tokenizer
         if tokenizer.cls_id is None or tokenizer.sep_id is None:
             raise UserError(
-                "This tokenizer has no [CLS] and [SEP] (or <s> and </s>); learn one with bertkit tokenizer."
+                "This tokenizer has no [CLS] and [SEP] (or <s> and </s>); train one with `bertkit tokenizer`."
             )
         if length < self.specials + 2:
-            raise UserError(f"Examples of {length} tokens leave no room for text; use a length of at least 16.")
+            raise UserError(f"Examples of {length} tokens leave no room for text. Use a length of at least 16.")
         self.cls, self.sep = tokenizer.cls_id, tokenizer.sep_id
         self.ids, self.words, self.starts = store.ids, store.word_starts, store.sentence_starts
         self.room = length - self.specials
@@ -90,7 +90,7 @@ class _Chunks:
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """Tokens of an example, about: a step has as many examples as fill it."""
+        """Approximate tokens of an example, from which the examples per step follow."""
         return length
 
     def _wrap(self, parts: list[tuple[int, int]], label: int = -1) -> Example:
@@ -113,7 +113,7 @@ class _Chunks:
 
 
 class FullSentences(_Chunks):
-    """RoBERTa's: as many whole sentences of one document as fit."""
+    """RoBERTa's packing: as many whole sentences of one document as fit."""
 
     def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
         super().__init__(store, documents, length, short_prob)
@@ -130,16 +130,16 @@ class FullSentences(_Chunks):
         return sentence_chunks(store, documents, self.room)
 
     def __len__(self) -> int:
-        """Chunks."""
+        """Number of chunks."""
         return len(self.first)
 
     def example(self, number: int, chance: Generator) -> Example:
-        """The chunk, whole."""
+        """The whole chunk as one example."""
         return self._wrap([(int(self.first[number]), int(self.last[number]))])
 
 
 class Sentences(FullSentences):
-    """Each sentence by itself; one of a word or two, as headings are, goes with the next."""
+    """One sentence per example; one of a word or two, such as a heading, is joined with the next."""
 
     LEAST = 4  # tokens
 
@@ -148,15 +148,15 @@ class Sentences(FullSentences):
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """A sentence's mean."""
+        """The mean length of a sentence."""
         return min(length, round(store.tokens / max(1, store.sentences)) + cls.specials)
 
 
 class MixedSentences(FullSentences):
-    """Rows and sentences by the toss of a coin: half of the chunks whole, of the others one sentence alone."""
+    """Rows and sentences at random: half of the chunks whole, one single sentence of each of the others."""
 
     def example(self, number: int, chance: Generator) -> Example:
-        """The chunk, or one of its sentences; one of a word or two goes with the next."""
+        """The chunk, or one of its sentences; one of a word or two is joined with the next."""
         first, last = int(self.first[number]), int(self.last[number])
         if chance.random() < 0.5:
             a, b = (int(place) for place in np.searchsorted(self.starts, (first, last)))
@@ -168,12 +168,12 @@ class MixedSentences(FullSentences):
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """Half a row and half a sentence."""
+        """The mean of a row and a sentence."""
         return (length + Sentences.typical(store, length)) // 2
 
 
 class _Pairs(_Chunks):
-    """Two runs of sentences, side by side."""
+    """The base of packings with two runs of sentences."""
 
     specials = 3
 
@@ -194,7 +194,7 @@ class _Pairs(_Chunks):
         return len(self.chunks)
 
     def _target(self, chance: Generator) -> int:
-        """Tokens to aim at: all the room, or now and then less, so that short texts are known too."""
+        """The target length: all the room, or sometimes less, so that the model sees short texts too."""
         return int(chance.integers(2, self.room + 1)) if chance.random() < self.short_prob else self.room
 
     def _cut(self, number: int, target: int, chance: Generator) -> tuple[int, int, int]:
@@ -205,7 +205,7 @@ class _Pairs(_Chunks):
         return first, first + int(chance.integers(1, last - first)), last
 
     def _fitted(self, a: tuple[int, int], b: tuple[int, int], target: int, chance: Generator) -> list[tuple[int, int]]:
-        """Shorten the longer, at either end by the toss of a coin, until both fit (as in the paper's code)."""
+        """Shorten the longer one, at a random end, until both fit (as in the paper's code)."""
         sizes = [a[1] - a[0], b[1] - b[0]]
         over = sum(sizes) - target
         if over <= 0:
@@ -226,7 +226,7 @@ class _Pairs(_Chunks):
 
 
 class NextSentence(_Pairs):
-    """BERT's: half of the second texts really follow, half come from another document."""
+    """BERT's pairs: half of the second texts really follow, half come from another document."""
 
     def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
         super().__init__(store, documents, length, short_prob)
@@ -264,7 +264,7 @@ class NextSentence(_Pairs):
 
 
 class SentenceOrder(_Pairs):
-    """ALBERT's: two neighbouring runs, in half of the examples swapped."""
+    """ALBERT's pairs: two neighbouring runs, swapped in half of the examples."""
 
     def example(self, number: int, chance: Generator) -> Example:
         """[CLS] a [SEP] b [SEP], label 0 in the right order and 1 swapped."""

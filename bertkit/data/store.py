@@ -2,7 +2,7 @@
 
 A store is a folder:
 - `tokens.bin`     the piece ids of all text, without special tokens; uint16, or uint32 for 65,536 pieces and more
-- `words.bin`      uint8 a token: 1 where a word begins
+- `words.bin`      uint8 per token: 1 where a word begins
 - `sentences.bin`  int64: where each sentence begins in tokens.bin, and the end of the last
 - `documents.bin`  int64: where each document begins in sentences.bin, and the end of the last
 - `tokenizer/`     the tokenizer that made the ids
@@ -65,13 +65,13 @@ class Store:
             ends = (int(store.document_starts[-1]), int(store.sentence_starts[-1]), len(store.ids))
             sizes = (len(store.document_starts) - 1, len(store.sentence_starts) - 1, len(store.word_starts))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DamagedFile(f"{folder / FACTS} is not one of ours. {AGAIN.format(folder)}") from error
+            raise DamagedFile(f"{folder / FACTS} was not written by bertkit. {AGAIN.format(folder)}") from error
         except OSError as error:
             raise UserError(f"{folder} cannot be read ({error.strerror}). Check its permissions.") from error
         if ends != (store.sentences, store.tokens, store.tokens) or sizes != (
             store.documents, store.sentences, store.tokens,
         ):  # fmt: skip
-            raise DamagedFile(f"{folder}: its files do not fit together. {AGAIN.format(folder)}")
+            raise DamagedFile(f"{folder}: its files do not match each other. {AGAIN.format(folder)}")
         return store
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,7 +87,8 @@ class Store:
         """Refuse a tokenizer under which the ids would mean other pieces."""
         if tokenizer.fingerprint() != self.fingerprint:
             raise UserError(
-                f"{self.folder} was made with another tokenizer ({self.facts['pieces']:,} pieces) than the one given "
+                f"{self.folder} was made with a different tokenizer ({self.facts['pieces']:,} pieces) from the one "
+                "given "
                 f"({tokenizer.size:,} pieces): its ids would mean other words. Use the tokenizer in "
                 f"{self.folder / 'tokenizer'}, or prepare the text again with the one you want."
             )
@@ -95,16 +96,19 @@ class Store:
     def split(self, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents for training and for evaluation, as sorted numbers; the same for the same seed and store size.
 
-        held_out: the share for evaluation. 0 holds none out; otherwise each side has a document if there are two.
+        held_out: the fraction for evaluation. 0 holds none out; otherwise each side has a document if there are two.
         """
         if not 0 <= held_out < 1:
-            raise UserError(f"held_out is {held_out}; it is the share of documents to evaluate on: 0 or more, under 1.")
+            raise UserError(
+                f"held_out is {held_out}; it must be the fraction of documents to evaluate on: at least 0 and less "
+                "than 1."
+            )
         order = np.random.default_rng((seed, self.documents)).permutation(self.documents)
         count = min(max(round(held_out * self.documents), 1), self.documents - 1) if held_out else 0
         return np.sort(order[count:]), np.sort(order[:count])
 
     def verify(self) -> None:
-        """Read every file and compare its SHA-256; DamagedFile names the one that was altered."""
+        """Read every file and compare its SHA-256; DamagedFile names the one that was changed."""
         for name, file in self.facts["files"].items():
             _check_content(self.folder / name, file["sha256"])
 
@@ -116,10 +120,10 @@ def _facts(folder: Path) -> dict[str, Any]:
     if not (folder / FACTS).is_file():
         if partial_of(folder).is_dir():
             raise UserError(
-                f"{folder} is not finished: its preparation was interrupted. Give the same `bertkit prepare` command "
-                "again, and it goes on where it stopped."
+                f"{folder} is incomplete: its preparation was interrupted. Run the same `bertkit prepare` command "
+                "again to continue where it stopped."
             )
-        what = "holds no token store" if folder.exists() else "does not exist"
+        what = "is not a token store" if folder.exists() else "does not exist"
         raise UserError(f"{folder} {what}. Make one: bertkit prepare TEXT… --tokenizer DIR --out {folder}")
     try:
         facts = json.loads((folder / FACTS).read_bytes())
@@ -129,12 +133,14 @@ def _facts(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{folder / FACTS} cannot be read ({error.strerror}). Check its permissions.") from error
     if version != FORMAT:
-        raise UserError(f"{folder} has format {version}, and this version reads {FORMAT}. {AGAIN.format(folder)}")
+        raise UserError(
+            f"{folder} has format {version}, but this version of bertkit reads {FORMAT}. {AGAIN.format(folder)}"
+        )
     return facts
 
 
 def partial_of(folder: Path) -> Path:
-    """Where a store is made before it takes its name."""
+    """The folder of a store that is being written."""
     return folder.with_name(folder.name + ".partial")
 
 
@@ -148,7 +154,9 @@ def _check_size(path: Path, wanted: int) -> None:
 
 def _check_content(path: Path, wanted: str) -> None:
     if file_digest(path) != wanted:
-        raise DamagedFile(f"{path} was altered: its SHA-256 is not the one in {FACTS}. {AGAIN.format(path.parent)}")
+        raise DamagedFile(
+            f"{path} was changed: its SHA-256 does not match the one in {FACTS}. {AGAIN.format(path.parent)}"
+        )
 
 
 def file_digest(path: Path) -> str:

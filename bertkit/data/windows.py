@@ -1,6 +1,6 @@
-"""Texts as runs through the encoder: one row where a text fits, several windows where it does not.
+"""Texts as sequences for the encoder: one row if a text fits, several windows if it does not.
 
-The one place where a text may be read in windows, cut, or refused; what was cut is always counted.
+The one place where a text is read in windows, truncated or refused; truncated tokens are always counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ON_LONG = ("window", "truncate", "error")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: a text, or a window of one. core: the tokens [a, b) it owns. whole: it is the only row of its text."""
+    """One sequence: a text, or a window of one. core: the tokens [a, b) it owns. whole: the only row of its text."""
 
     ids: list[int]
     segments: list[int] | None
@@ -30,7 +30,7 @@ class Row:
 @dataclass(frozen=True)
 class Windows:
     """How long texts are read. side: the text of a pair that is read in windows, the other whole in each; the longer
-    of the two unless said. from_start: what is cut is a text's beginning, not its end."""
+    of the two by default. from_start: truncate the beginning of a text, not its end."""
 
     limit: int
     on_long: str = "window"
@@ -55,7 +55,7 @@ class Rows:
 def encode_rows(
     tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, windows: Windows, *, keep: bool = False
 ) -> list[Rows]:
-    """Rows of each text. `keep`: every row remembers its Encoding (offsets, words), which is slower."""
+    """Rows of each text. `keep`: every row keeps its Encoding (offsets, words), which is slower."""
     if keep or pairs is not None:
         return [rows_of(tokenizer, one, windows, n) for n, one in enumerate(tokenizer.encode_batch(texts, pairs))]
     found = []
@@ -75,7 +75,7 @@ def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: 
         return Rows([Row(encoding.ids, encoding.segments, whole.core, True, encoding)], size)
     if windows.on_long == "error":
         fix = "Shorten it, or choose --on-long window or truncate."
-        raise BadRow(number, f"has {size} tokens; the model sees {limit}. {fix}")
+        raise BadRow(number, f"has {size} tokens; the model's limit is {limit}. {fix}")
     if windows.on_long == "truncate":
         short, cut = tokenizer.truncated(encoding, limit, windows.from_start)
         core = tokenizer.windows_of(short, limit=limit, overlap=0)[0].core

@@ -1,4 +1,4 @@
-"""Rows to files: jsonl, csv, tsv or parquet by the ending, compressed or not, whole or not at all.
+"""Writes rows to files: jsonl, csv, tsv or parquet by the ending, compressed or not, completely or not at all.
 
 A file appears under its name only when it is complete: rows go to a temporary name in the same folder, which is
 synced and renamed at the end, so a crash never leaves half a file where a whole one is expected.
@@ -25,7 +25,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class RowWriter(Protocol):
-    """What `open_writer` gives."""
+    """What `open_writer` yields."""
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row; the first row's keys are the columns."""
@@ -33,10 +33,10 @@ class RowWriter(Protocol):
 
 @contextmanager
 def open_writer(path: str | Path) -> Iterator[RowWriter]:
-    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file is there when the block ends well.
+    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file appears when the block succeeds.
 
     In csv and tsv, lists and dicts become JSON in their cell, and texts that a spreadsheet would run as a formula
-    get a leading apostrophe. Tsv has no quoting: tabs and newlines inside texts become spaces, and it is told.
+    get a leading apostrophe. Tsv has no quoting: tabs and newlines inside texts become spaces, which is reported.
     """
     kind = kind_of(path)
     if kind not in WRITERS:
@@ -48,7 +48,7 @@ def open_writer(path: str | Path) -> Iterator[RowWriter]:
 
 
 def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Every row to a new file, while they come."""
+    """Write every row to a new file as it arrives."""
     with open_writer(path) as out:
         for row in rows:
             out.write(row)
@@ -94,7 +94,7 @@ class _Table:
             self._put(self._columns)
         if row.keys() != set(self._columns):
             other = sorted(map(str, row.keys() ^ set(self._columns)))
-            what = f"{self._path}: a row differs from the first in its columns ({', '.join(other)})"
+            what = f"{self._path}: a row has different columns from the first ({', '.join(other)})"
             raise UserError(f"{what}. Write a .jsonl instead.")
         self._put([row[column] for column in self._columns])
 
@@ -114,7 +114,10 @@ class _Table:
 
     def close(self) -> None:
         if self._changed:
-            note(f"{self._path}: tabs and newlines became spaces in {self._changed} rows (TSV has no quoting).")
+            note(
+                f"{self._path}: tabs and newlines were replaced with spaces in {self._changed} rows (TSV has no "
+                "quoting)."
+            )
 
 
 _SPACED = str.maketrans("\t\r", "  ")
@@ -165,7 +168,7 @@ class _Parquet:
             table = arrow.Table.from_pylist(self._rows, schema=self._schema)
         except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
             raise UserError(
-                f"{self._path}: a row does not fit the ones before ({error}). Write a .jsonl instead."
+                f"{self._path}: a row does not match the earlier ones ({error}). Write a .jsonl instead."
             ) from error
         with write_errors(self._path):
             self._writer.write_table(table)
@@ -186,7 +189,7 @@ def _without_nulls(arrow: Any, schema: Any) -> Any:
 
 
 def arrow_for(path: str | Path) -> Any:
-    """pyarrow, with its parquet part."""
+    """Import pyarrow with its parquet module, or say how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -1,4 +1,4 @@
-"""Embeddings to files: .npy, .parquet or .jsonl, written as they come, whole or not at all."""
+"""Writes embeddings to files: .npy, .parquet or .jsonl, as they arrive, completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NPY_HEADER = 128  # bytes: room for any shape, so that the header can be writte
 
 @contextmanager
 def open_vectors(path: str | Path) -> Iterator[VectorWriter]:
-    """A writer of vectors by the file's ending; the file is there when the block ends well.
+    """A writer of vectors by the file's ending; the file appears when the block ends without an error.
 
     .npy: a float32 array (texts, width), without the texts. .parquet: columns text and vector (a list of float32).
     .jsonl: {"text", "vector"}. Vectors per token go to .parquet and .jsonl only: {"text", "tokens", "vectors"}.
@@ -34,7 +34,7 @@ def open_vectors(path: str | Path) -> Iterator[VectorWriter]:
 
 
 class VectorWriter:
-    """Takes batches of texts with one vector a text, or with one vector a token."""
+    """Takes batches of texts with one vector per text, or one per token."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
         self._file, self._path = file, path
@@ -54,7 +54,7 @@ class VectorWriter:
     def write_tokens(
         self, texts: Sequence[str], vectors: Sequence[np.ndarray], tokens: Sequence[Sequence[str]] | None = None
     ) -> None:
-        """vectors: one (tokens, width) a text; tokens: their strings."""
+        """vectors: one (tokens, width) per text; tokens: their strings."""
         rows = [np.ascontiguousarray(each, dtype=np.float32) for each in vectors]
         if len(rows) != len(texts) or any(each.ndim != 2 for each in rows):
             raise ValueError(f"{len(texts)} texts and {len(rows)} arrays, which must be (tokens, width) each")
@@ -65,7 +65,7 @@ class VectorWriter:
         self.count += len(texts)
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Write what is left."""
 
     def _check_width(self, width: int) -> None:
         self._width = width if self._width is None else self._width

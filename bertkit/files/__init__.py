@@ -1,1 +1,1 @@
-"""Files that are whole or absent: opening, decoding, writing, locking."""
+"""Files that are complete or absent: opening, decoding, writing, locking."""

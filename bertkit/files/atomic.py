@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent, whatever kills the process or cuts the power.
+"""Files and folders that are complete or absent, even after a crash or power failure.
 
 Everything is first made in a staging folder `.tmp-<pid>-<label>`, synced, and only then renamed to its
 name. Every call that changes the disk goes through `calls`: tests stop, fail or record each one there.
@@ -35,20 +35,20 @@ calls = SimpleNamespace(
 CHUNK = 1 << 24
 SWAP = ".swap-model"
 FIXES = {
-    errno.ENOSPC: "Free some space on this disk, or choose a folder on another one.",
-    errno.EDQUOT: "Your quota on this disk is used up: free some of it, or choose a folder on another disk.",
+    errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
+    errno.EDQUOT: "Your quota on this disk is used up: free some space, or choose a folder on another disk.",
     errno.EFBIG: "The file is larger than the limit allows: raise it (ulimit -f), or choose a folder on another disk.",
-    errno.EACCES: "Choose a folder you may write to, or ask for the right to write here.",
-    errno.EPERM: "Choose a folder you may write to, or ask for the right to write here.",
-    errno.EROFS: "This disk is mounted for reading only: choose a folder on another one.",
-    errno.ENOTDIR: "A file stands where a folder is needed: choose another name for the folder.",
-    errno.EEXIST: "A file stands where a folder is needed: choose another name for the folder.",
-    errno.EIO: "The disk reports a fault: check it, and choose a folder on another one meanwhile.",
+    errno.EACCES: "Choose a folder you can write to, or get write permission for this one.",
+    errno.EPERM: "Choose a folder you can write to, or get write permission for this one.",
+    errno.EROFS: "This disk is mounted read-only: choose a folder on another disk.",
+    errno.ENOTDIR: "A file is where a folder is needed: choose another name for the folder.",
+    errno.EEXIST: "A file is where a folder is needed: choose another name for the folder.",
+    errno.EIO: "The disk reports an error: check it, and use a folder on another disk meanwhile.",
 }
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Put `data` (text as UTF-8) into `path`: a reader, or a crash at any moment, finds the old content or the new."""
+    """Write `data` (text as UTF-8) to `path`: after a crash at any moment, it has the old or the new content."""
     content = data.encode() if isinstance(data, str) else data
     with explained(f"{path} could not be written"):
         sweep(path.parent, re.escape(path.name))
@@ -59,11 +59,11 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 
 def write_folder(target: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill an empty folder, then move its files into `target`; other files of `target` stay.
+    """Let `write` fill an empty folder, then move its files into `target`; other files of `target` are kept.
 
-    What is promised: until everything is written and synced, `target` is untouched. Then the files are
+    The guarantee: until everything is written and synced, `target` is untouched. Then the files are
     renamed into place one by one, `config.json` last, so each file is the old or the new one and never a
-    part of one, and a fresh folder does not open as a model before it is whole. A crash between two renames
+    part of one, and a new folder does not open as a model before it is complete. A crash between two renames
     leaves some files new and some old; `mend_folder` (called here first, and by whoever opens the folder)
     then finishes the move. A reader that opens several files just while they are renamed may meet both kinds.
     """
@@ -83,11 +83,11 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
 
 
 def mend_folder(target: Path) -> bool:
-    """Finish a move that `write_folder` was stopped in. Returns whether there was one; costs one look if not."""
+    """Finish an interrupted `write_folder`. Returns whether there was one; costs one lookup if not."""
     swap = target / SWAP
     if not swap.is_dir():
         return False
-    with explained(f"{target} was left half written, and finishing it failed"):
+    with explained(f"{target} was left half-written, and finishing it failed"):
         files = [Path(folder, name).relative_to(swap) for folder, _, names in os.walk(swap) for name in names]
         for name in sorted(files, key=lambda name: (name == Path("config.json"), name)):
             make_folder((target / name).parent)
@@ -108,7 +108,7 @@ def mend_folder(target: Path) -> bool:
 
 @contextmanager
 def staged(parent: Path, label: str) -> Iterator[Path]:
-    """An empty folder `.tmp-<pid>-<label>` in `parent`, gone at the end unless it was renamed."""
+    """An empty folder `.tmp-<pid>-<label>` in `parent`, removed at the end unless it was renamed."""
     path = parent / f".tmp-{os.getpid()}-{label}"
     calls.mkdir(path)
     handle = calls.open(path, os.O_RDONLY)
@@ -136,7 +136,7 @@ def _clear(path: Path) -> None:
     try:
         remove(path)
     except OSError as error:
-        note(f"{path} is left behind ({error.strerror}); the next save tries again to remove it.")
+        note(f"{path} could not be removed ({error.strerror}); the next save tries again.")
 
 
 def _is_claimed(path: Path) -> bool:
@@ -178,7 +178,7 @@ def write_all(handle: int, content: bytes | memoryview) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a power cut."""
+    """Sync a folder, so that the names in it survive a power failure."""
     _sync(path)
 
 
@@ -204,7 +204,7 @@ def make_folder(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that could not be made or written into, before the long work begins. Changes nothing."""
+    """Refuse a folder that cannot be made or written, before long work starts. Changes nothing."""
     with explained(f"{path} cannot be written to"):
         nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
         if not nearest.is_dir():
@@ -215,14 +215,14 @@ def check_folder(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """The same for a folder that must not hold anything yet."""
+    """The same for a folder that must be empty or absent."""
     if path.is_dir() and any(path.iterdir()):
         raise UserError(f"{path} exists and is not empty. Choose another folder, or empty it.")
     check_folder(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it."""
+    """Remove a file, or a folder with everything in it."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove(child)
@@ -233,7 +233,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def explained(what: str, hint: Callable[[], str] = str) -> Iterator[None]:
-    """Turn what the disk refuses into a UserError: what, why, and the fix. hint: more words, made when needed."""
+    """Turn disk errors into a UserError: what, why, and the fix. hint: adds a sentence when needed."""
     try:
         yield
     except Exception as error:
@@ -256,12 +256,12 @@ def _error_number(error: Exception) -> int | None:
 
 
 def require_space(folder: Path, needed: int) -> None:
-    """Refuse before writing when the disk of `folder` has not `needed` bytes free."""
+    """Refuse before writing if the disk of `folder` does not have `needed` bytes free."""
     free = calls.free_bytes(folder)
     if free < needed:
         raise UserError(
             f"{folder}: saving needs {needed:,} bytes and {free:,} are free. {FIXES[errno.ENOSPC]} "
-            "Nothing was written, and the checkpoints that are there are untouched."
+            "Nothing was written, and existing checkpoints are untouched."
         )
 
 
@@ -286,10 +286,10 @@ def write_new(out: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def open_new(path: str | Path) -> Iterator[IO[bytes]]:
-    """A binary file that takes its name, packed as its ending says, when the block ends without an error."""
+    """A binary file, compressed by its ending, that appears when the block ends without an error."""
     path = Path(path)
     if path.is_dir():
-        raise UserError(f"{path} is a folder, and a file is to be written. Add a name.")
+        raise UserError(f"{path} is a folder, but a file name is needed. Add a file name.")
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Devices and pipes cannot be renamed onto.
@@ -317,15 +317,15 @@ def open_new(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def not_the_input(out: str | Path | None, *sources: str | Path | None) -> None:
-    """Refuse to write over a file that is to be read; links are followed."""
+    """Refuse to overwrite the input file; links are followed."""
     for source in sources:
         if out and source and Path(out).is_file() and Path(source).is_file() and Path(out).samefile(source):
-            raise UserError(f"--out {out} is the very file that is read. Choose another name.")
+            raise UserError(f"--out {out} is also the input file. Choose another name.")
 
 
 @contextmanager
 def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
-    """Close a writer before its file is, also after an error, when what it still says no longer matters."""
+    """Close a writer before its file, also after an error, when its own errors no longer matter."""
     try:
         yield
     except BaseException:
@@ -338,7 +338,7 @@ def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Trouble with the disk as a message to the user."""
+    """Turn disk errors into messages for the user."""
     try:
         yield
     except OSError as error:
@@ -352,7 +352,7 @@ def _packed(path: Path, raw: IO[bytes]) -> IO[bytes]:
     if ending not in COMPRESSIONS:
         return raw
     if kind_of(path) in ("parquet", "npy"):
-        raise UserError(f"{path}: a {kind_of(path)} file is not packed again. Leave {ending} off.")
+        raise UserError(f"{path}: a {kind_of(path)} file is not compressed further. Leave off {ending}.")
     return PACKERS[ending](raw)
 
 

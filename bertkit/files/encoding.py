@@ -1,4 +1,4 @@
-"""Which encoding a file has that is not in the expected one, and what to tell its owner."""
+"""Which encoding a file has if it is not the expected one, and what to tell the user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BOMS = {
 
 
 def by_mark(sample: bytes) -> str:
-    """The encoding that a byte order mark at the beginning tells; nothing without one."""
+    """The encoding given by a byte order mark; empty without one."""
     return next((name for bom, name in _BOMS.items() if sample.startswith(bom)), "")
 
 
@@ -59,14 +59,14 @@ def why_not(encoding: str, sample: bytes) -> str:
     text = sample.decode("utf-8", errors="replace")
     damaged, sound = text.count("\ufffd"), sum(character > "\u007f" for character in text)
     if encoding == "utf-8" and not by_mark(sample) and sound - damaged > 4 * damaged > 0:
-        return "bytes that are not UTF-8 in a file that otherwise is: the line is damaged. Correct or remove it."
+        return "the line has bytes that are not UTF-8, although the rest of the file is UTF-8. Correct or remove it."
     if encoding != "utf-8" and not damaged:
-        return f"not {encoding}; the file seems to be UTF-8. Leave --encoding out."
+        return f"not {encoding}; the file looks like UTF-8. Leave --encoding out."
     guess = guess_encoding(sample)
     if guess == encoding:
-        return f"bytes that are not {encoding}: the line is damaged. Correct or remove it."
+        return f"the line has bytes that are not {encoding}. Correct or remove it."
     name = "UTF-8" if encoding == "utf-8" else encoding
-    return f"not {name}; the file seems to be {guess}. Add --encoding {guess}, or save the file as UTF-8."
+    return f"not {name}; the file looks like {guess}. Pass --encoding {guess}, or save the file as UTF-8."
 
 
 def _western(sample: bytes) -> str:

@@ -14,7 +14,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     try:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path.parent}: there is no {path.name} here. Is this a model folder?") from None
+        raise UserError(f"{path.parent}: this folder contains no {path.name}. Is it a model folder?") from None
     except OSError as reason:
         raise DamagedFile(f"{path}: cannot be read ({reason.strerror}). Copy or download it again.") from None
     except UnicodeDecodeError:
@@ -24,7 +24,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
             f"{path}, line {reason.lineno}: not JSON ({reason.msg}). Copy or download it again."
         ) from None
     except RecursionError:
-        raise DamagedFile(f"{path}: nested deeper than any such file is. Copy or download it again.") from None
+        raise DamagedFile(f"{path}: nested too deeply. Copy or download it again.") from None
     if not isinstance(value, kind):
         wanted = "an object" if kind is dict else "a list"
         raise DamagedFile(f"{path}: holds a {type(value).__name__}, not {wanted}. Copy or download it again.")
@@ -32,6 +32,6 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file for people and programs."""
+    """Write an indented JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")

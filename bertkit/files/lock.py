@@ -1,4 +1,4 @@
-"""One trainer a run folder: a second one is refused, and a dead one holds nothing."""
+"""One training process per run folder: a second one is refused, and a dead one holds no lock."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bertkit.notify import note
 class RunLock:
     """Hold `<run>/.lock` while training in it: `with RunLock(folder): …`. Readers need no lock.
 
-    The kernel lets go of it when the process ends, however it ends, so a file that is left means nothing.
-    Under torchrun the first process alone takes it.
+    The kernel releases it when the process ends, however it ends, so a leftover file means nothing.
+    Under torchrun, only the first process takes it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,11 +38,13 @@ class RunLock:
             holder = _holder(handle)
             os.close(handle)
             raise UserError(
-                f"{self.path.parent} is in use: {holder} trains in it. Wait for it, stop it, or choose another folder."
+                f"{self.path.parent} is in use: {holder} is training in it. Wait for it, stop it, or choose another "
+                "folder."
             ) from None
         except OSError as error:
             note(
-                f"{self.path}: this disk knows no locks ({error.strerror}). See to it that no second trainer runs here."
+                f"{self.path}: this filesystem does not support file locks ({error.strerror}). Make sure no other "
+                "process trains here."
             )
         facts = {
             "pid": os.getpid(),

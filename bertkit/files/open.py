@@ -67,12 +67,12 @@ def check_file(path: str | Path) -> Path:
         if "\0" in str(path):
             raise ValueError("a NUL in the name")
         if path.is_dir():
-            raise UserError(f"{path} is a folder, and a file is needed. Name one of the files in it.")
+            raise UserError(f"{path} is a folder, but a file is needed. Pass one of the files in it.")
         if not path.exists():
             raise UserError(f"{path} does not exist. {_near(path)}")
         with path.open("rb") as file:
             if not file.read(1):
-                raise UserError(f"{path} is empty. Was it written to the end?")
+                raise UserError(f"{path} is empty. Was it written completely?")
     except (OSError, ValueError) as error:
         raise UserError(f"{str(path)!r} cannot be read: {error}.") from error
     return path
@@ -80,7 +80,7 @@ def check_file(path: str | Path) -> Path:
 
 def _near(path: Path) -> str:
     if not path.parent.is_dir():
-        return f"Nor does its folder {path.parent}."
+        return f"Its folder {path.parent} does not exist either."
     names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")][:1000]
     return suggest(path.name, names) if 0 < len(names) <= 20 else _close(path.name, names)
 
@@ -90,7 +90,7 @@ def _close(name: str, names: list[str]) -> str:
     return (
         clause
         if clause.startswith("Did you mean")
-        else f"None of the {len(names)} files in its folder has a like name."
+        else f"None of the {len(names)} files in its folder has a similar name."
     )
 
 
@@ -107,9 +107,9 @@ def open_text(
 ) -> Iterator[str]:
     """The lines of a text file without their line ends (LF or CRLF), decoded strictly; a BOM is dropped.
 
-    The file is opened at once, so that a wrong name is told before any work. `split`: lines longer than so
-    many bytes come in pieces, cut at a space where there is one: bounded memory for texts without line ends.
-    nul: "drop" passes over stray NUL bytes and tells their number; a line full of them is refused all the same.
+    The file is opened at once, so that a wrong name is reported before any work. `split`: lines longer than this
+    many bytes are split, at a space if possible: bounded memory for texts without line ends.
+    nul: "drop" skips stray NUL bytes and reports their number; a line full of them is still refused.
     """
     return _lines(str(path), open_bytes(path), _known(encoding), split, nul)
 
@@ -163,7 +163,7 @@ def _lines(path: str, stream: IO[bytes], encoding: str, split: int | None, nul: 
 def _why_nul(path: str, encoding: str) -> str:
     sample = _sample(path)
     # Every other byte of English in UTF-16 is a NUL: what Excel saves as "Unicode text".
-    return why_not(encoding, sample) if by_mark(sample) else "a NUL byte. Is it a text file, or is the line damaged?"
+    return why_not(encoding, sample) if by_mark(sample) else "a NUL byte. Is this a text file, or is the line damaged?"
 
 
 def _inside(encoding: str) -> str:
@@ -181,7 +181,7 @@ def _raw_lines(path: str, stream: IO[bytes], encoding: str, limit: int) -> Itera
             number += 1
     except (OSError, *DAMAGE) as error:
         what = f"{path}, after line {number - 1}: the file is truncated or damaged ({error})"
-        raise DamagedFile(f"{what}. Fetch or write it again.") from error
+        raise DamagedFile(f"{what}. Download or write it again.") from error
 
 
 def _as_utf8(path: str, stream: IO[bytes], encoding: str) -> IO[bytes]:
@@ -239,7 +239,7 @@ class _Recoded(io.RawIOBase):
 
 
 class _Zstd(io.RawIOBase):
-    """A .zst file unpacked; unlike the library's own reader it notices a file that ends too early."""
+    """A .zst file unpacked; unlike the library's own reader, it detects a file that ends too early."""
 
     def __init__(self, path: Path) -> None:
         try:

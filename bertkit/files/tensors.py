@@ -31,12 +31,12 @@ Tensors = Mapping[str, Tensor | np.ndarray]
 
 
 def size(tensors: Tensors) -> int:
-    """How many bytes the file of these tensors takes."""
+    """The size of the file with these tensors, in bytes."""
     return len(_header(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
 
 
 def chunks(tensors: Tensors) -> Iterator[memoryview]:
-    """The bytes of the file, one piece a tensor: at most one tensor is copied at a time."""
+    """The bytes of the file, one chunk per tensor: at most one tensor is copied at a time."""
     yield memoryview(_header(tensors))
     for name in _order(tensors):
         flat = _as_tensor(tensors[name]).detach().cpu().contiguous().reshape(-1)
@@ -52,7 +52,7 @@ def write(path: Path, tensors: Tensors) -> tuple[str, int]:
 
 
 def read(handle: int, where: str) -> dict[str, Tensor]:
-    """All tensors of an open file, straight into their memory. where: the file's name, for messages."""
+    """All tensors of an open file, read directly into their memory. where: the file's name, for messages."""
     length = os.fstat(handle).st_size
     try:
         header_length = int.from_bytes(_fetch(handle, 8, 0), "little")
@@ -67,7 +67,7 @@ def read(handle: int, where: str) -> dict[str, Tensor]:
             raise ValueError("its tensors do not cover its bytes")
         return {name: _load(handle, header[name], 8 + header_length + begin) for begin, _, name in places}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
-        raise DamagedFile(f"{where} is not a sound safetensors file: {error}. Take it from a backup.") from error
+        raise DamagedFile(f"{where} is not a valid safetensors file: {error}. Restore it from a backup.") from error
 
 
 def _load(handle: int, row: dict, offset: int) -> Tensor:

@@ -1,1 +1,1 @@
-"""Loaded models that answer: prediction, scores, explanations, probes."""
+"""Loaded models at work: prediction, scores, explanations, probes."""

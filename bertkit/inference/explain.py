@@ -1,4 +1,4 @@
-"""What a model makes of one text: its tokens, where every head looks, and which tokens matter."""
+"""How a model reads one text: its tokens, where every head looks, and which tokens matter."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
 
     tokens: [{token, start, end, importance, looked_at}]; attention: (layers, heads, tokens, tokens), rows look at
     columns; heads: [{layer, head, itself, before, after, special, spread}]; said: the label and its score, if the model
-    has been fine-tuned to tell labels.
+    has been fine-tuned to predict labels.
     """
     encoding = predictor.tokenizer.encode(text, text_b)
     size = len(encoding)
     limit = min(LONGEST, predictor.config.max_tokens)
     if size > limit:
-        raise UserError(f"The text has {size} tokens; at most {limit} can be looked at. Shorten it.")
+        raise UserError(f"The text has {size} tokens; at most {limit} can be inspected. Shorten it.")
     if all(encoding.special):
-        raise UserError("The text is empty: there is nothing to look at.")
+        raise UserError("The text is empty: there is nothing to inspect.")
     row = Row(encoding.ids, encoding.segments, (0, size))
     (maps,) = predictor.run([row], _maps, maps=True)
     said, importance = _importance(predictor, row, encoding.special)
@@ -49,13 +49,13 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
 
 
 def _maps(encoded: Encoded) -> list[np.ndarray]:
-    """Of a batch with one text: (layers, heads, tokens, tokens)."""
+    """The attention maps of a batch with one text: (layers, heads, tokens, tokens)."""
     size = encoded.batch.lengths[0]
     return [np.stack([layer[0][0, :, :size, :size].float().cpu().numpy() for layer in encoded.maps])]
 
 
 def _importance(predictor: Predictor, row: Row, special: list[bool]) -> tuple[dict[str, Any] | None, np.ndarray]:
-    """How much is lost when each token is hidden: of the label's score, or of the text vector's direction."""
+    """How much is lost when each token is masked: of the label's score, or of the text vector's direction."""
     tokenizer, model = predictor.tokenizer, predictor.model
     hide = next((n for n in (tokenizer.mask_id, tokenizer.unk_id, tokenizer.pad_id) if n is not None), 0)
     places = [n for n, is_special in enumerate(special) if not is_special]
@@ -83,7 +83,7 @@ def _importance(predictor: Predictor, row: Row, special: list[bool]) -> tuple[di
 
 
 def _habits(maps: np.ndarray, special: np.ndarray) -> list[dict[str, Any]]:
-    """Where each head looks, as shares of its attention; spread: how many tokens it looks at, in effect."""
+    """Where each head looks, as fractions of its attention; spread: the effective number of tokens it looks at."""
     habits = []
     for layer, head in np.ndindex(maps.shape[:2]):
         one = maps[layer, head][~special]  # the ordinary tokens' looks

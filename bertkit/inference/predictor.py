@@ -1,4 +1,4 @@
-"""A loaded model that answers: what the command line, the server and Python share."""
+"""A loaded model that answers, shared by the command line, the server and Python."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from bertkit.text.words import closed_up
 
 POOLS = ("mean", "cls", "max", "none")
 NOT_FINITE = (
-    "has no answer: the model's numbers are not finite; its weights are damaged, or its training failed. "
-    "Copy or download them again, or train it anew."
+    "cannot be predicted: the model's outputs are not finite; its weights are damaged, or its training failed. "
+    "Copy or download the weights again, or train the model again."
 )
 AT_ONCE = 1024  # texts that verbs read, sort and compute together: bounds memory however long the input
 
@@ -69,15 +69,15 @@ class Predictor:
         return found
 
     def as_written(self) -> Folder:
-        """The folder read anew: weights that are laid out to answer cannot be written."""
+        """The folder, read again: weights prepared for inference cannot be saved."""
         if self.source is None:
-            raise UserError("This model was never a folder. Write it before it is made ready to answer.")
+            raise UserError("This model has no folder. Save it before preparing it for inference.")
         return read_folder(self.source)
 
     def run(
         self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False, maps: bool = False
     ) -> list[Any]:
-        """Encode rows in the fastest order; `use` gives one answer a row of its batch, in the batch's own row order."""
+        """Encode rows in the fastest order; `use` returns one answer per row of its batch, in the batch's row order."""
         answers: list[Any] = [None] * len(rows)
 
         def compute(numbers: list[int]) -> None:
@@ -104,13 +104,13 @@ class Predictor:
     ) -> np.ndarray | list[np.ndarray]:
         """Vectors of texts: float32 (n, width); with pool "none" a list of (tokens, width).
 
-        pool: mean, cls, max or none. Left out, it and `normalize` are as the folder's sentence-transformers files say,
-        else the mean, of its own length.
+        pool: mean, cls, max or none. By default, it and `normalize` follow the folder's sentence-transformers files,
+        else it is the unscaled mean.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         found = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
         if cut := sum(one.cut for one in found):
-            note(f"{cut} tokens were cut from texts longer than {self.config.max_tokens} tokens.")
+            note(f"{cut} tokens were truncated from texts longer than {self.config.max_tokens} tokens.")
         return self.vectors(found, layers, pool, normalize)
 
     def vectors(
@@ -120,7 +120,7 @@ class Predictor:
         pool: str = "",
         normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Vectors of texts that are encoded already; else as `embed`."""
+        """Like `embed`, for texts that are already encoded."""
         if not pool:
             self.pooling.check()
         pool = pool or self.pooling.mode
@@ -148,12 +148,12 @@ class Predictor:
         return np.stack(vectors) if vectors else np.zeros((0, wide), np.float32)
 
     def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
-        """Guesses for every mask of a text: a list a mask of {token, score, id, text}, best first."""
+        """Predictions for every mask of a text: per mask, a list of {token, score, id, text}, best first."""
         return self.guesses(self.encode_masked([text]), top)[0]
 
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
-        """Texts that have masks, each short enough to be seen whole; another is refused."""
-        self.needs("mlm", "guess masked words")
+        """Encode texts with masks; a text without masks or beyond the model's limit is refused."""
+        self.needs("mlm", "predict masked words")
         mask = self.tokenizer.mask_id
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
@@ -162,15 +162,15 @@ class Predictor:
         for number, encoding in enumerate(found, 1):
             which = f"Text {number}" if len(found) > 1 else "The text"
             if mask not in encoding.ids:
-                raise UserError(f"{which} has no {spelled}. Put {spelled} where a word should be guessed.")
+                raise UserError(f"{which} has no {spelled}. Put {spelled} where a word should be predicted.")
             if len(encoding) > self.config.max_tokens:
                 raise UserError(
-                    f"{which} has {len(encoding)} tokens; this model sees {self.config.max_tokens}. Shorten it."
+                    f"{which} has {len(encoding)} tokens; this model's limit is {self.config.max_tokens}. Shorten it."
                 )
         return found
 
     def guesses(self, encodings: Sequence[Encoding], top: int = 5) -> list[list[list[dict[str, Any]]]]:
-        """For each text, for each of its masks, the best guesses."""
+        """For each text and each of its masks, the best predictions."""
         mask = self.tokenizer.mask_id
         assert mask is not None  # or there would be no encodings with masks
 
@@ -210,9 +210,9 @@ class Predictor:
         }
 
     def score(self, texts: str | Sequence[str], words: bool = False) -> list[float]:
-        """Log-likelihood of each text: every piece guessed from all others (or from the left, for a causal model).
+        """Log-likelihood of each text: every piece predicted from all others (or from the left, for a causal model).
 
-        `words`: when a piece is hidden, the later pieces of its own word are hidden too, which keeps a long
+        `words`: when a piece is masked, the later pieces of its word are masked too, which keeps a long
         rare word from being counted as likely because its own pieces give it away.
         """
         from bertkit.inference.scoring import score
@@ -244,21 +244,20 @@ class Predictor:
         )
         kind, options = next(guesses, (None, {}))
         if kind is None:
-            raise UserError("This model was not fine-tuned for a task, so it cannot predict. Use bertkit finetune.")
+            raise UserError("This model has not been fine-tuned, so it cannot predict. Run `bertkit finetune` first.")
         if kind.labelled_by_name and all(re.fullmatch(r"LABEL_\d+", label) for label in folder.labels):
             note(
-                f"{folder.name} names no labels, so {folder.labels[0]} … stand for them: write id2label into its "
-                "config.json."
+                f"{folder.name} has no label names, so {folder.labels[0]} … are used: add id2label to its config.json."
             )
         return kind.name, options
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What bertkit.json says of the task, each value of its kind."""
+        """The task of bertkit.json, with every value checked for its type."""
         return validated(self.folder.about, f"{self.folder.name}/bertkit.json")
 
     def windows(self, on_long: str = "") -> Windows:
-        """How long texts are read: as in training, unless asked otherwise."""
+        """How long texts are read: as in training, unless overridden."""
         kept = self.about.get("windows", {})
         limit = min(int(kept.get("limit", 512)), self.config.max_tokens)
         return Windows(limit, on_long or kept.get("on_long", "window"), int(kept.get("overlap", 64)))
@@ -269,7 +268,7 @@ class Predictor:
         return self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
 
     def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
-        """Predictions for examples that a reader gave; one that has none is named by its line (of `file`)."""
+        """Predictions for a reader's examples; errors name the line (of `file`)."""
         with by_line([getattr(example, "line", 0) for example in examples], file):
             return self._predict(examples, on_long)
 
@@ -292,7 +291,7 @@ class Predictor:
         return dict(self.task.score(examples, self.predict_examples(examples)))
 
     def needs(self, head: str, what: str) -> None:
-        """A head that is absent or untrained answers nothing."""
+        """Refuse to use a head that is missing or untrained."""
         if head not in self.model.heads:
             has = ", ".join(self.model.heads) or "none"
             raise UserError(
@@ -308,7 +307,7 @@ def _check(name: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
-    """One vector a text in the caller's order; pool none: one (tokens, width) a text."""
+    """One vector per text in the caller's order; pool none: one (tokens, width) per text."""
     batch = encoded.batch
     if pool == "none":
         return [part.float().cpu().numpy() for part in batch.split(encoded.tokens)]
@@ -326,7 +325,7 @@ def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
 
 
 def _merge(counts: Sequence[int], rows: Sequence[Row], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
-    """Windows back into texts: each gives the tokens it owns; cls is the mean of the windows' first vectors."""
+    """Join windows into texts: each contributes the tokens it owns; cls is the mean of the windows' first vectors."""
     merged = []
     at = 0
     for count in counts:

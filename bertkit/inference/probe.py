@@ -1,4 +1,4 @@
-"""Which of BERT's six layer choices suits a task: each is judged by what a linear classifier reads from it."""
+"""Which of BERT's six layer choices suits a task, judged by a linear classifier on each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Embed = Callable[..., Any]  # Predictor.embed
 def probe(
     embed: Embed, depth: int, texts: Sequence[str], labels: Sequence[str], seed: int = 0, pool: str = "mean"
 ) -> list[dict[str, Any]]:
-    """A row a choice, in the order of CHOICES: {choice, accuracy, spread}: 5-fold logistic regression on vectors.
+    """One row per choice, in the order of CHOICES: {choice, accuracy, spread}: 5-fold logistic regression on vectors.
 
     embed, depth: the model's. pool: mean or cls; other ways are probed by the mean.
-    At most 2,000 rows are used, drawn at random; what is left out is told.
+    At most 2,000 rows are used, drawn at random; this is reported.
     """
     if len(texts) > MOST_ROWS:
         drawn = np.sort(np.random.default_rng(seed).permutation(len(texts))[:MOST_ROWS])
@@ -37,12 +37,12 @@ def probe(
 
 
 def best_layers(rows: Sequence[dict[str, Any]]) -> str:
-    """The choice with the highest accuracy; where several are equal, `last` if it is one of them, else the first."""
+    """The choice with the highest accuracy; of several equal ones, `last` if among them, else the first."""
     return str(max(rows, key=lambda row: (row["accuracy"], row["choice"] == "last"))["choice"])
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a sentence to be told."""
+    """The rows as a sentence for the user."""
     listed = ", ".join(f"{row['choice']} {row['accuracy']:.1%} ± {row['spread']:.1%}" for row in rows)
     return f"Accuracy of a linear probe by layers: {listed}. {best_layers(rows)} is used."
 
@@ -50,10 +50,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def _folds(labels: Sequence[str]) -> int:
     counts = Counter(labels)
     if len(counts) < 2:
-        raise UserError(f"The probe's rows have {len(counts)} different labels; give at least two (--probe FILE).")
+        raise UserError(f"The --probe rows have {len(counts)} different labels; at least two are needed.")
     rarest, least = min(counts.items(), key=lambda pair: pair[1])
     if least < 2:
-        raise UserError(f"The probe has one row labelled {rarest!r}; two of each label are the least. Add or drop it.")
+        raise UserError(
+            f"Only one --probe row is labelled {rarest!r}, but each label needs two. Add a row, or remove this one."
+        )
     return min(FOLDS, least)
 
 

@@ -62,18 +62,18 @@ AT_ONCE = 64  # sentences: each becomes as many rows as it has pieces
 
 
 def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, float]:
-    """How hard it is to guess a piece that is hidden from all others of its text: see Salazar et al. (2020).
+    """Pseudo-perplexity: how hard it is to predict a masked piece from all others (Salazar et al., 2020).
 
-    Texts longer than the model sees are left out, and told. Pieces differ from tokenizer to tokenizer: compare
+    Texts beyond the model's limit are left out and reported. Pieces differ between tokenizers: compare
     pseudo_bits_per_byte.
     """
-    predictor.needs("mlm", "guess hidden words")
+    predictor.needs("mlm", "predict masked words")
     sizes = [len(encoding) for encoding in predictor.tokenizer.encode_batch(texts)]
     fit = [text for text, size in zip(texts, sizes) if text.strip() and size <= predictor.config.max_tokens]
     if left := sum(size > predictor.config.max_tokens for size in sizes):
-        note(f"{left} texts are longer than {predictor.config.max_tokens} tokens and are left out.")
+        note(f"{left} texts longer than {predictor.config.max_tokens} tokens are left out.")
     if not fit:
-        raise UserError("There is no text to measure.")
+        raise UserError("There is no text to score.")
     parts = track([fit[n : n + AT_ONCE] for n in range(0, len(fit), AT_ONCE)], "scoring", -(-len(fit) // AT_ONCE))
     nats = -sum(sum(score(predictor, part)) for part in parts)
     pieces = sum(encoding.special.count(False) for encoding in predictor.tokenizer.encode_batch(fit))
@@ -92,7 +92,7 @@ Run = tuple[list[int], list[int], list[int]]  # ids, places of the answer, wante
 def _masked_runs(
     ids: list[int], special: list[bool], word_of: list[int], predictor: Predictor, words: bool
 ) -> list[Run]:
-    """One copy of the text a piece, with that piece hidden (and the rest of its word, when asked)."""
+    """One copy of the text per piece, with that piece masked (and optionally the rest of its word)."""
     mask = predictor.tokenizer.mask_id
     if mask is None:
         raise UserError("This tokenizer has no mask token, so texts cannot be scored.")
@@ -113,5 +113,5 @@ def _masked_runs(
 def _causal_run(
     ids: list[int], special: list[bool], word_of: list[int], predictor: Predictor, words: bool
 ) -> list[Run]:
-    """The text once: every piece from the pieces before it."""
+    """Score the text in one pass: every piece from the pieces before it."""
     return [(ids, list(range(len(ids) - 1)), ids[1:])]

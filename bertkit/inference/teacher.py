@@ -1,4 +1,4 @@
-"""What a better model makes of texts: sentence vectors, kept in the run's folder so that they are asked for once."""
+"""Sentence vectors of a better model, cached in the run folder so that they are computed once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit.tasks.embed import Teacher
 
 
 def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto") -> Teacher:
-    """The model of this name as one who turns texts into vectors; what it said is kept in the folder `keep`."""
+    """A function from texts to the named model's vectors, cached in the folder `keep`."""
     return partial(_vectors, name, keep, precision, device)
 
 
@@ -30,7 +30,7 @@ def _vectors(name: str, keep: Path, precision: str, device: str, texts: list[str
     except (OSError, SafetensorError):
         pass  # never asked, or not written whole
     model = Predictor.load(name, precision, device)
-    note(f"{name} makes vectors of {len(texts):,} texts.")
+    note(f"Computing the vectors of {len(texts):,} texts with {name}.")
     parts = [texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)]
     found = np.concatenate([np.asarray(model.embed(part)) for part in track(parts, "asking the teacher", len(parts))])
     found = (found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)).astype(np.float16)

@@ -1,4 +1,4 @@
-"""What a teacher makes of every word of a row: its states, aligned with the student's pieces by characters."""
+"""A teacher's states of every word of a row, aligned with the student's pieces by characters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Words:
 
 
 class WordTeacher:
-    """An encoder that gives its states of chosen layers, normalised, as the mean of each word's pieces."""
+    """An encoder that provides normalized states of chosen layers, as the mean of each word's pieces."""
 
     def __init__(
         self, folder: Folder, layers: Sequence[int], student: Tokenizer, precision: str = "auto", device: str = "cpu"
@@ -81,10 +81,10 @@ class WordTeacher:
         self.words = Words(student)
 
     def __call__(self, examples: Sequence[Example]) -> tuple[np.ndarray, Tensor]:
-        """Of rows one after the other: the word of every token (tokens,) and the words' states (words, layers, width).
+        """For concatenated rows: the word of every token (tokens,) and the words' states (words, layers, width).
 
-        A token whose word the teacher has no state for (it is special, unknown, or beyond what the teacher sees) has
-        the number of words.
+        A token whose word has no teacher state (it is special, unknown, or beyond the teacher's limit) has
+        the number of words as its word.
         """
         numbers, texts, starts = [], [], []
         for example in examples:

@@ -1,6 +1,6 @@
-"""How good are the answers? Every metric is a pure function of two lists: what is right, what was said.
+"""How good are the answers? Every metric is a pure function of two lists: gold and predicted.
 
-Each returns `Scores`, a dictionary whose first key is the headline. Shares lie between 0 and 1.
+Each returns `Scores`, a dictionary whose first key is the headline. Fractions are between 0 and 1.
 `bootstrap` puts an interval around every number, `paired_difference` says whether two systems differ.
 """
 

@@ -1,4 +1,4 @@
-"""Metrics of answers cut out of a text, by the rules SQuAD 1.1/2.0 and CMRC 2018 publish their numbers with."""
+"""Metrics of extracted answers, by the official rules of SQuAD 1.1/2.0 and CMRC 2018."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIXED = re.compile(rf"[{_BY_CHARACTER}]|[^\W_{_BY_CHARACTER}]+(?:[.,'][^\W_{_BY
 def answers(gold: Sequence[Sequence[str]], predicted: Sequence[str], *, chinese: bool | str = "auto") -> Scores:
     """f1 and exact, each the best over a question's gold answers, averaged over questions.
 
-    A question without gold answers (none, or empty ones) has none: "" is then right and all else wrong. When such
+    For a question without gold answers (none, or empty ones), "" is right and everything else wrong. When such
     questions occur, f1 and exact of the answerable ones and the accuracy on the others follow.
     English: lower case, no punctuation, no articles; f1 from words in common (SQuAD). Chinese: no punctuation,
     by character with Latin words and numbers whole; f1 from the longest common run (CMRC 2018).
@@ -37,7 +37,7 @@ def answers(gold: Sequence[Sequence[str]], predicted: Sequence[str], *, chinese:
 def answers_tallies(
     gold: Sequence[Sequence[str]], predicted: Sequence[str], *, chinese: bool | str = "auto"
 ) -> list[Tally]:
-    """What `answers` is measured from."""
+    """The tally that `answers` is computed from."""
     check_same_length(gold, predicted, "answers")
     if chinese not in (True, False, "auto"):
         raise UserError(f"chinese={chinese!r} is not a choice. Use True, False or 'auto'.")
@@ -74,7 +74,7 @@ def _answer_measures(columns: Array, weights: Array) -> Measures:
 
 
 def is_chinese(gold: Sequence[Sequence[str]]) -> bool:
-    """Do at least half of the gold answers contain a Chinese (or Japanese) character?"""
+    """Whether at least half of the gold answers contain a Chinese (or Japanese) character."""
     texts = [option for options in gold for option in options if option]
     return bool(texts) and 2 * sum(bool(_HAN.search(text)) for text in texts) >= len(texts)
 

@@ -1,4 +1,4 @@
-"""Does 0.9 mean right nine times in ten? Temperature, calibration error, and when to abstain.
+"""Is a score of 0.9 right nine times in ten? Temperature, calibration error, and when to abstain.
 
 Logits and probabilities are (rows, labels); gold is the column of the right label of each row.
 """
@@ -21,7 +21,7 @@ COOLEST, HOTTEST = 0.05, 20.0
 
 
 class Abstention(NamedTuple):
-    """Answer when the confidence is at least `threshold`: this share is answered, this share of it is right."""
+    """Answer if the confidence is at least `threshold`: the fraction answered, and the fraction of it that is right."""
 
     threshold: float
     coverage: float
@@ -29,7 +29,7 @@ class Abstention(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """Rows whose confidence lies in (low, high]: how many, how sure on average, how often right."""
+    """Rows whose confidence is in (low, high]: how many, their mean confidence, and their accuracy."""
 
     low: float
     high: float
@@ -48,9 +48,9 @@ def probabilities(logits: object, temperature: float = 1.0) -> Array:
 
 
 def fit_temperature(logits: object, gold: Gold) -> float:
-    """The temperature that makes the gold labels likeliest, between 0.05 and 20. Above 1: the model was too sure.
+    """The temperature that makes the gold labels likeliest, between 0.05 and 20. Above 1: the model was overconfident.
 
-    When the largest logit is right in every row there is no error to learn from, and the answer is 1.
+    If the largest logit is right in every row, there is no error to learn from, and the temperature is 1.
     """
     table, truth = _checked(logits, gold, "logits")
     own = table[np.arange(len(truth)), truth]
@@ -68,7 +68,7 @@ def fit_temperature(logits: object, gold: Gold) -> float:
 
 
 def reliability(probabilities: object, gold: Gold, bins: int = 15) -> list[Bin]:
-    """Equally wide bins of confidence that are not empty, least sure first."""
+    """Non-empty, equally wide bins of confidence, least confident first."""
     if bins < 1:
         raise UserError(f"bins={bins} is too few. Use 15, or at least 1.")
     confidence, right = _confidence(probabilities, gold)
@@ -87,7 +87,7 @@ def expected_calibration_error(probabilities: object, gold: Gold, bins: int = 15
 
 
 def coverage_accuracy(probabilities: object, gold: Gold) -> list[Abstention]:
-    """What each threshold keeps and how good it is, strictest first; rows of one confidence go together."""
+    """Coverage and accuracy of each threshold, strictest first; rows of equal confidence are kept together."""
     confidence, right = _confidence(probabilities, gold)
     order = np.argsort(-confidence, kind="stable")
     kept, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])
@@ -105,7 +105,7 @@ def abstain_threshold(probabilities: object, gold: Gold, target_accuracy: float)
 
 
 def _confidence(probabilities: object, gold: Gold) -> tuple[Array, Array]:
-    """How sure each row is of its best label, and whether that is right: two of (rows,)."""
+    """The confidence of each row's best label, and whether it is right: two arrays of (rows,)."""
     table, truth = _checked(probabilities, gold, "probabilities")
     off = np.abs(table.sum(axis=1) - 1)
     if table.min() < 0 or off.max() > 1e-3:
@@ -120,11 +120,13 @@ def _confidence(probabilities: object, gold: Gold) -> tuple[Array, Array]:
 def _checked(table: object, gold: Gold, what: str) -> tuple[Array, NDArray[np.int64]]:
     array, truth = np.asarray(table, dtype=float), np.asarray(gold)
     if array.ndim != 2:
-        raise UserError(f"The {what} have shape {array.shape}. Give one row a text and one column a label.")
+        raise UserError(f"The {what} have shape {array.shape}. Give one row per text and one column per label.")
     check_same_length(truth, array)
     if not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])
-        raise UserError(f"Row {row + 1}: the {what} {array[row].tolist()} are not all finite. Remove or mend the row.")
+        raise UserError(
+            f"Row {row + 1}: the {what} {array[row].tolist()} are not all finite. Correct or remove the row."
+        )
     outside = (truth < 0) | (truth >= array.shape[1]) | (truth != truth.astype(int))
     if outside.any():
         row = int(np.argmax(outside))

@@ -1,4 +1,4 @@
-"""How sure is a score? Bootstrap intervals, and the difference of two systems on the same items.
+"""How certain is a score? Bootstrap intervals, and the difference between two systems on the same items.
 
 Items with the same facts are drawn together: a resample of 10,000 rows of a two-label task is four numbers.
 """
@@ -60,7 +60,7 @@ def bootstrap(
     """The (low, high) percentile interval of every metric that `metric(gold, predicted, **settings)` gives.
 
     The metrics of this package are resampled as arrays. Any other function of two lists that returns a dictionary
-    works too, one call a resample. Resamples where a metric is undefined do not count for it.
+    works too, with one call per resample. Resamples where a metric is undefined do not count for it.
     """
     edges = _edges(resamples, level)
     random = np.random.default_rng(seed)
@@ -125,7 +125,7 @@ def _mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def _right(tally: Tally, columns: Array) -> np.ndarray:
-    """Which items are right, read off the accuracy of each item alone: (items,) booleans."""
+    """Which items are right, from the accuracy of each item alone: (items,) booleans."""
     rows, which = np.unique(columns, axis=0, return_inverse=True)
     return tally.measure(rows, np.eye(len(rows)))["accuracy"][which.reshape(-1)] > 0.5
 
@@ -156,7 +156,7 @@ def _tallies(metric: Metric, gold: Sequence, predicted: Sequence, settings: Mapp
 def _pooled_tallies(
     metric: Metric, gold: Sequence, a: Sequence, b: Sequence, settings: Mapping[str, Any]
 ) -> list[Tally]:
-    """Tallies of twice the items, first with the answers of a, then of b, so that both are measured alike."""
+    """Tallies of twice the items, first with the answers of a, then of b, so that both are measured the same way."""
     for side in (a, b):
         check_same_length(gold, side)
     scores = settings.get("scores", (None, None))
@@ -181,7 +181,7 @@ def _named(name: str | None, tallies: list[Tally]) -> tuple[str, Tally]:
 
 
 def _distinct(columns: Array) -> tuple[Array, np.ndarray]:
-    """The rows that differ, and how many items have each."""
+    """The distinct rows, and how many items have each."""
     rows, counts = np.unique(columns, axis=0, return_counts=True)
     return rows, counts
 

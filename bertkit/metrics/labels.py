@@ -1,4 +1,4 @@
-"""Metrics of labels: one label a row, several labels a row, one of some choices."""
+"""Metrics of labels: one label per row, several labels per row, one of several choices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def classification(
 def classification_tallies(
     gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str], scores: object = None
 ) -> list[Tally]:
-    """What `classification` is measured from."""
+    """The tally that `classification` is computed from."""
     check_same_length(gold, predicted)
     truth, guess = codes(gold, labels, "gold"), codes(predicted, labels, "predicted")
 
@@ -36,19 +36,19 @@ def classification_tallies(
     if scores is not None:
         table = check_scores(scores, len(gold), labels)
         missing = [label for code, label in enumerate(labels) if code not in truth]
-        reason = f"auc needs gold rows of every label, and there are none of {', '.join(map(repr, missing))}"
+        reason = f"auc needs gold rows of every label, but there are none of {', '.join(map(repr, missing))}"
         tallies.append(Tally(np.column_stack([truth, table]), _rest_auc, {"auc": reason}))
     return tallies
 
 
 def label_counts(columns: Array, weights: Array, labels: int) -> tuple[Array, Array, Array]:
-    """How often each label is right, is gold, is predicted: three of (resamples, labels)."""
+    """How often each label is right, gold and predicted: three arrays of (resamples, labels)."""
     truth, guess = (columns[:, [side]] == np.arange(labels) for side in (0, 1))
     return weights @ (truth & guess), weights @ truth, weights @ guess
 
 
 def label_measures(right: Array, truth: Array, guess: Array) -> Measures:
-    """Metrics of one label an item, from counts of (resamples, labels)."""
+    """Metrics of one label per item, from counts of (resamples, labels)."""
     rows, hits = truth.sum(1), right.sum(1)
     # Matthews' correlation for any number of labels: Gorodkin 2004, eq. 8.
     spread = np.sqrt((rows**2 - (guess**2).sum(1)) * (rows**2 - (truth**2).sum(1)))
@@ -91,7 +91,7 @@ def confusion(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[st
 
 
 def per_class(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> list[dict[str, str | float]]:
-    """One row a label: label, precision, recall, f1, and how often it is gold and predicted."""
+    """One row per label: label, precision, recall, f1, and how often it is gold and predicted."""
     table = confusion(gold, predicted, labels).astype(float)
     return class_rows(labels, table.diagonal(), table.sum(1), table.sum(0))
 
@@ -108,10 +108,10 @@ def class_rows(labels: Sequence[str], right: Array, truth: Array, guess: Array) 
 def multi_label(
     gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Sequence[str], scores: object = None
 ) -> Scores:
-    """micro_f1, macro_f1, exact_match, hamming_loss (share of wrong yes/no decisions), and with scores auc.
+    """micro_f1, macro_f1, exact_match, hamming_loss (fraction of wrong yes/no decisions), and with scores auc.
 
     macro_f1 is the mean over labels that occur in gold or predicted. auc is the mean over labels that some gold
-    rows have and some have not. Where nothing is gold and nothing is predicted, F1 is 0.
+    rows have and others do not. Where nothing is gold and nothing is predicted, F1 is 0.
     """
     return score(multi_label_tallies(gold, predicted, labels, scores))
 
@@ -119,7 +119,7 @@ def multi_label(
 def multi_label_tallies(
     gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Sequence[str], scores: object = None
 ) -> list[Tally]:
-    """What `multi_label` is measured from."""
+    """The tally that `multi_label` is computed from."""
     check_same_length(gold, predicted)
     truth, guess = _flags(gold, labels, "gold"), _flags(predicted, labels, "predicted")
 
@@ -137,7 +137,7 @@ def multi_label_tallies(
     tallies = [Tally(np.column_stack([truth, guess]), measure)]
     if scores is not None:
         table = check_scores(scores, len(gold), labels)
-        reason = "auc needs a label that some gold rows have and some have not, and there is none"
+        reason = "auc needs a label that some gold rows have and others do not, and there is none"
         tallies.append(Tally(np.column_stack([truth, table]), _each_auc, {"auc": reason}))
     return tallies
 
@@ -173,7 +173,7 @@ def choice(gold: Sequence[int], predicted: Sequence[int]) -> Scores:
 
 
 def choice_tallies(gold: Sequence[int], predicted: Sequence[int]) -> list[Tally]:
-    """What `choice` is measured from."""
+    """The tally that `choice` is computed from."""
     check_same_length(gold, predicted)
     right = np.asarray(gold) == np.asarray(predicted)
     return [Tally(right[:, None].astype(float), lambda c, w: {"accuracy": share(w @ c[:, 0], w.sum(1))})]

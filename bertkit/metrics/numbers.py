@@ -14,13 +14,13 @@ from bertkit.metrics.tally import Array, Measures, Scores, Tally, check_same_len
 def regression(gold: Sequence[float], predicted: Sequence[float]) -> Scores:
     """spearman, pearson, mae (mean absolute error), rmse (root mean square error).
 
-    A correlation with a constant is undefined; it is given as 0, since a constant says nothing about order.
+    A correlation with a constant is undefined; it counts as 0, since a constant says nothing about order.
     """
     return score(regression_tallies(gold, predicted))
 
 
 def regression_tallies(gold: Sequence[float], predicted: Sequence[float]) -> list[Tally]:
-    """What `regression` is measured from."""
+    """The tally that `regression` is computed from."""
     return [Tally(_finite_pairs(gold, predicted, ("gold", "predicted"), "values"), _regression_measures)]
 
 
@@ -59,12 +59,12 @@ def correlation(x: Array, y: Array, weights: Array) -> Array:
 
 
 def minimal_pairs(good: Sequence[float], bad: Sequence[float]) -> Scores:
-    """accuracy: how often the good text scores higher. A tie is wrong (no preference was shown); ties: their share."""
+    """accuracy: how often the good text scores higher. A tie counts as wrong (no preference); ties: their fraction."""
     return score(minimal_pairs_tallies(good, bad))
 
 
 def minimal_pairs_tallies(good: Sequence[float], bad: Sequence[float]) -> list[Tally]:
-    """What `minimal_pairs` is measured from."""
+    """The tally that `minimal_pairs` is computed from."""
     high, low = _finite_pairs(good, bad, ("good", "bad"), "scores").T
     columns = np.column_stack([high > low, high == low]).astype(float)
     return [
@@ -73,7 +73,7 @@ def minimal_pairs_tallies(good: Sequence[float], bad: Sequence[float]) -> list[T
 
 
 def perplexity(loss: float) -> float:
-    """e to the mean loss a token, in nats: among how many equally likely tokens the model wavers."""
+    """exp of the mean loss per token in nats: the effective number of equally likely tokens."""
     if math.isnan(loss):
         raise UserError(
             "The loss is nan, so there is no perplexity. Lower the learning rate, or look for empty batches."
@@ -87,7 +87,7 @@ def _finite_pairs(left: Sequence[float], right: Sequence[float], sides: tuple[st
     if not np.isfinite(pairs).all():
         row, side = np.argwhere(~np.isfinite(pairs))[0]
         raise UserError(
-            f"Row {row + 1}: the {sides[side]} value is {pairs[row, side]}, which is no number to compare. "
-            "Correct or remove the row; if a model said it, its training has diverged."
+            f"Row {row + 1}: the {sides[side]} value is {pairs[row, side]}, which is not a finite number. "
+            "Correct or remove the row; if a model predicted it, its training has diverged."
         )
     return pairs

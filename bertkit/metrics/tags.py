@@ -1,6 +1,6 @@
-"""Metrics of tags: entities cut out of tag sequences, compared whole.
+"""Metrics of tags: entities extracted from tag sequences and compared as a whole.
 
-The rules are the lenient ones of conlleval and seqeval: a stray I- begins an entity, so every sequence has a reading.
+The rules are the lenient ones of conlleval and seqeval: a stray I- begins an entity, so every sequence is valid.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tagging(gold: Sentences, predicted: Sentences) -> Scores:
 
 
 def tagging_tallies(gold: Sentences, predicted: Sentences) -> list[Tally]:
-    """What `tagging` is measured from; the items are sentences, since tags of one sentence hang together."""
+    """The tally that `tagging` is computed from; items are sentences, since tags within one are dependent."""
     _check_sentences(gold, predicted)
     lengths = np.fromiter(map(len, gold), int, len(gold))
     sentence = np.repeat(np.arange(len(gold)), lengths)
@@ -107,7 +107,7 @@ def _entity_measures(columns: Array, weights: Array) -> Measures:
 
 
 def per_type(gold: Sentences, predicted: Sentences) -> list[dict[str, str | float]]:
-    """One row an entity label, sorted: label, precision, recall, f1, and how many are gold and predicted."""
+    """One row per entity label, sorted: label, precision, recall, f1, and how many are gold and predicted."""
     _check_sentences(gold, predicted)
     kinds: dict[str, int] = {}
     truths, guesses, found = _compare(gold, predicted, kinds)
@@ -125,7 +125,7 @@ def _compare(gold: Sentences, predicted: Sentences, kinds: dict[str, int]) -> tu
 
 
 def _spans(sentences: Sentences, kinds: dict[str, int]) -> Spans:
-    """All entities of the sentences laid end to end with an O after each; new labels are added to `kinds`."""
+    """All entities of the sentences, joined with an O after each; new labels are added to `kinds`."""
     flat = [tag for sentence in sentences for tag in (*sentence, "O")]
     numbers = {tag: number for number, tag in enumerate(dict.fromkeys(flat))}
     readings = np.array([_read(tag, kinds) for tag in numbers])
@@ -154,7 +154,7 @@ def _check_sentences(gold: Sentences, predicted: Sentences) -> None:
         if len(truth) != len(guess):
             raise UserError(
                 f"Sentence {number} has {len(truth)} gold tags and {len(guess)} predicted tags. "
-                "Predict one tag a word, also for words beyond the model's window."
+                "Predict one tag per word, including words beyond the model's window."
             )
     if not any(map(len, gold)):
         raise UserError("There is nothing to score: every sentence is empty. Give at least one tag.")

@@ -18,7 +18,7 @@ Measures = dict[str, Array]
 
 
 class Scores(dict[str, float]):
-    """Metrics by name, headline first. `absent` says why a metric that was asked for is missing."""
+    """Metrics by name, headline first. `absent` says why a requested metric is missing."""
 
     absent: dict[str, str]
 
@@ -29,9 +29,9 @@ class Scores(dict[str, float]):
 
 @dataclass(frozen=True)
 class Tally:
-    """What a group of metrics needs to know.
+    """The data a group of metrics is computed from.
 
-    columns: (items, facts), one row an item. measure(columns, weights: (resamples, items)) gives each metric
+    columns: (items, facts), one row per item. measure(columns, weights: (resamples, items)) gives each metric
     as (resamples,), NaN where it is undefined; undefined says why, by metric.
     """
 
@@ -41,7 +41,7 @@ class Tally:
 
 
 def score(tallies: Sequence[Tally]) -> Scores:
-    """Measure the items as they are, each once. Undefined metrics are left out, with the reason in `absent`."""
+    """Score the items, each counted once. Undefined metrics are left out, with the reason in `absent`."""
     found: dict[str, float] = {}
     absent: dict[str, str] = {}
     for tally in tallies:
@@ -54,17 +54,17 @@ def score(tallies: Sequence[Tally]) -> Scores:
 
 
 def share(part: Array, whole: Array, otherwise: float = 0.0) -> Array:
-    """part / whole, and `otherwise` where the whole is nothing."""
+    """part / whole, or `otherwise` where the whole is 0."""
     part, whole = np.broadcast_arrays(np.asarray(part, float), np.asarray(whole, float))
     return np.divide(part, whole, out=np.full(part.shape, otherwise), where=whole > 0)
 
 
 def check_same_length(gold: Sequence | np.ndarray, predicted: Sequence | np.ndarray, items: str = "rows") -> None:
-    """Refuse empty lists and lists that cannot belong together."""
+    """Refuse empty lists and lists of different lengths."""
     if len(gold) != len(predicted):
         raise UserError(
             f"There are {len(gold)} gold {items} and {len(predicted)} predicted {items}. "
-            f"Give one prediction for each gold one, in the same order."
+            f"Give one prediction per gold item, in the same order."
         )
     if len(gold) == 0:
         raise UserError(f"There is nothing to score: no {items} were given. Give at least one.")
@@ -73,7 +73,7 @@ def check_same_length(gold: Sequence | np.ndarray, predicted: Sequence | np.ndar
 def codes(values: Sequence[str], labels: Sequence[str], side: str) -> Array:
     """The position of each value among the labels: (items,). `side` names the list in the error."""
     if len(set(labels)) != len(labels):
-        raise UserError(f"The labels {', '.join(labels)} repeat themselves. Name each label once.")
+        raise UserError(f"The labels {', '.join(labels)} contain duplicates. Name each label once.")
     position = {label: index for index, label in enumerate(labels)}
     try:
         return np.fromiter((position[value] for value in values), float, len(values))
@@ -93,7 +93,7 @@ def check_scores(scores: object, rows: int, labels: Sequence[str]) -> Array:
     if table.shape != (rows, len(labels)):
         raise UserError(
             f"The scores have shape {table.shape}; {rows} rows and {len(labels)} labels need "
-            f"({rows}, {len(labels)}). Give one score for each row and label."
+            f"({rows}, {len(labels)}). Give one score per row and label."
         )
     if not np.isfinite(table).all():
         row, column = np.argwhere(~np.isfinite(table))[0]

@@ -31,13 +31,13 @@ class Rotation:
         self.sin = angles.sin()[:, None, None, :].to(dtype)
 
     def __call__(self, qk: Tensor) -> Tensor:
-        """Turn queries and keys. qk: (tokens, 2, heads, head_width). Returns like qk."""
+        """Rotate queries and keys. qk: (tokens, 2, heads, head_width). Returns like qk."""
         left, right = qk.chunk(2, dim=-1)
         return torch.cat((left * self.cos - right * self.sin, right * self.cos + left * self.sin), dim=-1)
 
 
 def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """What must not be seen, as an addend to the scores: (texts or 1, 1, length or 1, length), or None."""
+    """The attention mask, as an addend to the scores: (texts or 1, 1, length or 1, length), or None."""
     hidden: Tensor | None = None
     places = torch.arange(group.length, device=device)
     if group.lengths is not None:
@@ -55,10 +55,10 @@ def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: 
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Softmax over the last axis, of the precision of scores.
+    """Softmax over the last axis, in the precision of scores.
 
     On a CPU torch's softmax leaves its vector code for rows shorter than a register (16 float32,
-    32 bfloat16) and becomes 5 to 15 times slower; there it is spelled out, or taken in float32.
+    32 bfloat16) and becomes 5 to 15 times slower; there it is written out, or computed in float32.
     """
     length = scores.shape[-1]
     if not scores.is_cpu or length >= 64:
@@ -70,7 +70,7 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 class _Padded(torch.autograd.Function):
-    """Tokens to padded places. Nobody attends to padding, so it has no gradient, and none needs to be added up."""
+    """Tokens to padded places. Nothing attends to padding, so it has no gradient to accumulate."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gather: Tensor, scatter: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class _Unpadded(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """Self-attention: every token looks at every token of its own text."""
+    """Self-attention: every token attends to every token of its own text."""
 
     fused_from = FUSED_FROM  # 0 while it is traced for export: a traced length has no size to choose by
 
@@ -118,7 +118,7 @@ class Attention(nn.Module):
         rotation: Rotation | None,
         maps: list[Tensor] | None = None,
     ) -> Tensor:
-        """Mix tokens. x: (tokens, width). Returns like x; fills `maps` with (texts, heads, length, length) a group."""
+        """Mix tokens. x: (tokens, width). Returns like x; `maps` gets (texts, heads, length, length) per group."""
         heads, head_width = self.config.heads, self.config.head_width
         qkv = self.qkv(x).view(-1, 3, heads, head_width)
         if rotation is not None:

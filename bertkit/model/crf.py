@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field: tags of a sentence chosen together instead of word by word.
+"""A linear-chain conditional random field: tags of a sentence chosen jointly instead of word by word.
 
 A sequence of tags scores the sum of its words' scores (emissions, from the token head), of the scores of neighbouring
 tags, and of what it begins and ends with; its probability is exp(score) over that sum for all sequences. Lafferty,
@@ -22,7 +22,7 @@ _OPENS, _GOES_ON, _CLOSES, _ALONE = "B", "IM", "EL", "SUW"  # of BIO, BIOES, BME
 
 
 class Chain(NamedTuple):
-    """Scores of tags side by side. start, end: (labels,); step: (labels, labels), from the row to the column."""
+    """Transition scores of a CRF. start, end: (labels,); step: (labels, labels), from the row to the column."""
 
     start: Tensor
     step: Tensor
@@ -30,7 +30,7 @@ class Chain(NamedTuple):
 
 
 class Crf(nn.Module):
-    """What is learnt of which tag follows which; zeros know nothing."""
+    """The CRF's learned transition scores, initialized to zero."""
 
     def __init__(self, labels: int) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class Crf(nn.Module):
         return path_score(emissions, tags, lengths, chain) - log_partition(emissions, lengths, chain)
 
     def chain(self, rules: Chain | None = None) -> Chain:
-        """The learnt scores, with `rules` (0 or FORBIDDEN) added where given."""
+        """The learned scores, with `rules` (0 or FORBIDDEN) added where given."""
         own = Chain(self.start, self.step, self.end)
         return own if rules is None else Chain(*(a + b.to(a.device) for a, b in zip(own, rules)))
 
 
 def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """Score of one sequence a text. Tags beyond a text's length may be any number. Returns (texts,)."""
+    """Score of one sequence per text. Tags beyond a text's length may be any number. Returns (texts,)."""
     there = _there(emissions, lengths)
     words = emissions.gather(2, tags[:, :, None])[:, :, 0]
     steps = chain.step[tags[:, :-1], tags[:, 1:]]
@@ -65,7 +65,7 @@ def log_partition(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
 
 
 def _forward(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """Log-sum over all beginnings that reach each tag: (texts, words, labels); past its end a text stands still."""
+    """Log-sum over all prefixes that reach each tag: (texts, words, labels); past its end a text does not change."""
     there = _there(emissions, lengths)
     reached = [chain.start + emissions[:, 0]]
     for word in range(1, emissions.shape[1]):
@@ -75,7 +75,7 @@ def _forward(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
 
 
 def log_marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """Log-probability of each tag at each word, all sequences considered: (texts, words, labels)."""
+    """Marginal log-probability of each tag at each word: (texts, words, labels)."""
     there = _there(emissions, lengths)
     behind = [chain.end.expand_as(emissions[:, 0])]
     for word in range(emissions.shape[1] - 1, 0, -1):
@@ -86,7 +86,7 @@ def log_marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
 
 
 def best_path(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """The sequence of the highest score (Viterbi): (texts, words); 0 past a text's end."""
+    """The sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
     there = _there(emissions, lengths)
     best = chain.start + emissions[:, 0]
     came_from = []
@@ -107,10 +107,10 @@ def _there(emissions: Tensor, lengths: Tensor) -> Tensor:
 
 
 def rules_of(labels: Sequence[str]) -> Chain | None:
-    """What BIO and its relatives forbid, as 0 or FORBIDDEN; None where these tags are none of them.
+    """What BIO and related schemes forbid, as 0 or FORBIDDEN; None for other tags.
 
-    An entity goes on (I, M) or closes (E, L) only where one of its kind is open. Where tags for closing or for entities
-    of one word exist (BIOES, BMES, BILOU), an open entity must also go on.
+    An entity continues (I, M) or closes (E, L) only if one of its kind is open. If tags for closing or for entities
+    of one word exist (BIOES, BMES, BILOU), an open entity must also continue.
     """
     read = [_TAG.fullmatch(tag) for tag in labels]
     if not all(match or tag == "O" for match, tag in zip(read, labels)) or not any(read):
@@ -133,7 +133,7 @@ def rules_of(labels: Sequence[str]) -> Chain | None:
 
 
 def obeys(rules: Chain, tags: Sequence[int]) -> bool:
-    """Whether a sequence of tag numbers does nothing forbidden."""
+    """Whether a sequence of tag numbers breaks no rule."""
     if not len(tags):
         return True
     at = np.asarray(tags)

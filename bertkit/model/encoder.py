@@ -1,6 +1,6 @@
 """The encoder: one module for BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, ModernBERT and GPT.
 
-What differs between them is in `Config`, as numbers.
+They differ only in the numbers of `Config`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bertkit.settings.model import Config
 
 @dataclass
 class Encoded:
-    """What the encoder says of a batch.
+    """The encoder's output for a batch.
 
-    tokens: (tokens, width), packed order. layers: the embeddings and every layer's output, when
-    asked. maps: per layer and group (texts, heads, length, length), when asked.
+    tokens: (tokens, width), packed order. layers: the embeddings and every layer's output, if
+    requested. maps: per layer and group (texts, heads, length, length), if requested.
     """
 
     tokens: Tensor
@@ -32,7 +32,7 @@ class Encoded:
 
 
 class Embeddings(nn.Module):
-    """Ids to vectors: words, positions and segments added up, then normalised."""
+    """Ids to vectors: token, position and segment embeddings added up, then normalized."""
 
     def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Embeddings(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Each token by itself through a wider layer and back."""
+    """The feed-forward part: each token independently through a wider layer and back."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -122,13 +122,13 @@ class Encoder(nn.Module):
         self.final_norm = Norm(config.width, config.eps, config.norm_bias) if config.norm == "pre" else None
 
     def forward(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
-        """Encode a batch; keep every layer's output and the attention maps when asked."""
+        """Encode a batch; keep every layer's output and the attention maps if requested."""
         config = self.config
         longest = max(batch.lengths, default=0)
         if longest > config.max_tokens:
             raise UserError(
-                f"A text has {longest} tokens; this model sees at most {config.max_tokens}. "
-                "Cut it (--on-long truncate), or let it be read in windows (--on-long window)."
+                f"A text has {longest} tokens; this model's limit is {config.max_tokens}. "
+                "Truncate it (--on-long truncate), or read it in windows (--on-long window)."
             )
         x = self.embeddings(batch, self.dtype)
         seen = replace(config, causal=True) if batch.causal else config

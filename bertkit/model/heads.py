@@ -1,4 +1,4 @@
-"""What is asked of an encoder: one table of heads, one class for all of them."""
+"""What you can ask of an encoder: one table of heads, one class for all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertkit.settings.model import Config
 
 @dataclass(frozen=True)
 class HeadKind:
-    """Where a head looks (the text's pooled vector, or every token) and how many numbers it gives."""
+    """What a head sees (the text's pooled vector, or every token) and how many outputs it has."""
 
     looks_at: str  # pooler | tokens
     outputs: int = 0  # 0: as many as there are labels
@@ -39,7 +39,7 @@ HEADS = {
 
 
 def is_trained(kind: str, untrained: Collection[str]) -> bool:
-    """Whether a head answers: neither it nor the pooler it looks at is untrained."""
+    """Whether a head can be used: neither it nor the pooler it sees is untrained."""
     return kind not in untrained and HEADS[kind].looks_at not in untrained
 
 
@@ -59,7 +59,7 @@ class Transform(nn.Module):
 
 
 class Head(nn.Module):
-    """Vectors to numbers: an optional transform, dropout, one linear map."""
+    """Vectors to outputs: an optional transform, dropout, one linear map."""
 
     def __init__(self, kind: str, config: Config, labels: int, dropout_masks: DropoutMasks) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Head(nn.Module):
             self.out = Linear(width, what.outputs or labels, bias=not bare)
 
     def vectors(self, x: Tensor) -> Tensor:
-        """What the output map sees. x: (…, width)."""
+        """The input of the output map. x: (…, width)."""
         return self.dropout(x if self.transform is None else self.transform(x))
 
     def forward(self, x: Tensor, words: Tensor | None = None) -> Tensor:
@@ -98,7 +98,7 @@ class Head(nn.Module):
 
 
 class Model(nn.Module):
-    """An encoder, the pooler that makes one vector of a text, and any heads."""
+    """An encoder, the pooler that turns a text into one vector, and any heads."""
 
     def __init__(self, config: Config, heads: dict[str, int] | None = None, *, pooler: bool = True) -> None:
         """heads: kind → number of labels (0 where the kind fixes it)."""
@@ -118,21 +118,21 @@ class Model(nn.Module):
         initialise(self, config)
 
     def head(self, kind: str) -> Head:
-        """One head."""
+        """The head of this kind."""
         return cast(Head, self.heads[kind])
 
     def mlm_weights(self) -> tuple[Tensor, Tensor | None]:
-        """What the mlm head multiplies with and adds: (vocabulary, width) and (vocabulary,)."""
+        """The weights and biases of the mlm head: (vocabulary, width) and (vocabulary,)."""
         head = self.head("mlm")
         return (self.encoder.embeddings.tokens.weight if head.decoder is None else head.decoder), head.bias
 
     def pooled(self, encoded: Encoded) -> Tensor:
-        """The vector that stands for each text: (texts, width), packed order."""
+        """The vector that represents each text: (texts, width), packed order."""
         x = first_vectors(encoded, self.config.summary)
         return x if self.pooler is None else self.pooler(x)
 
     def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:
-        """A head's answer: (texts, outputs) or (tokens, outputs), packed order; at `places` (tokens) only if given."""
+        """A head's output: (texts, outputs) or (tokens, outputs), packed order; at `places` (tokens) only if given."""
         head = self.head(kind)
         x = self.pooled(encoded) if HEADS[kind].looks_at == "pooler" else encoded.tokens
         if places is not None:
@@ -141,7 +141,7 @@ class Model(nn.Module):
 
 
 def first_vectors(encoded: Encoded, pool: str) -> Tensor:
-    """The first, last, mean or greatest (number by number) token vector of each text: (texts, width), packed order."""
+    """The first, last, mean or element-wise maximum token vector of each text: (texts, width), packed order."""
     batch = encoded.batch
     if pool == "first":
         return encoded.tokens[batch.starts]

@@ -1,4 +1,4 @@
-"""Weights made ready once for inference: what a trained model becomes before it answers."""
+"""Prepares a trained model's weights for inference, once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LARGEST = 127
 
 
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers from -127 to 127 and the scale of each row: x ≈ numbers · scale, half a scale apart at most.
+    """Integers from -127 to 127 and the scale of each row: x ≈ integers · scale, with an error of at most half a scale.
 
-    x: (rows, n) float. Returns (rows, n) int8 and (rows, 1) float32. What comes from whole numbers goes back to them.
+    x: (rows, n) float. Returns (rows, n) int8 and (rows, 1) float32. Values made from integers convert back to them.
     """
     x = x.float()
     scale = x.abs().amax(1, keepdim=True).clamp_(min=1e-30).div_(LARGEST)
@@ -27,14 +27,14 @@ def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_int8(numbers: Tensor, scale: Tensor) -> Tensor:
-    """The float32 numbers that they stand for."""
+    """The float32 numbers they represent."""
     return numbers.float() * scale
 
 
 class Int8Linear(nn.Module):
-    """A linear map whose product is taken in int8.
+    """A linear map computed in int8.
 
-    Each token has its own scale, found when it comes: a text's numbers do not depend on its neighbours in the batch, as
+    Each token has its own scale, computed on the fly: a text's outputs do not depend on its neighbours in the batch, as
     they would with one scale for all, and one loud token does not cost the others their precision.
     """
 
@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.detach().float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (tokens, in). Returns (tokens, out), of x's precision."""
+        """x: (tokens, in). Returns (tokens, out), in x's precision."""
         numbers, scale = to_int8(x)
         y = torch._int_mm(numbers, self.numbers.t()).float().mul_(scale).mul_(self.scale)
         return (y if self.bias is None else y.add_(self.bias)).to(x.dtype)
@@ -59,7 +59,7 @@ _FUSED = {ACTIVATION["gelu"]: ("gelu", "none"), ACTIVATION["gelu_tanh"]: ("gelu"
 
 
 def choose(precision: str, device: torch.device | str = "cpu") -> torch.dtype:
-    """The precision to compute in: `auto` is bf16 where the hardware has it."""
+    """The precision to compute in: `auto` is bf16 if the hardware supports it."""
     if precision not in PRECISIONS:
         raise UserError(f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}.")
     if precision == "auto":
@@ -85,7 +85,7 @@ class PreparedLinear(nn.Module):
 
 
 class CastLinear(nn.Module):
-    """A linear map whose weights are kept at the precision of what comes in."""
+    """A linear map whose weights are stored in the precision of its input."""
 
     def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
         super().__init__()
@@ -98,13 +98,13 @@ class CastLinear(nn.Module):
 
 
 def prepare(model: Model, precision: str = "auto", device: torch.device | str = "cpu") -> Model:
-    """Make a model ready to answer, in place: evaluation mode, precision, weights laid out. Returns it.
+    """Prepare a model for inference, in place: evaluation mode, precision, weight layout. Returns it.
 
     precision int8: the layers' products in int8, everything between them and the heads in float32.
     """
     if precision == INT8:
         if torch.device(device).type != "cpu":
-            raise UserError("int8 is computed on a CPU. Leave --device out, or --precision.")
+            raise UserError("int8 models run on the CPU only. Leave out --device or --precision.")
         model.eval().requires_grad_(False).to(device)
         model.encoder.dtype = torch.float32
         _replace(model.encoder.layers, Int8Linear)
@@ -127,7 +127,7 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
 
 
 def is_prepared(model: nn.Module) -> bool:
-    """Whether weights were laid out to answer: such a model cannot be written any more."""
+    """Whether a model is prepared for inference: it can no longer be saved."""
     return any(isinstance(module, (PreparedLinear, CastLinear, Int8Linear)) for module in model.modules())
 
 

@@ -1,4 +1,4 @@
-"""Which layers' vectors a feature is made of: BERT's six choices, or any list."""
+"""Which layers a feature is made from: BERT's six choices, or any list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LayerChoice:
 
     @property
     def only_last(self) -> bool:
-        """Whether no other layer need be kept (set by `choose`, which knows the depth)."""
+        """Whether only the last layer is needed (set by `choose`, which knows the depth)."""
         return self.numbers == (-1,)
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
@@ -44,7 +44,7 @@ class LayerChoice:
         return torch.stack([layer.float() for layer in chosen]).sum(0)
 
     def width(self, width: int) -> int:
-        """How wide the feature is."""
+        """The width of the feature."""
         return width * len(self.numbers) if self.join == "concat" else width
 
 
@@ -64,6 +64,6 @@ def choose(choice: str | Sequence[int], depth: int) -> LayerChoice:
         )
     for n in numbers_given:
         if not -depth - 1 <= n <= depth:
-            raise UserError(f"There is no layer {n}: this model has 0 (embeddings) to {depth}.")
+            raise UserError(f"There is no layer {n}: this model has layers 0 (embeddings) to {depth}.")
     picked = tuple(n + depth + 1 if n < 0 else n for n in numbers_given)
     return LayerChoice((-1,) if picked == (depth,) else picked, "concat")

@@ -22,16 +22,16 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear(nn.Linear):
-    """A linear map whose float32 weights are used at the precision of what comes in."""
+    """A linear map whose float32 weights are used in the precision of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (…, in). Returns (…, out), of x's precision."""
+        """x: (…, in). Returns (…, out), in x's precision."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.weight.to(x.dtype), bias)
 
 
 class Norm(nn.LayerNorm):
-    """Layer norm; its weights stay float32, its sums are taken in float32."""
+    """Layer norm; its weights and sums are float32."""
 
     def __init__(self, width: int, eps: float, bias: bool = True) -> None:
         super().__init__(width, eps=eps, bias=bias)
@@ -45,11 +45,11 @@ class Norm(nn.LayerNorm):
 
 
 class DropoutMasks:
-    """The source of dropout: a pure function of the numbers last given to `seed`.
+    """The source of dropout: a pure function of the numbers last passed to `seed`.
 
-    Drawing a fresh random number for every activation costs a tenth of a training step on a CPU.
-    Here a pool of ready-made masks is drawn now and then, and every dropout takes a slice of it
-    at a random place: one multiplication, and nothing to remember but the slice.
+    Drawing a new random number for every activation costs a tenth of a training step on a CPU.
+    Here a pool of masks is drawn every few steps, and every dropout takes a slice of it
+    at a random offset: one multiplication, and nothing to remember but the slice.
     """
 
     RENEWED = 64  # steps between two pools
@@ -59,7 +59,7 @@ class DropoutMasks:
         self.seed(0, 0)
 
     def seed(self, seed: int, step: int, rank: int = 0, part: int = 0) -> None:
-        """Start again from these numbers; `part` counts the micro-batches of a step."""
+        """Restart from these numbers; `part` counts the micro-batches of a step."""
         key = (seed, step // self.RENEWED, rank)
         if key != getattr(self, "_key", None):
             self._key = key

@@ -1,1 +1,1 @@
-"""What a training step minimises: summed losses and their counts."""
+"""What a training step minimizes: summed losses and their counts."""

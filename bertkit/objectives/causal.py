@@ -1,4 +1,4 @@
-"""GPT's: guess every piece from the pieces before it."""
+"""GPT's objective: predict every piece from the pieces before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.training.objective import Objective
 
 
 class NextToken(Objective):
-    """Left to right; the model must be causal."""
+    """The next-piece objective; the model must be causal."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -25,16 +25,16 @@ class NextToken(Objective):
         return self.guess(self.model.encoder(batch))
 
     def guess(self, encoded: Encoded) -> dict[str, Tensor]:
-        """The same, from what the encoder made of the batch."""
+        """The same, from the encoder's output."""
         return {"next": next_term(self.model, encoded)}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Pieces that are guessed."""
+        """The number of predicted pieces."""
         return {"next": batch.tokens - batch.texts}
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """The loss and the right guesses."""
+        """The loss and the number of correct predictions."""
         places, targets = next_pieces(batch)
         logits = self.model.ask("mlm", self.model.encoder(batch), places).float()
         return {
@@ -53,7 +53,7 @@ def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def next_term(model: Model, encoded: Encoded) -> Tensor:
-    """Summed loss of guessing every piece from those before it."""
+    """Summed loss of predicting every piece from those before it."""
     places, targets = rounded(*next_pieces(encoded.batch))
     vectors = model.head("mlm").vectors(encoded.tokens[places])
     return vocab_loss(vectors, *model.mlm_weights(), targets)

@@ -1,4 +1,4 @@
-"""ELECTRA's: a small generator fills the hidden places, the encoder says which pieces are not the original."""
+"""ELECTRA's objective: a small generator fills the masked places, and the encoder detects replaced pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.training.objective import Objective
 
 
 def generator_config(config: Config, fraction: float) -> Config:
-    """The generator: as deep, a fraction as wide; its embeddings are the discriminator's own."""
+    """The generator: equally deep, a fraction as wide; it shares the discriminator's embeddings."""
     heads = max(1, round(config.heads * fraction))
     width = max(heads, round(config.width * fraction) // heads * heads)
     inner = max(1, round(config.inner * fraction))
@@ -25,7 +25,7 @@ def generator_config(config: Config, fraction: float) -> Config:
 
 
 class Electra(Objective):
-    """Electra-token detection with tied embeddings."""
+    """Replaced-token detection with tied embeddings."""
 
     weights: ClassVar[dict[str, float]] = {"replaced": 50.0}
 
@@ -38,7 +38,7 @@ class Electra(Objective):
         theirs.tokens, theirs.positions, theirs.segments = ours.tokens, ours.positions, ours.segments
 
     def _filled(self, batch: Batch) -> tuple[Tensor, Batch, Tensor]:
-        """The generator's loss, the batch with its guesses filled in, and which pieces are replaced: (tokens,)."""
+        """The generator's loss, the batch with its predictions filled in, and which pieces are replaced: (tokens,)."""
         places, targets = batch.extra["places"], batch.extra["targets"]
         encoded = self.generator.encoder(batch)
         loss = mlm_term(self.generator, encoded, batch)
@@ -65,12 +65,12 @@ class Electra(Objective):
         }
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Hidden places, and pieces that are not special."""
+        """The number of masked places, and of pieces that are not special."""
         return {"words": len(batch.extra["targets"]), "replaced": int((~batch.extra["special"]).sum())}
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """The generator's loss and right guesses; the discriminator's loss and right answers."""
+        """Losses and correct predictions of the generator and of the discriminator."""
         loss, filled, wrong = self._filled(batch)
         real = (~batch.extra["special"]).nonzero()[:, 0]
         scores = self.model.ask("replaced", self.model.encoder(filled))[:, 0].float()[real]

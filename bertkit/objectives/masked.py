@@ -1,4 +1,4 @@
-"""BERT's own: guess the hidden pieces, and say whether the second text belongs there."""
+"""BERT's objective: predict the masked pieces, and whether the second text follows the first."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PAIR_HEADS = ("next_sentence", "order")
 class Masked(Objective):
     """Masked words, with next sentence or sentence order where the model has that head.
 
-    A batch that is read from left to right hides nothing: each next piece is guessed, by the same head. Where the
-    batch brings a teacher's states of its words, they are matched too (`match`).
+    A batch read from left to right masks nothing: the same head predicts each next piece. If the
+    batch carries a teacher's word states, they are matched too (`match`).
     """
 
     passing = ("match.",)
@@ -37,7 +37,7 @@ class Masked(Objective):
         self.pair = next((head for head in PAIR_HEADS if head in model.heads), None)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """words: over hidden places; next_sentence or order: over texts; next: over pieces, from left to right."""
+        """words: over masked places; next_sentence or order: over texts; next: over pieces, from left to right."""
         matched = self._matched(batch)
         encoded = self.model.encoder(batch, layers=matched)
         if batch.causal:
@@ -51,7 +51,7 @@ class Masked(Objective):
         return losses
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Hidden places, and texts; pieces that have one before them."""
+        """The number of masked places, of texts, and of pieces with a predecessor."""
         if batch.causal:
             return {"next": batch.tokens - batch.texts}
         counts = {"words": len(batch.extra["targets"])}
@@ -60,7 +60,7 @@ class Masked(Objective):
         return counts | {self.pair: batch.texts} if self.pair else counts
 
     def weights_at(self, progress: float) -> dict[str, float]:
-        """The match counts for less as the run goes on."""
+        """Lower the weight of the matching loss as the run progresses."""
         return {TERM: self.match_weight(progress)}
 
     def _matched(self, batch: Batch) -> bool:
@@ -68,7 +68,7 @@ class Masked(Objective):
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """Losses and right guesses of both."""
+        """Losses and correct predictions of every term."""
         encoded = self.model.encoder(batch, layers=self._matched(batch))
         logits = self.model.ask("mlm", encoded, batch.extra["places"]).float()
         targets = batch.extra["targets"]
@@ -87,7 +87,7 @@ class Masked(Objective):
 
 
 def mlm_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
-    """Summed loss of the mlm head, computed at the hidden places only."""
+    """Summed loss of the mlm head, computed only at the masked places."""
     places, targets = rounded(batch.extra["places"], batch.extra["targets"])
     vectors = model.head("mlm").vectors(encoded.tokens[places])
     return vocab_loss(vectors, *model.mlm_weights(), targets)
@@ -110,5 +110,5 @@ class MaskedTaught(Masked):
         return {"vectors": self.task.loss(self.model, self.model.encoder(batch))}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Texts, or what masked words count."""
+        """The number of texts, or the counts of the masked-word terms."""
         return super().counts(batch) if "target" not in batch.extra else {"vectors": self.task.count(batch)}

@@ -1,4 +1,4 @@
-"""Any task with answers, as the loop sees it; and the answers of a teacher."""
+"""Any task with labels as an objective, and distillation from a teacher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertkit.training.objective import Objective
 class Supervised(Objective):
     """A model and the task it learns.
 
-    language: with a causal model, the weight of guessing each next piece beside the task, as GPT was fine-tuned.
+    language: with a causal model, the weight of an extra language-modelling loss, as in GPT's fine-tuning.
     """
 
     def __init__(self, model: Model, task: Task, language: float = 0.0) -> None:
@@ -31,12 +31,12 @@ class Supervised(Objective):
         self.weights = {"next": language}  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The task's loss, summed, and that of the next pieces where it is asked for."""
+        """The task's summed loss, and the language-modelling loss if requested."""
         encoded = self.model.encoder(batch)
         return {"loss": self.task.loss(self.model, encoded), **(self.guess.guess(encoded) if self.guess else {})}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """What the task counts, and pieces guessed."""
+        """The task's count, and the number of predicted pieces."""
         return {"loss": self.task.count(batch), **(self.guess.counts(batch) if self.guess else {})}
 
 
@@ -46,14 +46,14 @@ class Supervised(Objective):
 def soft_labels(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """Kullback–Leibler divergence from the teacher's softened distribution (Hinton et al., 2015): (rows,).
 
-    said, taught: logits (rows, labels). Times heat², so that gradients keep their size whatever the temperature.
+    said, taught: logits (rows, labels). Multiplied by temperature², so that gradients keep their size.
     """
     own, wanted = ((x / temperature).log_softmax(-1) for x in (said, taught))
     return F.kl_div(own, wanted, reduction="none", log_target=True).sum(-1) * temperature**2
 
 
 def soft_several(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """The same for each label by itself, yes or no, averaged over labels: (rows,)."""
+    """The same for each label independently, averaged over labels: (rows,)."""
     wanted = (taught / temperature).sigmoid()
     loss = F.binary_cross_entropy_with_logits(said / temperature, wanted, reduction="none")
     least = F.binary_cross_entropy_with_logits(taught / temperature, wanted, reduction="none")
@@ -61,13 +61,13 @@ def soft_several(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
 
 
 def soft_number(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """Squared distance from the teacher's number; temperature means nothing here: (rows,)."""
+    """Squared distance from the teacher's number; temperature has no effect: (rows,)."""
     return (said - taught).square()[:, 0]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The two losses of a kind of answer, one number a row: to the teacher, and to the right answer."""
+    """The two losses of a kind of answer, one number per row: to the teacher, and to the label."""
 
     soft: Callable[[Tensor, Tensor, float], Tensor]
     hard: Callable[[Tensor, Tensor], Tensor]
@@ -82,9 +82,9 @@ KINDS = {"labels": LABELS, "several": SEVERAL, "number": NUMBER}  # a task's `an
 
 
 class Distill(Objective):
-    """A student, its task, and batches that carry the teacher's numbers ("taught") and which answers are "known".
+    """A student, its task, and batches that carry the teacher's logits ("taught") and which answers are "known".
 
-    temperature: of both softmaxes. alpha: the right answers' share of the loss.
+    temperature: of both softmaxes. alpha: the weight of the loss on labels.
     """
 
     def __init__(self, model: Model, task: Task, temperature: float = 2.0, alpha: float = 0.5) -> None:
@@ -94,12 +94,12 @@ class Distill(Objective):
         self.weights = {"soft": 1.0 - alpha, "hard": alpha}  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """soft: over all rows; hard: over those whose answer is known."""
+        """soft: over all rows; hard: over those with a known label."""
         taught, known, target = (batch.extra[name] for name in ("taught", "known", "target"))
         said = self.task.logits(self.model, self.model.encoder(batch), int(batch.extra["owner"].max()) + 1)
         soft = self.kind.soft(said, taught, self.temperature).sum()
         return {"soft": soft, "hard": self.kind.hard(said[known], target[known]).sum()}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Rows, and rows whose answer is known."""
+        """The number of rows, and of rows with a known label."""
         return {"soft": len(batch.extra["known"]), "hard": int(batch.extra["known"].sum())}

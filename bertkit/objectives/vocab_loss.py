@@ -1,7 +1,7 @@
 """Cross-entropy over the vocabulary without ever keeping its logits.
 
-Logits of all hidden positions over a 30,000-piece vocabulary are the largest thing a step makes.
-Here they are made chunk by chunk, turned into their own gradient in place, and used at once for
+Logits of all masked positions over a 30,000-piece vocabulary are the largest array in a step.
+Here they are computed chunk by chunk, turned into their own gradient in place, and used at once for
 both gradients; nothing of that size is kept for the backward pass.
 """
 
@@ -57,14 +57,14 @@ class _VocabLoss(torch.autograd.Function):
 
 
 def rounded(places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Places and targets filled up to a multiple of ROUND, with targets to pass over (see data.batch.ROUND)."""
+    """Places and targets filled up to a multiple of ROUND, with targets to ignore (see data.batch.ROUND)."""
     missing = -len(places) % ROUND
     fill = torch.nn.functional.pad
     return fill(places, (0, missing)), fill(targets, (0, missing), value=-1)
 
 
 def vocab_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Summed cross-entropy of guesses. x: (n, width), weight: (vocabulary, width), targets: (n,), -1 to pass over."""
+    """Summed cross-entropy. x: (n, width), weight: (vocabulary, width), targets: (n,), -1 to ignore."""
     if not torch.is_grad_enabled():
         logits = (
             torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))

@@ -4,10 +4,10 @@ For a word w and a pair of layers (t, s), with the mean taken over the word's pi
 
     loss(w) = smooth_l1(map_s(norm(mean student_s(w))), norm(mean teacher_t(w)))
 
-averaged over the pairs and the teacher's width. The student reads masked text, the teacher the whole of it, so hidden
+averaged over the pairs and the teacher's width. The student reads masked text, the teacher the whole of it, so masked
 words are matched too. The vocabularies may differ: words are aligned by their characters. TinyBERT (Jiao et al. 2020)
-matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at hidden places. The maps serve training
-only and are thrown away.
+matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at masked places. The maps serve training
+only and are discarded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TERM = "states"
 class WordStates(nn.Module):
     """The maps from the student's layers to the teacher's, and the loss.
 
-    A batch brings the teacher's word states in extra["states"]: (words, pairs, teacher's width), and in extra["word"]
+    A batch carries the teacher's word states in extra["states"]: (words, pairs, teacher's width), and in extra["word"]
     the word of every token: (tokens,), `words` for a token of none.
     """
 
@@ -56,5 +56,5 @@ class WordStates(nn.Module):
 
     @staticmethod
     def count(batch: Batch) -> int:
-        """Words that the teacher has a state for."""
+        """The number of words that have a teacher state."""
         return len(batch.extra[TERM])

@@ -1,1 +1,1 @@
-"""Search over own documents: passages, their vectors and their words, and the index that holds them."""
+"""Search over your documents: passages, their vectors and words, and the index that holds them."""

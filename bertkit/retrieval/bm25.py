@@ -13,7 +13,7 @@ ARRAYS = ("starts", "passages", "counts", "lengths")
 
 
 class BM25:
-    """For every piece the passages that have it: `passages[starts[p]:starts[p + 1]]`, as often as `counts` says."""
+    """For every piece, the passages that contain it: `passages[starts[p]:starts[p + 1]]`, with their `counts`."""
 
     def __init__(self, starts: np.ndarray, passages: np.ndarray, counts: np.ndarray, lengths: np.ndarray) -> None:
         self.starts, self.passages, self.counts, self.lengths = starts, passages, counts, lengths
@@ -21,7 +21,7 @@ class BM25:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int] | np.ndarray], vocabulary: int) -> BM25:
-        """From the piece ids of every passage."""
+        """Build the table from the piece ids of every passage."""
         pieces, counts, sizes, lengths = [], [], [], []
         for row in rows:
             found, often = np.unique(np.asarray(row, np.int32), return_counts=True)
@@ -37,13 +37,13 @@ class BM25:
         )
 
     def save(self, folder: Path) -> None:
-        """One array a file."""
+        """Save one file per array."""
         for name in ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
 
     @classmethod
     def open(cls, folder: Path) -> BM25:
-        """Mapped, not read: a question touches its own pieces only."""
+        """Open the table memory-mapped: a question reads only its own pieces."""
         return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
 
     def scores(self, pieces: Sequence[int]) -> np.ndarray:

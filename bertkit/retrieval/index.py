@@ -1,10 +1,10 @@
-"""The index of own documents: built in one pass, opened without reading it, searched exactly.
+"""The index of your documents: built in one pass, opened without reading it, searched exactly.
 
 Files of its folder:
 - `index.json`      the model and its fingerprint, how it was made, counts
-- `passages.jsonl`  {"text", "file", "document"}, one a line; `lines.npy` says where each begins
+- `passages.jsonl`  {"text", "file", "document"}, one per line; `lines.npy` says where each begins
 - `vectors.f16`     (passages, width) of length one
-- `starts.npy` …    which passages have which pieces (bm25.py)
+- `starts.npy` …    which passages contain which pieces (bm25.py)
 - `run.toml`        the settings it was made with
 """
 
@@ -44,16 +44,16 @@ SOFTEN = 60  # ranks are joined as 1 / (SOFTEN + rank), as is usual
 
 
 def is_index(folder: Path) -> bool:
-    """Whether the folder holds an index, which is no document."""
+    """Whether the folder holds an index."""
     return all((folder / name).is_file() for name in ("index.json", "passages.jsonl", "vectors.f16"))
 
 
 def build(
     predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, run: str = "", **about: Any
 ) -> dict[str, Any]:
-    """Embed passages in order and write the folder: whole, or not at all. run: what is kept as run.toml.
+    """Embed passages in order and write the folder, completely or not at all. run: the content of run.toml.
 
-    Texts and vectors are written as they come; the pieces wait in memory, four bytes each, to be turned around.
+    Texts and vectors are written as they arrive; pieces are kept in memory, four bytes each, until they are inverted.
     """
     facts: dict[str, Any] = {"passages": 0, "tokens": 0, "files": 0}
 
@@ -82,7 +82,7 @@ def build(
 
 
 def fingerprint(model: str) -> str:
-    """Of the files that decide a model's vectors: those of two models cannot be compared."""
+    """A fingerprint of the files that determine a model's vectors."""
     place = locate(model)
     folder = place if place.is_dir() else place.parent
     if is_google(place):
@@ -91,7 +91,7 @@ def fingerprint(model: str) -> str:
     else:
         weights = _files(folder, ("*.safetensors", "pytorch_model.bin"))
     if not weights:
-        raise UserError(f"{place}: there are no weights here. Give the folder of the model the index is made with.")
+        raise UserError(f"{place}: this folder contains no weights. Pass the folder of the model that made the index.")
     digest = hashlib.sha256()
     for path in [*weights, *_files(folder, BESIDE)]:
         with path.open("rb") as file:
@@ -105,7 +105,7 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 @dataclass
 class Index:
-    """An opened index."""
+    """An open index."""
 
     folder: Path
     about: dict[str, Any]
@@ -116,7 +116,7 @@ class Index:
 
     @classmethod
     def open(cls, folder: Path, model: str = "", precision: str = "auto", device: str = "auto") -> Index:
-        """The folder, and the model it was made with (`model`: where that is now)."""
+        """Open the folder and its model (`model`: where it is, if it has moved)."""
         try:
             about = json.loads((folder / "index.json").read_text("utf-8"))
             lines = np.load(folder / "lines.npy")
@@ -125,37 +125,37 @@ class Index:
             words = BM25.open(folder)
         except FileNotFoundError as error:
             raise UserError(
-                f"{folder} is no index ({Path(error.filename).name} is missing). Make one: bertkit index."
+                f"{folder} is not an index ({Path(error.filename).name} is missing). Make one with `bertkit index`."
             ) from None
         except (ValueError, KeyError, TypeError, EOFError) as error:
-            raise DamagedFile(f"{folder} is damaged ({error}). Make it anew: bertkit index.") from None
+            raise DamagedFile(f"{folder} is damaged ({error}). Rebuild it with `bertkit index`.") from None
         if not len(vectors) == len(lines) - 1 == len(words.lengths):
-            raise DamagedFile(f"{folder} is damaged: its files tell of different numbers of passages. Make it anew.")
+            raise DamagedFile(f"{folder} is damaged: its files disagree about the number of passages. Rebuild it.")
         if size != lines[-1] or lines[0] != 0 or not (np.diff(lines) > 0).all():
             raise DamagedFile(
-                f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, and {int(lines[-1]):,} were written. "
-                "Make the index anew: bertkit index."
+                f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, but {int(lines[-1]):,} were written. "
+                "Rebuild the index with `bertkit index`."
             )
         model = model or about["model"]
         if fingerprint(model) != about["fingerprint"]:
             raise UserError(
-                f"{folder} was made with other weights, or another tokenizer or pooling, than {model} has now. "
-                "Make it anew, or name the old: --model."
+                f"{folder} was made with different weights, or a different tokenizer or pooling, than {model} has now. "
+                "Rebuild the index, or pass the old model with --model."
             )
         return cls(folder, about, vectors, lines, words, Predictor.load(model, precision, device))
 
     def __len__(self) -> int:
-        """Passages."""
+        """The number of passages."""
         return len(self.vectors)
 
     def search(self, question: str, top: int = 10, by: str = "both") -> list[dict[str, Any]]:
         """The nearest passages, best first: {score, cosine, text, file, document}.
 
-        score: the cosine; or BM25 (by "words"); or (by "both") how high the passage stands in both rankings, 1 being
+        score: the cosine; or BM25 (by "words"); or (by "both") how high the passage is in both rankings, 1 being
         the first place in each.
         """
         if top < 1:
-            raise UserError(f"{top} passages are asked for; ask for at least 1.")
+            raise UserError(f"{top} passages requested; ask for at least 1.")
         if not question.strip():
             raise UserError("The question is empty.")
         cosines = self._cosines(question)
@@ -170,7 +170,7 @@ class Index:
         return np.concatenate(parts)
 
     def passage(self, number: int) -> dict[str, Any]:
-        """The passage of this number, read from its line."""
+        """The passage with this number, read from its line."""
         with (self.folder / "passages.jsonl").open("rb") as file:
             file.seek(int(self.lines[number]))
             line = file.read(int(self.lines[number + 1] - self.lines[number]))
@@ -178,20 +178,20 @@ class Index:
             found: dict[str, Any] = json.loads(line)
         except ValueError:
             raise DamagedFile(
-                f"{file.name}, line {number + 1}: the passage is damaged. Make the index anew: bertkit index."
+                f"{file.name}, line {number + 1}: the passage is damaged. Rebuild the index with `bertkit index`."
             ) from None
         return found
 
 
 def best_of(scores: np.ndarray, top: int) -> np.ndarray:
-    """Numbers of the highest scores, best first; of equals the earlier."""
+    """Indices of the highest scores, best first; ties go to the earlier."""
     top = min(top, len(scores))
     some = np.flatnonzero(scores >= np.partition(scores, len(scores) - top)[len(scores) - top])
     return some[np.argsort(-scores[some], kind="stable")][:top]
 
 
 def fused(cosines: np.ndarray, said: np.ndarray, top: int) -> np.ndarray:
-    """Two rankings as one, by place: reciprocal rank fusion, scaled so that the first of both has 1."""
+    """Combine two rankings by reciprocal rank fusion, scaled so that the first of both gets 1."""
     joined = np.zeros(len(cosines), np.float32)
     for scores in (cosines, said):
         ranked = [n for n in best_of(scores, max(top, FUSED)) if scores is cosines or scores[n] > 0]

@@ -1,4 +1,4 @@
-"""Documents cut into passages of whole sentences."""
+"""Splits documents into passages of whole sentences."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A run of sentences, as the document has them. document: its number in the file, from 1."""
+    """A run of sentences, as in the document. document: its number in the file, from 1."""
 
     text: str
     file: str
     document: int
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The passage as a JSON object."""
         return asdict(self)
 
 
@@ -38,9 +38,9 @@ def read_passages(
 
 
 def cut(document: str, tokenizer: Tokenizer, size: int) -> list[str]:
-    """As many whole sentences as have `size` tokens together; a longer sentence is a passage by itself.
+    """As many whole sentences as fit `size` tokens; a longer sentence is its own passage.
 
-    A passage is the document's own text from its first sentence to its last, with what stands between them.
+    A passage is the document's text from its first sentence to its last, with everything between them.
     """
     sentences = sentences_of(document)
     found: list[tuple[int, int]] = []

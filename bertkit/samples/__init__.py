@@ -1,4 +1,4 @@
-"""The embedded sample data: small files, written for this project, one folder a language."""
+"""The embedded sample data: small files, written for this project, one folder per language."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ LANGUAGES = ("en", "zh")
 
 
 def path(lang: str, name: str) -> Path:
-    """Where a sample file lies, e.g. path("en", "messages_train.csv"). An unknown name is a UserError."""
+    """The path of a sample file, e.g. path("en", "messages_train.csv"). An unknown name is a UserError."""
     if lang not in LANGUAGES:
         raise UserError(f"No sample data in language '{lang}'. {suggest(lang, list(LANGUAGES))}")
     file = FOLDER / lang / name

@@ -1,4 +1,4 @@
-"""The web application: routes, errors, guard and page put together."""
+"""The web application: routes, errors, middleware and page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 def make_app(service: InferenceService, *, hosts: Collection[str] = (), key: str = "") -> FastAPI:
-    """An ASGI application that answers with a service's models. key: what clients must know; none where empty."""
+    """An ASGI application for a service's models. key: the API key clients must send; empty: none."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -52,7 +52,7 @@ def make_app(service: InferenceService, *, hosts: Collection[str] = (), key: str
 
 
 def _policy(page: str) -> str:
-    """Only what the page holds itself may run, and it may speak to this server alone."""
+    """The content security policy: only the page's own scripts run, and they may contact only this server."""
 
     def hashes(tag: str) -> str:
         found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
@@ -72,20 +72,20 @@ FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; 0 is any free port."""
+    """A bound socket that does not listen yet; port 0: any free port."""
     if not 0 <= port <= 65535:
-        raise UserError(f"--port is {port}; it must be 0 (any free one) to 65535.")
+        raise UserError(f"--port is {port}; it must be from 0 (any free port) to 65535.")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as reason:
-        raise UserError(f"--host is {host!r}, which is no address of this machine ({reason}).") from None
+        raise UserError(f"--host is {host!r}, which is not an address of this machine ({reason}).") from None
     made = socket.socket(family, kind, proto)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind(address)
     except OSError as reason:
         made.close()
-        raise UserError(f"{host}:{port} cannot be used ({reason.strerror}). Take another with --port.") from None
+        raise UserError(f"{host}:{port} cannot be used ({reason.strerror}). Choose another with --port.") from None
     return made
 
 
@@ -96,7 +96,7 @@ def address_of(bound: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """On the first signal to stop: no new work, /health says so, what was accepted is answered. On a second: leave.
+    """On the first stop signal: refuse new work, report it in /health, answer accepted requests. On a second: exit.
 
     ready: called once, when connections are accepted.
     """
@@ -108,27 +108,27 @@ class Server(uvicorn.Server):
         self.silent: dict[tuple[Any, Any], float] = {}  # (connection, its last request) → since when it is waited for
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and tell."""
+        """Start listening, and call `ready`."""
         await super().startup(sockets)
         if self.started:
             self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """What a signal does."""
+        """Handle a signal."""
         self.force_exit = self.should_exit = bool(self.until)
         self.until = time.monotonic() + self.service.limits.stop_seconds
         self.service.queue.closing = True  # no lock here: the thread that a signal interrupts may hold it
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: whether it is time to leave."""
+        """Ten times a second, check whether to exit."""
         self._close_silent(time.monotonic())
         done = await super().on_tick(counter)
         return done or bool(self.until and (self.service.queue.idle or time.monotonic() > self.until))
 
     def _close_silent(self, now: float) -> None:
-        """Close connections whose next request has not come, header and all, within the keep-alive time.
+        """Close connections whose next request has not arrived, with its whole header, within the keep-alive time.
 
-        uvicorn's own clock runs only from an answer to the next byte: who never sends, or stops in a header, stays.
+        uvicorn's own timer runs only from a response to the next byte: a client that stops in a header stays.
         """
         connections: Iterable[Any] = self.server_state.connections  # all of HTTP/1.1: there are no websockets
         waiting = [(one, one.cycle) for one in connections if _is_waited_for(one)]
@@ -139,13 +139,13 @@ class Server(uvicorn.Server):
 
 
 def _is_waited_for(connection: Any) -> bool:
-    """Whether there is no request to read or answer, nor a clock of uvicorn's that will end the waiting."""
+    """Whether the connection has no request to read or answer, and no uvicorn timer that would close it."""
     idle = connection.cycle is None or connection.cycle.response_complete
     return idle and connection.timeout_keep_alive_task is None
 
 
 def server_of(app: FastAPI, service: InferenceService, ready: Callable[[], None] = lambda: None) -> Server:
-    """A server that has not begun."""
+    """A server that has not started."""
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
@@ -156,6 +156,6 @@ def server_of(app: FastAPI, service: InferenceService, ready: Callable[[], None]
 def run(
     app: FastAPI, service: InferenceService, bound: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     server_of(app, service, ready).run([bound])
     service.queue.join(1)  # it is idle, or its time is up

@@ -1,4 +1,4 @@
-"""What the server answers when it cannot answer: one table of reasons, one JSON shape for each family of routes."""
+"""The server's errors: one table of reasons, one JSON shape per family of routes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STATUSES = {400: "syntax", 404: "path", 405: "method"}  # what the framework its
 
 
 class ApiError(Exception):
-    """A request that gets no answer. retry: seconds after which it may."""
+    """A request that is refused or fails. retry: seconds after which it may succeed."""
 
     def __init__(self, why: str, message: str, *, retry: int | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class ApiError(Exception):
 
 
 def response(refused: ApiError, path: str) -> JSONResponse:
-    """A refusal in the shape of its route's family."""
+    """The error response in the shape of its route's family."""
     reason = REASONS[refused.why]
     # It may name a key that the client made up: of any length, and of characters that are none.
     message, param = (one and one[:500].encode("utf-8", "replace").decode() for one in (refused.message, refused.param))
@@ -70,7 +70,7 @@ def response(refused: ApiError, path: str) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of the app leave in its family's shape."""
+    """Make the app return every error in its family's shape."""
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         found = error if isinstance(error, ApiError) else _told(error)
@@ -82,7 +82,7 @@ def install(app: FastAPI) -> None:
 
 
 def _told(error: Exception) -> ApiError:
-    """The framework's errors in our words. The input is never repeated: it may be large, private, or no JSON."""
+    """The framework's errors in our words. The input is never repeated: it may be large, private, or not JSON."""
     if isinstance(error, RequestValidationError):
         problems = error.errors()
         if problems[0]["type"] == "json_invalid":
@@ -91,9 +91,12 @@ def _told(error: Exception) -> ApiError:
         return ApiError("invalid", _problems(problems), param=param)
     if isinstance(error, HTTPException):
         why = STATUSES.get(error.status_code, "invalid")
-        words = {"path": "There is no such route.", "method": "This route takes another method: see /openapi.json."}
-        return ApiError(why, words.get(why, "The request cannot be read: it is nested too deeply or no JSON."))
-    return ApiError("fault", "The server made a mistake. Its own log says where.")
+        words = {
+            "path": "There is no such route.",
+            "method": "This route does not support this method: see /openapi.json.",
+        }
+        return ApiError(why, words.get(why, "The request cannot be read: it is nested too deeply, or not JSON."))
+    return ApiError("fault", "Internal server error. See the server's log.")
 
 
 def _problems(problems: Any) -> str:
@@ -110,7 +113,7 @@ def _problems(problems: Any) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may hold, and how much may wait. Texts are measured in characters, because a text's tokens are
+    """Limits on requests and on the queue. Texts are measured in characters, because a text's tokens are
     known only after the work that has to be bounded."""
 
     body: int = 2_000_000  # bytes of one request

@@ -1,4 +1,4 @@
-"""Counters and histograms under TEI's names, as the text that Prometheus reads."""
+"""Counters and histograms under TEI's names, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ FAMILY = {"embed": "embed", "predict": "predict"}  # operations that TEI counts 
 
 @dataclass
 class Histogram:
-    """How often a number fell into each bucket."""
+    """A histogram: how often a value fell into each bucket."""
 
     bounds: tuple[float, ...] = SECONDS
     counts: list[int] = field(default_factory=list)
     total: float = 0.0
 
     def add(self, value: float) -> None:
-        """One more number."""
+        """Add one value."""
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def lines(self, name: str) -> list[str]:
-        """In Prometheus' words: each bucket holds those before it."""
+        """The histogram in Prometheus' format, with cumulative buckets."""
         shown, sofar = [], 0
         for bound, count in zip((*self.bounds, "+Inf"), self.counts or [0] * (len(self.bounds) + 1)):
             sofar += count
@@ -47,13 +47,13 @@ class Metrics:
         } | {name: Histogram(COUNTS) for name in ("request_input_length", "batch_next_size", "batch_next_tokens")}
 
     def arrived(self, operation: str, items: int) -> None:
-        """A request with so many inputs."""
+        """Count a request with this many inputs."""
         self._count("request_count", items)
         if operation in FAMILY:
             self.counters[f"{FAMILY[operation]}_count"][""] += items
 
     def answered(self, operation: str, tokens: list[int], seconds: dict[str, float]) -> None:
-        """Its answer; seconds: by what they were spent on."""
+        """Count a successful response; seconds: by stage."""
         self._count("request_success", len(tokens))
         families = ["request"]
         if operation in FAMILY:
@@ -66,16 +66,16 @@ class Metrics:
             self.histograms["request_input_length"].add(count)
 
     def failed(self, kind: str) -> None:
-        """A request that got no answer."""
+        """Count a failed request."""
         self.counters["request_failure"][f'{{err="{kind.lower()}"}}'] += 1
 
     def batch(self, items: int, tokens: int) -> None:
-        """What was computed together."""
+        """Count a batch."""
         self.histograms["batch_next_size"].add(items)
         self.histograms["batch_next_tokens"].add(tokens)
 
     def text(self, waiting: int) -> str:
-        """All of it."""
+        """All metrics as Prometheus text."""
         lines = []
         for name, values in sorted(self.counters.items()):
             lines.append(f"# TYPE {self.prefix}_{name} counter")

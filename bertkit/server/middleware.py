@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, how large a request may be, and which model its path names."""
+"""Runs before every route: who may ask, how large a request may be, and which model its path names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINGER = 8  # times the largest body are read and thrown away, so that the clien
 
 
 class GuardMiddleware:
-    """An ASGI layer. hosts: allowed values of the Host header, all where there are none."""
+    """An ASGI layer. hosts: allowed values of the Host header; empty: all."""
 
     def __init__(self, app: ASGIApp, service: InferenceService, hosts: Collection[str] = (), key: str = "") -> None:
         self.app, self.service, self.hosts, self.key = app, service, frozenset(hosts), key.encode()
@@ -31,7 +31,7 @@ class GuardMiddleware:
         self.prefixes = {PREFIX + name + "/": name for name in sorted(service.registry, key=len, reverse=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on with the body already read."""
+        """Refuse the request, or pass it on with its body already read."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -59,7 +59,7 @@ class GuardMiddleware:
         await self.app(scope, _replayed(body, receive), told)
 
     def _directed(self, scope: Scope) -> Scope:
-        """The scope of the route itself, with the model its path named."""
+        """The scope of the route itself, with the model named by the path."""
         path, model = scope["path"], None
         for prefix, name in self.prefixes.items():
             if path.startswith(prefix):
@@ -69,11 +69,11 @@ class GuardMiddleware:
         return {**scope, "path": path, "raw_path": quote(path).encode(), "state": state}
 
     def _check_host(self, headers: Headers) -> None:
-        """A page of another site that was made to look like this one sends its own name."""
+        """Check the Host header: a page of another site that poses as this one sends its own name."""
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self.hosts and name.lower() not in self.hosts:
-            raise ApiError("host", "The Host header names no host of this server. Allow it with --allow-hosts.")
+            raise ApiError("host", "The Host header does not name this server. Allow the name with --allow-hosts.")
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
         if not self.key or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
@@ -84,8 +84,8 @@ class GuardMiddleware:
             raise ApiError("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
 
     async def _body(self, receive: Receive, headers: Headers) -> bytes:
-        """The whole body, if it is small enough and comes in time."""
-        large = ApiError("large", f"The body is larger than {self.limits.body} bytes. Send less at once.")
+        """The whole body, if it is small enough and arrives in time."""
+        large = ApiError("large", f"The body is larger than {self.limits.body} bytes. Send less per request.")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > LINGER * self.limits.body:
             raise large
@@ -97,7 +97,7 @@ class GuardMiddleware:
                 while more and size <= LINGER * self.limits.body:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise ApiError("slow", "The client went away.")
+                        raise ApiError("slow", "The client disconnected.")
                     size += len(message.get("body", b""))
                     if size <= self.limits.body:
                         parts.append(message.get("body", b""))
@@ -111,14 +111,14 @@ class GuardMiddleware:
 
 
 def hosts_of(host: str, allowed: Collection[str]) -> tuple[str, ...]:
-    """Values of the Host header to allow: all that name this machine to itself, or any where others may connect."""
+    """Values of the Host header to allow: this machine's local names, or any if others may connect."""
     if allowed:
         return tuple(one.lower() for one in allowed)
     return (*LOCAL, host.lower()) if host in LOCAL or host.startswith("127.") else ()
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body once, then whatever the server says next: that the client is gone."""
+    """Return the body once, then the server's own messages (a disconnect)."""
     waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

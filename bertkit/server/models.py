@@ -1,4 +1,4 @@
-"""The models a server has, what each can do, and which one a request means."""
+"""The models of a server, what each can do, and which one a request refers to."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bertkit.tasks import task_classes
 
 ALWAYS = ("embed", "similarity", "tokenize")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
-BY_VECTORS = ("rerank",)  # what else a model without a task can be asked for
-LACKS = {  # ability that is not a task's alone → the model that has it
-    "rerank": "one fine-tuned on pairs of texts, or one for vectors",
-    "fill": "one with an mlm head, such as 'en'",
+BY_VECTORS = ("rerank",)  # what else a model without a task supports
+LACKS = {  # ability that does not belong to one task → the model that has it
+    "rerank": "a model fine-tuned on pairs of texts, or an embedding model",
+    "fill": "a model with an mlm head, such as 'en'",
 }
 
 
@@ -44,7 +44,7 @@ class ServedModel:
 
     @cached_property
     def task(self) -> str:
-        """The task it was fine-tuned for; empty for none, and where the task's head is untrained."""
+        """The task it was fine-tuned for; empty if there is none, or its head is untrained."""
         try:
             task = self.predictor.task
             if task.head:
@@ -55,7 +55,7 @@ class ServedModel:
 
     @cached_property
     def pairs(self) -> bool | None:
-        """Whether the task reads two texts; None where the folder does not say."""
+        """Whether the task reads two texts; None if the folder does not say."""
         if not self.task:
             return False
         if "task" not in self.predictor.folder.about and self.predictor.task.for_pairs() is not None:
@@ -64,7 +64,7 @@ class ServedModel:
 
     @cached_property
     def abilities(self) -> tuple[str, ...]:
-        """What it can be asked for, in the order of the routes."""
+        """The operations it supports, in the order of the routes."""
         can = [*(self.predictor.task.abilities if self.task else BY_VECTORS), *ALWAYS]
         model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
         if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None:
@@ -75,11 +75,11 @@ class ServedModel:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Label names of its task."""
+        """The label names of its task."""
         return self.predictor.task.labels if self.task else ()
 
     def info(self, limits: Limits, on_long: str) -> dict[str, Any]:
-        """What TEI's /info tells, and what this model can do."""
+        """TEI's /info, and what this model can do."""
         named = {
             "id2label": {str(n): label for n, label in enumerate(self.labels)},
             "label2id": {label: n for n, label in enumerate(self.labels)},
@@ -114,15 +114,15 @@ class ModelRegistry(Mapping[str, ServedModel]):
         return len(self._models)
 
     def pick(self, name: str | None, ability: str) -> ServedModel:
-        """The model of this name, else the first that has the ability."""
+        """The model with this name, else the first that supports the operation."""
         if name is not None and name not in self:
             raise ApiError(
-                "model", f"There is no model {name[:80]!r} here. There is: {', '.join(self)}.", param="model"
+                "model", f"There is no model {name[:80]!r} here. Choose from: {', '.join(self)}.", param="model"
             )
         able = [one for one in self.values() if ability in one.abilities and name in (None, one.name)]
         if not able:
-            which = f"The model '{name}' cannot" if name else "No model here can"
-            raise ApiError("ability", f"{which} be asked for {ability}. Serve {lacking(ability)}.", param="model")
+            which = f"The model '{name}' does not support" if name else "No model here supports"
+            raise ApiError("ability", f"{which} {ability}. Serve {lacking(ability)}.", param="model")
         return able[0]
 
 
@@ -136,7 +136,7 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
             path = Path(given)
             name = path.resolve().name if path.exists() and given not in embedded() else given
         if not name or not model:
-            raise UserError(f"'{given}' is no model. Write a name, a folder, or NAME=MODEL.")
+            raise UserError(f"'{given}' is not a model. Pass a name, a folder, or NAME=MODEL.")
         if name in found:
             raise UserError(
                 f"Two models would be called '{name}': {found[name]} and {model}. Name one, e.g. {name}2={model}."
@@ -146,7 +146,7 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
 
 
 def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -> ModelRegistry:
-    """Open models, each once."""
+    """Open the models, each once."""
     return ModelRegistry(
         [ServedModel(name, _open(model, precision, device)) for name, model in names_of(models).items()]
     )
@@ -155,5 +155,5 @@ def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -
 def _open(model: str, precision: str, device: str) -> Predictor:
     found = open_model(model, precision, device)
     if not isinstance(found, Predictor):
-        raise UserError(f"{model} is no encoder, and only those are served. Give another, or use `bertkit predict`.")
+        raise UserError(f"{model} is not an encoder, and only encoders can be served. Use `bertkit predict` instead.")
     return found

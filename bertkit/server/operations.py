@@ -1,6 +1,6 @@
-"""What a model can be asked for: each operation encodes its inputs, then computes their answers.
+"""The operations of a model: each encodes its inputs, then computes their answers.
 
-Inputs of several requests come in one list; an answer each goes out, in order.
+Inputs of several requests come in one list; one answer per input is returned, in order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertkit.tasks.batches import outputs_of
 
 @dataclass(frozen=True)
 class How:
-    """What requests must agree in to be computed together."""
+    """The settings that requests must share to be computed together."""
 
     on_long: str = ""  # window, truncate or error; as in training unless said
     from_start: bool = False  # what is cut of a long text is its beginning
@@ -33,7 +33,7 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer; tokens: how many of the input's were seen, cut: how many were not."""
+    """An answer; tokens: how many tokens of the input were seen; cut: how many were not."""
 
     value: Any
     tokens: int
@@ -42,13 +42,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Operation:
-    """encode: predictor, inputs, how → encoded; compute: predictor, encoded, how → an Answer each."""
+    """encode: predictor, inputs, how → encoded; compute: predictor, encoded, how → one Answer per input."""
 
     encode: Callable[[Predictor, list[Any], How], Sequence[Any]]
     compute: Callable[[Predictor, Any, How], list[Answer]]
 
     def __call__(self, predictor: Predictor, inputs: list[Any], how: How) -> Computed:
-        """Both steps, timed."""
+        """Run both steps, with timing."""
         began = time.perf_counter()
         encoded = self.encode(predictor, inputs, how)
         middle = time.perf_counter()
@@ -57,7 +57,7 @@ class Operation:
 
 
 def encode_texts(predictor: Predictor, inputs: list[Any], how: How) -> list[Rows]:
-    """Rows of texts; a list of numbers is a text that is encoded already, specials and all."""
+    """Rows of texts; a list of numbers is a text that is already encoded, including special tokens."""
     windows = Windows(predictor.config.max_tokens, how.on_long or "window", from_start=how.from_start)
     texts = iter(encode_rows(predictor.tokenizer, [one for one in inputs if isinstance(one, str)], None, windows))
     return [next(texts) if isinstance(one, str) else _given(predictor, one, windows) for one in inputs]
@@ -67,26 +67,27 @@ def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
     size = min(predictor.tokenizer.size, predictor.config.vocabulary)
     if wrong := next((one for one in ids if not 0 <= one < size), None):
         raise UserError(
-            f"The id {wrong} is not of this model's vocabulary of {size} pieces. Send texts, or its own ids."
+            f"The id {wrong} is not in this model's vocabulary of {size} pieces. Send texts, or ids of this vocabulary."
         )
     if len(ids) > windows.limit and windows.on_long != "truncate":
         raise UserError(
-            f"An input has {len(ids)} ids; the model sees {windows.limit}. Send a text, which is read in windows, "
-            "or allow cutting with truncate."
+            f"An input has {len(ids)} ids; the model's limit is {windows.limit}. Send a text, which is read in "
+            "windows, "
+            "or set truncate."
         )
     kept = ids[-windows.limit :] if windows.from_start else ids[: windows.limit]
     return Rows([Row(kept, None, (0, len(kept)))], len(kept), len(ids) - len(kept))
 
 
 def vectors(predictor: Predictor, encoded: list[Rows], how: How) -> list[Answer]:
-    """A vector a text, float32 (width,), as the model was made to give it."""
+    """One vector per text, float32 (width,), with the model's own pooling."""
     found = predictor.vectors(encoded)
     return [Answer(_finite(vector), one.tokens, one.cut) for vector, one in zip(found, encoded, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A text's numbers: as the head gives them, and as the task tells them."""
+    """A text's scores: the head's raw outputs, and the task's prediction."""
 
     raw: np.ndarray
     said: dict[str, Any]
@@ -102,7 +103,7 @@ def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[t
 
 
 def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[Any]]]:
-    """A folder that was not made by us does not say whether it reads one text or two: it reads what it is given."""
+    """A folder not made by bertkit does not say whether it reads one text or two: it accepts either."""
     task = predictor.task
     paired = task.for_pairs()
     if "task" in predictor.folder.about or paired is None:
@@ -117,7 +118,7 @@ def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[A
 
 
 def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How) -> list[Answer]:
-    """What the task says of every input."""
+    """The task's prediction for every input."""
     task = predictor.task
     if task.head:
         predictor.needs(task.head, "predict")
@@ -129,17 +130,19 @@ def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How
 
 
 def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
-    """Texts with masks."""
+    """Encode texts with masks."""
     found = predictor.encode_masked(inputs)
     for encoding in found:
         masks = encoding.ids.count(predictor.tokenizer.mask_id or 0)
         if masks * how.top > how.guesses:
-            raise UserError(f"{masks} masks with {how.top} guesses each are more than {how.guesses}. Ask for fewer.")
+            raise UserError(
+                f"{masks} masks with {how.top} predictions each are more than {how.guesses}. Ask for fewer."
+            )
     return found
 
 
 def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
-    """For every mask of a text the best guesses."""
+    """The best predictions for every mask of a text."""
     found = predictor.guesses(encoded, how.top)
     return [Answer(value, len(one)) for value, one in zip(found, encoded, strict=True)]
 
@@ -150,7 +153,7 @@ def encode_whole(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]
 
 
 def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
-    """The tokens of a text as TEI tells them; `text` is the user's own characters."""
+    """The tokens of a text as in TEI; `text` is the user's own characters."""
     answers = []
     for text, one in encoded:
         shown = [
@@ -167,7 +170,7 @@ def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
 
 def _finite(numbers: np.ndarray) -> np.ndarray:
     if not np.isfinite(numbers).all():
-        raise ArithmeticError("the model gave numbers that are none")
+        raise ArithmeticError("the model returned NaN or infinity")
     return numbers
 
 

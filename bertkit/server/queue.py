@@ -1,7 +1,7 @@
-"""The queue between the event loop and the model: bounded, and computed by one thread.
+"""The queue between the event loop and the model: bounded, and processed by one thread.
 
-Jobs with the same key that wait together are computed together. Nothing waits for company: while one batch is computed
-the next one gathers by itself.
+Waiting jobs with the same key are computed together. No job waits for others: while one batch is computed,
+the next one accumulates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertkit.server.errors import ApiError, Limits
 
 @dataclass(frozen=True)
 class Computed:
-    """Answers to inputs, in order, and the seconds that went into them."""
+    """Answers to inputs, in order, and the seconds they took."""
 
     answers: list[Any]
     tokenizing: float = 0.0
@@ -39,7 +39,7 @@ class Job:
 
 
 class Queue:
-    """Jobs on their way to `compute(key, inputs)`, which runs in one thread of its own after `prepare()`."""
+    """Queues jobs for `compute(key, inputs)`, which runs in its own thread after `prepare()`."""
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class Queue:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is computed."""
+        """Whether nothing is waiting or being computed."""
         with self._changed:
             return not self._waiting and not self._running
 
     @property
     def alive(self) -> bool:
-        """Whether jobs are taken and computed."""
+        """Whether jobs are accepted and computed."""
         return self._thread.is_alive() and not self.closing
 
     def submit(self, job: Job) -> None:
-        """Take a job, or refuse it at once: one rule for small and large requests."""
+        """Accept a job, or refuse it at once: one rule for small and large requests."""
         with self._changed:
             if self.closing:
                 raise ApiError("stopping", "The server is stopping.", retry=5)
@@ -85,7 +85,7 @@ class Queue:
             self._changed.notify()
 
     def withdraw(self, job: Job) -> None:
-        """Forget a job nobody waits for any more, if it is not being computed yet."""
+        """Drop a job that nobody waits for any more, if it is not being computed yet."""
         job.future.cancel()
         with self._changed:
             if job in self._waiting:
@@ -93,11 +93,11 @@ class Queue:
                 self._size -= job.size
 
     def patience(self) -> int:
-        """Seconds until what waits now is done, about."""
+        """Approximate seconds until the waiting jobs are done."""
         return max(1, min(60, math.ceil(self._size / self._speed)))
 
     def close(self) -> None:
-        """Take no more jobs; those that were taken are still done."""
+        """Accept no more jobs; accepted ones are still computed."""
         with self._changed:
             self.closing = True
             self._changed.notify()
@@ -108,7 +108,7 @@ class Queue:
         self._thread.join(seconds)
 
     def _next(self) -> list[Job]:
-        """The oldest job and all that can be computed with it; none when the queue is closed and empty."""
+        """The oldest job and all that can be computed with it; none if the queue is closed and empty."""
         with self._changed:
             self._running = 0
             self._changed.wait_for(lambda: self._waiting or self.closing)
@@ -137,7 +137,7 @@ class Queue:
         self._running = 0
 
     def _do(self, jobs: list[Job], began: float) -> None:
-        """Compute jobs together; if that fails each by itself, so that a request's mistake is its own."""
+        """Compute jobs together; if that fails, one by one, so that an error affects only its own request."""
         if not jobs:
             return
         try:

@@ -1,4 +1,4 @@
-"""What neither TEI nor OpenAI has: masked words, tags, answers and choices."""
+"""Routes that neither TEI nor OpenAI has: masked words, tags, answers and choices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _asked(request: Request, body: OwnBody, ability: str, inputs: Sequence
 
 @router.post("/fill")
 async def fill(body: FillBody, request: Request) -> Response:
-    """For every mask of a text the best guesses: [[{token, score, id, text}]]; for a list of texts a list of these."""
+    """The best predictions for every mask: [[{token, score, id, text}]]; for several texts, a list of these."""
     service = service_of(request)
     model = service.model(request, body.model, "fill")
     single = isinstance(body.inputs, str)
@@ -40,7 +40,7 @@ async def tag(body: TagBody, request: Request) -> Response:
 
 @router.post("/ner")
 async def ner(body: TagBody, request: Request) -> Response:
-    """The entities alone, as transformers' pipeline spells them."""
+    """Only the entities, in the format of transformers' pipeline."""
     return await _tagged(body, request, lambda said: [_entity(one) for one in said["entities"]])
 
 
@@ -60,7 +60,7 @@ def _entity(found: dict[str, Any]) -> dict[str, Any]:
 @router.post("/answer")
 @router.post("/qa")
 async def answer(body: AnswerBody, request: Request) -> Response:
-    """The answer cut out of a context: {answer, start, end, score, tokens, cut}."""
+    """The answer extracted from a context: {answer, start, end, score, tokens, cut}."""
     asked = await _asked(request, body, "answer", body.listed())
     found = [answer.value.said for answer in asked.answers]
     return reply(request, found[0] if body.single else found, asked)
@@ -68,7 +68,7 @@ async def answer(body: AnswerBody, request: Request) -> Response:
 
 @router.post("/choose")
 async def choose(body: ChooseBody, request: Request) -> Response:
-    """The number of the right choice, and the score of each."""
+    """The index of the predicted choice, and the score of each."""
     rows = body.inputs if isinstance(body.inputs, list) else [body.inputs]
     asked = await _asked(request, body, "choose", [one.model_dump() for one in rows])
     found = [answer.value.said for answer in asked.answers]

@@ -1,4 +1,4 @@
-"""OpenAI's routes for vectors, so that its clients need only another address."""
+"""OpenAI's routes for embeddings, so that its clients only need a different address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STARTED = int(time.time())
 
 
 def _encoded(vector: np.ndarray) -> str:
-    """float32, little-endian, in base64: what the official client asks for."""
+    """float32, little-endian, in base64: what the official client requests."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
@@ -29,7 +29,7 @@ FORMATS: dict[str, Callable[[np.ndarray], Any]] = {"float": np.ndarray.tolist, "
 
 @router.post("/embeddings")
 async def embeddings(body: OpenAIBody, request: Request) -> Response:
-    """A vector of length one a text."""
+    """One vector of length 1 per text."""
     service = service_of(request)
     model = service.model(request, body.model, "embed")
     inputs = body.listed()

@@ -1,4 +1,4 @@
-"""The routes of Hugging Face's text-embeddings-inference: its bodies, its answers, its headers."""
+"""The routes of Hugging Face's text-embeddings-inference: its requests, responses and headers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Label(TypedDict):
 
 
 class Ranked(TypedDict):
-    """A text's place in the list that was sent, and its score."""
+    """A text's index in the request, and its score."""
 
     index: int
     score: float
@@ -47,13 +47,13 @@ class Piece(TypedDict):
 
 
 def service_of(request: Request) -> InferenceService:
-    """The service of the app a request came to."""
+    """The service of the request's app."""
     service: InferenceService = request.app.state.service
     return service
 
 
 def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
-    """The first `dimensions` numbers of each vector, of length one if asked. vectors: (n, width)."""
+    """The first `dimensions` numbers of each vector, scaled to length 1 if requested. vectors: (n, width)."""
     if dimensions is not None and dimensions > vectors.shape[1]:
         words = f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}."
         raise ApiError("invalid", words, param="dimensions")
@@ -70,7 +70,7 @@ def stacked(asked: Asked) -> np.ndarray:
 
 @router.post("/embed", response_model=list[list[float]])
 async def embed(body: EmbedBody, request: Request) -> Response:
-    """A vector a text."""
+    """One vector per text."""
     service = service_of(request)
     model = service.model(request, body.model, "embed")
     how = service.how(body.truncate, body.truncation_direction)
@@ -80,7 +80,7 @@ async def embed(body: EmbedBody, request: Request) -> Response:
 
 @router.post("/predict", response_model=list[Label] | list[list[Label]])
 async def predict(body: PredictBody, request: Request) -> Response:
-    """Labels with their scores, best first. A model that gives numbers gives one 'label', its score the number."""
+    """Labels with their scores, best first. A regression model returns one 'label' whose score is the value."""
     service = service_of(request)
     model = service.model(request, body.model, "predict")
     inputs = body.listed()
@@ -101,7 +101,7 @@ def _labels(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
 
 @router.post("/rerank", response_model=list[Ranked])
 async def rerank(body: RerankBody, request: Request) -> Response:
-    """Texts by how well they answer a query: read together with it, or by cosine where the model gives vectors."""
+    """Rank texts by how well they match a query: as a cross-encoder, or by cosine with an embedding model."""
     service = service_of(request)
     model = service.model(request, body.model, "rerank")
     how = service.how(body.truncate, body.truncation_direction)
@@ -110,7 +110,7 @@ async def rerank(body: RerankBody, request: Request) -> Response:
         named = model.predictor.task.labelled_by_name
         if named and body.label not in model.labels:
             known = ", ".join(model.labels)
-            raise ApiError("invalid", f"Which label's probability is the score? Send one as `label`: {known}.")
+            raise ApiError("invalid", f"No label to rank by: send one as `label`: {known}.")
         asked = await service.ask(request, model, "predict", [(body.query, text) for text in body.texts], how)
         scores = [_relevance(answer.value, body, model) for answer in asked.answers]
         squashed = not named and not body.raw_scores
@@ -133,14 +133,14 @@ def _relevance(scores: Scores, body: RerankBody, model: ServedModel) -> float:
 
 
 def _cosines(asked: Asked) -> list[float]:
-    """Of the first vector with each of the others."""
+    """Cosines of the first vector with each of the others."""
     vectors = shaped(stacked(asked), None, True)
     return (vectors[1:] @ vectors[0]).tolist()
 
 
 @router.post("/similarity", response_model=list[float])
 async def similarity(body: SimilarityBody, request: Request) -> Response:
-    """How alike a text is to others: cosines."""
+    """How similar a text is to others, as cosines."""
     service = service_of(request)
     model = service.model(request, body.model, "similarity")
     chosen = body.parameters
@@ -162,7 +162,7 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
 
 @router.post("/")
 async def either(body: dict[str, Any], request: Request) -> Response:
-    """/predict where the model can, else /embed: what clients call that know the server's address alone."""
+    """/predict if the model supports it, else /embed: for clients that only know the server's address."""
     service = service_of(request)
     name = body.get("model")
     model = service.model(request, name if isinstance(name, str) else None, "embed")
@@ -180,7 +180,7 @@ def _parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
 
 @router.get("/info")
 async def info(request: Request, model: str | None = None) -> dict[str, Any]:
-    """The model and the server's limits; with several models the one named by path or `?model=`, else the first."""
+    """The model and the server's limits; with several models, the one named by path or `?model=`, else the first."""
     service = service_of(request)
     served = service.model(request, model, "tokenize")
     return served.info(service.limits, service.on_long) | {"models": list(service.registry)}
@@ -189,7 +189,7 @@ async def info(request: Request, model: str | None = None) -> dict[str, Any]:
 @router.get("/health")
 @router.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
-    """200 while requests are taken."""
+    """200 while requests are accepted."""
     if not service_of(request).queue.alive:
         raise ApiError("stopping", "unhealthy", retry=5)
     return Response()

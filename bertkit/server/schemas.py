@@ -1,4 +1,4 @@
-"""What requests hold, as TEI, OpenAI and we spell it."""
+"""The schemas of requests: TEI's, OpenAI's and ours."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Direction = Literal["Left", "Right", "left", "right"]
 
 
 def _text(value: str) -> str:
-    """JSON can spell what is no text."""
+    """Refuse strings that JSON allows but that are not text: NUL and lone surrogates."""
     if "\0" in value:
-        raise ValueError("a text has a NUL character: remove it")
+        raise ValueError("a text contains a NUL character: remove it")
     if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
-        raise ValueError("a text has half a character (a lone surrogate): send whole ones")
+        raise ValueError("a text contains a lone surrogate, which is not a character: correct it")
     return value
 
 
@@ -23,14 +23,14 @@ Text = Annotated[str, AfterValidator(_text)]
 
 
 class Body(BaseModel):
-    """A request to TEI's routes. Unknown keys are left alone, as TEI does; `model` is ours."""
+    """A request to TEI's routes. Unknown keys are ignored, as in TEI; `model` is ours."""
 
     model_config = ConfigDict(strict=True)
     model: str | None = None
 
 
 class Cut(Body):
-    """What to do with texts that are too long. truncate null: as the server was started, else in windows."""
+    """What to do with texts that are too long. truncate null: the server's setting, else windows."""
 
     truncate: bool | None = None
     truncation_direction: Direction = "Right"
@@ -44,7 +44,7 @@ class Prompted(BaseModel):
     @model_validator(mode="after")
     def _no_prompts(self) -> Any:
         if self.prompt_name is not None:
-            raise ValueError("prompt_name is given, but no prompts are kept here: put the prompt before the text")
+            raise ValueError("prompt_name is not supported here: put the prompt before the text")
         return self
 
 
@@ -56,7 +56,7 @@ class EmbedBody(Cut, Prompted):
     dimensions: int | None = Field(None, ge=1)
 
     def listed(self) -> list[str | Ids]:
-        """One input an element."""
+        """The inputs as a list."""
         if isinstance(self.inputs, str):
             return [self.inputs]
         ids = [one for one in self.inputs if isinstance(one, int)]
@@ -79,11 +79,11 @@ class PredictBody(Cut):
 
     @property
     def single(self) -> bool:
-        """Whether this is one input and no batch."""
+        """Whether this is one input, not a batch."""
         return isinstance(self.inputs, str) or (bool(self.inputs) and isinstance(self.inputs[0], str))
 
     def listed(self) -> list[str | tuple[str, ...]]:
-        """One text or pair an element."""
+        """The inputs as a list of texts or pairs."""
         rows: Any = [self.inputs] if self.single else self.inputs
         return [one if isinstance(one, str) else one[0] if len(one) == 1 else tuple(one) for one in rows]
 
@@ -99,7 +99,7 @@ class RerankBody(Cut):
 
 
 class Sentences(BaseModel):
-    """A text and those it is compared with."""
+    """A text and the texts it is compared with."""
 
     model_config = ConfigDict(strict=True)
     source_sentence: Text
@@ -107,7 +107,7 @@ class Sentences(BaseModel):
 
 
 class SimilarityParameters(Prompted):
-    """How /similarity reads long texts."""
+    """How /similarity treats long texts."""
 
     model_config = ConfigDict(strict=True)
     truncate: bool | None = None
@@ -139,19 +139,19 @@ class OpenAIBody(BaseModel):
     user: str | None = None
 
     def listed(self) -> list[str | Ids]:
-        """One input an element; OpenAI refuses empty ones."""
+        """The inputs as a list; OpenAI refuses empty ones."""
         single = isinstance(self.input, str) or any(isinstance(one, int) for one in self.input)
         return [self.input] if single else list(self.input)  # type: ignore[list-item, arg-type]
 
 
 class OwnBody(Cut):
-    """A request to our own routes: a key that is not known is a mistake."""
+    """A request to our own routes: an unknown key is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class FillBody(BaseModel):
-    """/fill. `text` is another word for `inputs`."""
+    """/fill. `text` is an alias of `inputs`."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     model: str | None = None
@@ -166,7 +166,7 @@ class TagBody(OwnBody):
 
 
 class Question(BaseModel):
-    """A question and the text its answer is cut out of."""
+    """A question and the text its answer is extracted from."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     question: Text
@@ -184,7 +184,7 @@ class AnswerBody(OwnBody):
     def _one_way(self) -> AnswerBody:
         plain = self.question is not None and self.context is not None
         if plain == (self.inputs is not None) or (self.question is None) != (self.context is None):
-            raise ValueError("give question and context, or inputs with these")
+            raise ValueError("send question and context, or inputs with both")
         return self
 
     @property
@@ -193,7 +193,7 @@ class AnswerBody(OwnBody):
         return not isinstance(self.inputs, list)
 
     def listed(self) -> list[dict[str, str]]:
-        """One question an element."""
+        """The questions as a list."""
         rows = self.inputs if isinstance(self.inputs, list) else [self.inputs] if self.inputs else None
         if rows is None:
             return [{"question": self.question or "", "context": self.context or ""}]

@@ -1,4 +1,4 @@
-"""Where a request becomes a job and a job's result a response: checked, queued, awaited, told."""
+"""Turns a request into a job and its result into a response: checked, queued, awaited."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRUNCATE = {True: "truncate", False: "error"}  # TEI's word for what to do with 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a job gave."""
+    """The result of a job."""
 
     model: ServedModel
     answers: list[Answer]
@@ -37,7 +37,7 @@ class Asked:
 
 
 class InferenceService:
-    """All that routes share: the models, the queue, the limits and the counts."""
+    """What all routes share: the models, the queue, the limits and the metrics."""
 
     def __init__(
         self, registry: ModelRegistry, limits: Limits = Limits(), *, on_long: str = "", threads: int = 0,  # noqa: B008
@@ -48,18 +48,18 @@ class InferenceService:
         self.queue = Queue(self._compute, limits, lambda: machine.set_up(threads))
 
     def _compute(self, key: tuple[str, str, How], inputs: list[Any]) -> Computed:
-        """In the queue's thread."""
+        """Compute a batch, in the queue's thread."""
         name, operation, how = key
         done = OPERATIONS[operation](self.registry[name].predictor, inputs, how)
         self.metrics.batch(len(inputs), sum(answer.tokens for answer in done.answers))
         return done
 
     def model(self, request: Request, name: str | None, ability: str) -> ServedModel:
-        """The model a request means: by its path, its body, or what it can do."""
+        """The model of a request: by its path, its body, or the operation."""
         return self.registry.pick(request.state.model or name, ability)
 
     def how(self, truncate: bool | None = None, direction: str = "Right", **more: Any) -> How:
-        """TEI's words for long texts in ours. Unless said otherwise long texts are read whole, in windows."""
+        """TEI's options for long texts in our terms. By default, long texts are read in windows."""
         on_long = self.on_long if truncate is None else TRUNCATE[truncate]
         return How(on_long=on_long, from_start=direction.lower() == "left", **more)
 
@@ -69,7 +69,7 @@ class InferenceService:
     ) -> Asked:  # fmt: skip
         """Queue inputs, and wait for their answers as long as the client does.
 
-        beside: inputs not counted as items. most: items the route allows; without it the limit of all.
+        beside: inputs not counted as items. most: items the route allows (default: the general limit).
         """
         operation = OPERATION.get(ability, "predict")
         self.metrics.arrived(operation, len(inputs))
@@ -95,7 +95,7 @@ class InferenceService:
         return Asked(model, done.answers, done, size)
 
     def _checked(self, inputs: Sequence[Any], beside: int, most: int) -> int:
-        """The characters of inputs that keep to the limits."""
+        """The number of characters of the inputs, after checking the limits."""
         items = len(inputs) - beside
         if items < 1 or [] in inputs:
             raise ApiError("empty", "`inputs` cannot be empty.", param="input")
@@ -105,7 +105,8 @@ class InferenceService:
         if size > self.limits.characters:
             raise ApiError(
                 "large",
-                f"The texts have {size} characters; one request may have {self.limits.characters}. Send several.",
+                f"The texts have {size} characters; the limit per request is {self.limits.characters}. Send several "
+                "requests.",
                 param="input",
             )
         return size
@@ -119,7 +120,7 @@ class InferenceService:
             if waiting.done():
                 return waiting.result()
             if gone.done():
-                raise ApiError("slow", "The client went away.")
+                raise ApiError("slow", "The client disconnected.")
             words = f"There was no answer within {self.limits.seconds:g} s."
             raise ApiError("late", words, retry=self.queue.patience())
         finally:
@@ -134,7 +135,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _characters(value: Any) -> int:
-    """Of all texts inside; an id counts as a short word."""
+    """The characters of all nested texts; an id counts as a short word."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -143,7 +144,7 @@ def _characters(value: Any) -> int:
 
 
 def reply(request: Request, body: Any, asked: Asked) -> Response:
-    """The answer with its headers: what it took, what was seen, and what was cut."""
+    """The response with its headers: time taken, tokens seen, tokens truncated."""
     total = time.perf_counter() - request.state.began
     tokens = [one.tokens for one in asked.answers]
     cut = [one.cut for one in asked.answers]

@@ -1,4 +1,4 @@
-"""Every number of the ancestors and of their training."""
+"""Settings of the ancestors and their training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ON_LONG = ("drop", "truncate", "error")
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of an encoder and a decoder. The paper's base model: width 512, depth 6, heads 8, inner 2048."""
+    """The shape of an encoder and a decoder. The paper's base model: width 512, depth 6, heads 8, inner 2048."""
 
     vocabulary: int = 0  # 0: as many as the tokenizer has pieces
     width: int = 256
@@ -33,7 +33,7 @@ class Shape:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, before any work is done."""
+        """Refuse impossible settings before any work is done."""
         if self.width % 2:
             raise UserError(f"width is {self.width}; it must be even, since positions are sines and cosines in pairs.")
         self.encoder  # noqa: B018  every other number is checked there
@@ -41,7 +41,7 @@ class Shape:
 
     @property
     def encoder(self) -> Config:
-        """The encoder's numbers: those of bertkit's own, without learned positions, segments or a first norm."""
+        """The encoder's config: bertkit's own encoder without learned positions, segments or a first norm."""
         return Config(
             vocabulary=self.vocabulary, width=self.width, depth=self.depth, heads=self.heads, inner=self.inner,
             max_tokens=self.max_tokens, positions=0, segments=0, embedding_norm=False, norm=self.norm,
@@ -50,41 +50,44 @@ class Shape:
 
     @property
     def decoder(self) -> Config:
-        """The decoder's numbers: a token sees none that come later."""
+        """The decoder's config: a token sees no later ones."""
         return replace(self.encoder, depth=self.decoder_depth or self.depth, unique_layers=0, causal=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqSettings(Common):
-    """What `seq2seq` needs."""
+    """Options of `bertkit seq2seq`."""
 
-    train: Path = option(help="Pairs to learn from: a source and a target a row.")
-    dev: Path | None = option(None, "Pairs to choose by; without it a tenth of --train (at most 1000) is held out.")
-    out: Path = option(Path("runs/seq2seq"), "The run's folder.")
-    text: str = option("text", "Name (or number) of the sources' column.")
-    text_b: str = option("text_b", "Name (or number) of the targets' column.")
+    train: Path = option(help="Training pairs: a source and a target per row.")
+    dev: Path | None = option(None, "Validation pairs (default: a tenth of --train, at most 1000, is held out).")
+    out: Path = option(Path("runs/seq2seq"), "The run folder.")
+    text: str = option("text", "Name (or number) of the source column.")
+    text_b: str = option("text_b", "Name (or number) of the target column.")
     encoding: str = option("utf-8", "Encoding of the files.")
-    tokenizer: str = option("", "A tokenizer's or model's folder; without it a vocabulary is learnt from the pairs.")
+    tokenizer: str = option("", "A tokenizer or model folder (default: a vocabulary is learned from the pairs).")
     kind: str = option(
-        "bpe", "The vocabulary's kind; bpe gives texts back letter by letter.", choices=("bpe", "wordpiece", "unigram")
+        "bpe", "Kind of vocabulary; bpe restores texts exactly.", choices=("bpe", "wordpiece", "unigram")
     )
-    size: int = option(8000, "How many pieces the vocabulary has, at most.", at_least=1)
-    cased: bool = option(True, "Keep capitals and accents.")
-    on_long: str = option("drop", "Pairs longer than model.max_tokens: leave out, cut, or refuse.", choices=ON_LONG)
-    epochs: float = option(0.0, "Passes over the pairs; without any budget: 20.", at_least=0)
+    size: int = option(8000, "Maximum vocabulary size, in pieces.", at_least=1)
+    cased: bool = option(True, "Keep case and accents.")
+    on_long: str = option("drop", "Pairs longer than model.max_tokens: drop, truncate, or refuse.", choices=ON_LONG)
+    epochs: float = option(0.0, "Passes over the pairs; 20 if no budget is given.", at_least=0)
     steps: int = option(0, "Steps instead of passes.", at_least=0)
     minutes: float = option(0.0, "Time budget instead of passes.", at_least=0)
-    batch: int = option(64, "Pairs a step.", at_least=1)
+    batch: int = option(64, "Pairs per step.", at_least=1)
     smoothing: float = option(
-        0.1, "Label smoothing: this share of the target is spread over the whole vocabulary.", at_least=0, at_most=0.99
+        0.1,
+        "Label smoothing: this fraction of the target is spread over the whole vocabulary.",
+        at_least=0,
+        at_most=0.99,
     )
     lr: float = option(7e-4, "Peak learning rate; the paper's base model has 7e-4.", at_least=0, at_most=1)
-    warmup: float = option(0.1, "Share of the steps in which the rate rises.", at_least=0, at_most=1)
-    schedule: str = option("linear", "How the rate falls.", choices=("linear", "cosine", "trapezoid", "constant"))
+    warmup: float = option(0.1, "Warm-up, as a fraction of all steps.", at_least=0, at_most=1)
+    schedule: str = option("linear", "Learning-rate schedule.", choices=("linear", "cosine", "trapezoid", "constant"))
     decay: float = option(0.0, "Weight decay.", at_least=0)
-    clip: float = option(1.0, "Longest gradient.", at_least=0)
-    beam: int = option(4, "Hypotheses kept in the final scoring.", at_least=1)
-    evals: int = option(10, "Evaluations a run.", at_least=1)
+    clip: float = option(1.0, "Maximum gradient norm (0: no clipping).", at_least=0)
+    beam: int = option(4, "Beam size of the final evaluation.", at_least=1)
+    evals: int = option(10, "Number of evaluations during the run.", at_least=1)
     resume: bool = option(False, "Continue the run in --out.")
     save_minutes: float = option(5.0, "Save at least this often.", at_least=0)
     micro_tokens: int = option(8192, "Tokens of both sides computed at once.", hidden=True, at_least=1)
@@ -101,17 +104,17 @@ POOLS = ("max", "mean")
 class BiLstmSettings:
     """The model and its training."""
 
-    cells: int = option(200, "Memory cells of each direction.", at_least=1)
+    cells: int = option(200, "Memory cells per direction.", at_least=1)
     depth: int = option(2, "Layers.", at_least=1)
-    word_width: int = option(100, "Width of the word vectors, where they are learnt from nothing.", at_least=1)
-    dropout: float = option(0.3, "Share of the numbers dropped before every layer.", at_least=0, at_most=0.99)
+    word_width: int = option(100, "Width of the word vectors, if they are trained from scratch.", at_least=1)
+    dropout: float = option(0.3, "Dropout before every layer.", at_least=0, at_most=0.99)
     pool: str = option("max", "How a text's word vectors become one.", choices=POOLS)
-    units: str = option("words", "How a text is cut into words.", choices=UNITS)
-    cased: bool = option(True, "Keep capitals.")
-    batch: int = option(32, "Sentences a step.", at_least=1)
-    lr: float = option(1e-3, "Learning rate of Adam.", at_least=0, at_most=1)
-    epochs: int = option(30, "Passes over the sentences, at most.", at_least=1)
-    patience: int = option(5, "Stop after so many passes without a better one.", at_least=1)
+    units: str = option("words", "How texts are split into words.", choices=UNITS)
+    cased: bool = option(True, "Keep case.")
+    batch: int = option(32, "Sentences per step.", at_least=1)
+    lr: float = option(1e-3, "Adam learning rate.", at_least=0, at_most=1)
+    epochs: int = option(30, "Maximum number of passes over the sentences.", at_least=1)
+    patience: int = option(5, "Stop after this many passes without improvement.", at_least=1)
 
     def __post_init__(self) -> None:
         for name in ("cells", "depth", "word_width", "batch", "epochs", "patience"):
@@ -127,17 +130,17 @@ class BiLstmSettings:
 
 @dataclass(frozen=True)
 class ElmoNumbers:
-    """The model. width: of a word's vector, both directions together."""
+    """The model. width: of a word vector, both directions together."""
 
-    width: int = option(256, "Width of a word's vector; half of it belongs to each direction.", at_least=2)
-    cells: int = option(512, "Memory cells of each LSTM; more than half the width.", at_least=1)
-    depth: int = option(2, "LSTM layers of each direction.", at_least=1)
-    character_width: int = option(16, "Width of a character's vector.", at_least=1)
+    width: int = option(256, "Width of a word vector; half of it for each direction.", at_least=2)
+    cells: int = option(512, "Memory cells per LSTM; more than half the width.", at_least=1)
+    depth: int = option(2, "LSTM layers per direction.", at_least=1)
+    character_width: int = option(16, "Width of a character vector.", at_least=1)
     filters: tuple[tuple[int, ...], ...] = option(
-        ((1, 16), (2, 32), (3, 64), (4, 96), (5, 128)), "Filters over characters: width and number of each kind."
+        ((1, 16), (2, 32), (3, 64), (4, 96), (5, 128)), "Character filters, as pairs of width and number."
     )
     highways: int = option(1, "Highway layers over the filters.", at_least=0)
-    dropout: float = option(0.1, "Share of the numbers dropped between layers.", at_least=0, at_most=0.99)
+    dropout: float = option(0.1, "Dropout between layers.", at_least=0, at_most=0.99)
 
     def __post_init__(self) -> None:
         if self.width < 2 or self.width % 2:
@@ -155,23 +158,24 @@ class ElmoNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class ElmoSettings(RunSettings):
-    """What training an ELMo needs."""
+    """Settings for training ELMo."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text; each line is a sentence.")
-    out: Path = option(Path("runs/elmo"), "The run's folder.")
-    units: str = option("words", "How text is cut: words, jieba (Chinese words) or characters.", choices=UNITS)
-    cased: bool = option(True, "Keep capitals.")
-    vocabulary: int = option(20_000, "Words that can be guessed; any word can be read.", at_least=1)
-    length: int = option(64, "Words in a row; longer sentences are learnt in stretches.", at_least=2)
-    batch_words: int = option(2048, "Words a step.", at_least=2)
-    eval_words: int = option(20_000, "Words of held-out text an evaluation reads.", at_least=1)
+    out: Path = option(Path("runs/elmo"), "The run folder.")
+    units: str = option("words", "How text is split: words, jieba (Chinese words) or characters.", choices=UNITS)
+    cased: bool = option(True, "Keep case.")
+    vocabulary: int = option(20_000, "Number of words that can be predicted; any word can be read.", at_least=1)
+    length: int = option(64, "Words per row; longer sentences are split.", at_least=2)
+    batch_words: int = option(2048, "Words per step.", at_least=2)
+    eval_words: int = option(20_000, "Words of held-out text per evaluation.", at_least=1)
     model: ElmoNumbers = option(factory=ElmoNumbers)
     loop: LoopSettings = option(factory=lambda: LoopSettings(lr=2e-3, beta2=0.99))
 
     def __post_init__(self) -> None:
         if not 2 <= self.length <= self.batch_words:
             raise UserError(
-                f"length is {self.length}; it must be from 2 up to the words a step (batch_words, {self.batch_words})."
+                f"length is {self.length}; it must be from 2 to the number of words per step (batch_words, "
+                f"{self.batch_words})."
             )
         if self.precision == "bf16":
             raise UserError("precision is 'bf16'; ELMo's LSTMs are computed in fp32 only. Leave --precision out.")
@@ -182,19 +186,19 @@ class ElmoSettings(RunSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnSettings(RunSettings):
-    """What `learn` needs. With the seed, length and held_out of a GPT run it sees the same text in the same order."""
+    """Options of `bertkit learn`. With a GPT run's seed, length and held_out it sees the same text in order."""
 
-    kind: str = option("lstm", "What is learnt.", choices=("nnlm", "rnn", "lstm", "gru"))
-    data: Path = option(help="The store that `bertkit prepare` made.")
-    out: Path = option(Path("runs/left-to-right"), "The run's folder.")
+    kind: str = option("lstm", "Kind of language model.", choices=("nnlm", "rnn", "lstm", "gru"))
+    data: Path = option(help="The token store made by `bertkit prepare`.")
+    out: Path = option(Path("runs/left-to-right"), "The run folder.")
     width: int = option(256, "Width of the word vectors.", at_least=1)
-    hidden: int = option(0, "Width of the hidden layers; 0: like the word vectors.", at_least=0)
+    hidden: int = option(0, "Width of the hidden layers; 0: same as the word vectors.", at_least=0)
     layers: int = option(2, "Recurrent layers.", at_least=1)
-    context: int = option(5, "nnlm: how many pieces it looks back on.", at_least=1)
-    direct: int = option(0, "nnlm: 1 joins the word vectors to the output directly, too.", at_least=0, at_most=1)
-    dropout: float = option(0.1, "Dropout, one mask a text.", at_least=0, at_most=0.99)
-    batch_tokens: int = option(4096, "Tokens a step.", at_least=1)
+    context: int = option(5, "nnlm: number of preceding pieces it sees.", at_least=1)
+    direct: int = option(0, "nnlm: 1 also connects the word vectors directly to the output.", at_least=0, at_most=1)
+    dropout: float = option(0.1, "Dropout, with one mask per text.", at_least=0, at_most=0.99)
+    batch_tokens: int = option(4096, "Tokens per step.", at_least=1)
     micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.", at_least=1)
-    length: int = option(128, "The longest example, in tokens.", at_least=1)
-    eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.", at_least=1)
+    length: int = option(128, "Maximum example length, in tokens.", at_least=1)
+    eval_tokens: int = option(65536, "Tokens of held-out text per evaluation.", at_least=1)
     loop: LoopSettings = option(factory=lambda: LoopSettings(lr=4e-3, warmup=0.05, beta2=0.98, eps=1e-6))

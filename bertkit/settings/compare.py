@@ -1,4 +1,4 @@
-"""Every number of a comparison."""
+"""Settings of a comparison."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ TASK_NAMES = ("classify", "pair", "regress", "tag")  # those for which there are
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings(Common):
-    """What `compare` needs."""
+    """Options of `bertkit compare`."""
 
     task: str = option(help=f"One of {', '.join(TASK_NAMES)}.", argument=True, choices=TASK_NAMES)
-    train: Path = option(help="Labelled rows to learn from.")
-    dev: Path | None = option(None, "Labelled rows to score on; without it a fifth of --train is held out.")
-    test: Path | None = option(None, "Labelled rows to score on instead; --dev then only chooses.")
-    out: Path = option(Path("runs/compare"), "Where the report, the figures and every model go.")
-    contenders: str = option("", "Which ones, with commas; without it all that fit.")
-    models: str = option("auto", "Encoders to fine-tune, with commas: names, folders; auto: as in finetune.")
-    vectors: Path | None = option(None, "Word vectors made elsewhere (word2vec's formats) instead of own ones.")
-    lm: Path | None = option(None, "A language model for ULMFiT and its kin (bertkit learn lstm).")
-    elmo: Path | None = option(None, "An ELMo (bertkit learn elmo).")
-    gpt: str = option("", "A causal model to fine-tune (bertkit pretrain --preset gpt-mini).")
-    minutes: float = option(10.0, "Time for all of it, cheapest first; 0: no limit.", at_least=0)
+    train: Path = option(help="Labelled training rows.")
+    dev: Path | None = option(None, "Labelled rows to score on (default: a fifth of --train is held out).")
+    test: Path | None = option(None, "Labelled rows to score on instead; --dev is then used for model selection only.")
+    out: Path = option(Path("runs/compare"), "The output folder for the report, the figures and every model.")
+    contenders: str = option("", "Contenders to run, comma-separated (default: all that fit the task).")
+    models: str = option("auto", "Encoders to fine-tune, comma-separated names or folders; auto: as in finetune.")
+    vectors: Path | None = option(
+        None, "Existing word vectors (in word2vec's formats) to use instead of training new ones."
+    )
+    lm: Path | None = option(None, "A language model for ULMFiT and similar contenders (from `bertkit learn lstm`).")
+    elmo: Path | None = option(None, "An ELMo model (from `bertkit learn elmo`).")
+    gpt: str = option("", "A causal model to fine-tune (from `bertkit pretrain --preset gpt-mini`).")
+    minutes: float = option(10.0, "Time budget for all contenders, cheapest first; 0: no limit.", at_least=0)
     seeds: int = option(1, "Train each contender this many times.", at_least=1)
-    curve: bool = option(True, "Learn from a quarter and a half of the rows too.")
-    rows: int = option(0, "At most this many training rows; 0: all.", at_least=0)
-    max_test_rows: int = option(0, "Score at most this many rows; 0: all.", at_least=0, aliases=("--judged",))
+    curve: bool = option(True, "Also train on a quarter and a half of the rows.")
+    rows: int = option(0, "Maximum number of training rows; 0: all.", at_least=0)
+    max_test_rows: int = option(0, "Maximum number of rows to score; 0: all.", at_least=0, aliases=("--judged",))
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     label: str = option("label", "Name (or number) of the label column.")

@@ -1,4 +1,4 @@
-"""The settings of the verbs that make models smaller. Without torch, so that the command line reads it quickly."""
+"""Settings of the commands that make models smaller. Without torch, so that the command line starts fast."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ NOT_HERE = ("labels", "multi_label", "class_weights", "word", "crf", "language",
 
 @dataclass(frozen=True, kw_only=True)
 class DistillSettings(FinetuneSettings):
-    """What `distill` needs: a fine-tuned teacher, rows, and what the student starts from."""
+    """Options of `bertkit distill`: a fine-tuned teacher, rows, and what the student starts from."""
 
-    task: str = option("", "The teacher's task; it need not be said.", hidden=True)
+    task: str = option("", "The teacher's task; read from the teacher by default.", hidden=True)
     teacher: str = option(help="A fine-tuned model.", argument=True)
-    train: Path = option(help="Rows to learn from; a row without an answer gets the teacher's.")
-    dev: Path | None = option(None, "Rows to choose by; without it a tenth of --train is held out.")
-    model: str = option("", "What the student starts from: a model, or a preset's name; without it, the teacher.")
-    layers: int = option(0, "Keep this many layers of it, evenly spread; 0: all, or half of the teacher's.", at_least=0)
-    out: Path = option(Path("runs/distill"), "The run's folder.")
+    train: Path = option(help="Training rows; a row without a label gets the teacher's.")
+    dev: Path | None = option(None, "Validation rows (default: a tenth of --train is held out).")
+    model: str = option("", "What the student starts from: a model or a preset (default: the teacher).")
+    layers: int = option(0, "Keep this many layers of it, evenly spaced; 0: all, or half of the teacher's.", at_least=0)
+    out: Path = option(Path("runs/distill"), "The run folder.")
     temperature: float = option(
-        2.0, "Above 1 the teacher's less likely labels count for more.", at_least=0.01, aliases=("--heat",)
+        2.0,
+        "Softmax temperature; above 1, the teacher's less likely labels count for more.",
+        at_least=0.01,
+        aliases=("--heat",),
     )
     alpha: float = option(
         0.5,
-        "Share of the loss for the right answers, where they are known; the rest is the teacher.",
+        "Weight of the loss on known labels; the rest is the loss on the teacher's outputs.",
         at_least=0,
         at_most=1,
         aliases=("--hard",),
@@ -46,23 +49,25 @@ class DistillSettings(FinetuneSettings):
     search: bool = option(False, "", hidden=True)
 
     def check(self) -> None:
-        """Refuse what has no meaning here."""
+        """Refuse options that do not apply to distillation."""
         usual = {f.name: f.default for f in fields(self)}
         for name in NOT_HERE:
             if getattr(self, name) != usual[name]:
                 raise UserError(
-                    f"--{name.replace('_', '-')} has no meaning when a teacher is followed: it is as the teacher has "
-                    "it, or belongs to `bertkit finetune`. Leave it out."
+                    f"--{name.replace('_', '-')} does not apply to distillation: it is taken from the "
+                    "teacher, or belongs to `bertkit finetune`. Leave it out."
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings(Common):
-    """What every verb needs that puts a model before and after side by side."""
+    """Options of every command that compares a model before and after."""
 
-    model: str = option(help="A model's folder, embedded or hub name.", argument=True)
+    model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     out: Path = option(help="The folder to write.")
-    eval: Path | None = option(None, "Labelled rows: the score before and after; without it sample rows are compared.")
+    eval: Path | None = option(
+        None, "Labelled rows to score before and after (default: outputs on sample rows are compared)."
+    )
     text: str = option("text", "Name (or number) of the text column.")
     text_b: str = option("text_b", "Name (or number) of the second text's column.")
     label: str = option("label", "Name (or number) of the label column.")
@@ -71,34 +76,36 @@ class CompareSettings(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings(CompareSettings):
-    """What `export` needs."""
+    """Options of `bertkit export`."""
 
     format: str = option("onnx", "An ONNX file, or a plain transformers folder.", choices=("onnx", "hf"))
     weights: str = option("fp32", "Precision of the weights: int8 is for onnx, bf16 and fp16 for hf.",
                           choices=("fp32", "int8", "bf16", "fp16"))  # fmt: skip
 
     def check(self) -> None:
-        """Refuse a precision the format does not have."""
+        """Refuse a precision that the format does not support."""
         known = {"onnx": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
         if self.weights not in known:
-            raise UserError(f"--weights {self.weights}: the format {self.format} has {', '.join(known)}.")
+            raise UserError(f"--weights {self.weights}: the format {self.format} supports {', '.join(known)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeSettings(CompareSettings):
-    """What `quantize` needs."""
+    """Options of `bertkit quantize`."""
 
-    to: str = option("int8", "int8 opens in bertkit alone, bf16 and fp16 in transformers too.",
+    to: str = option("int8", "int8 opens only in bertkit; bf16 and fp16 open in transformers too.",
                      choices=("int8", "bf16", "fp16"))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneSettings(CompareSettings):
-    """What `prune` needs."""
+    """Options of `bertkit prune`."""
 
     layers: int = option(0, "Keep this many layers; 0: all.", at_least=0)
-    drop: str = option("spread", "Which layers go: evenly spread ones, or the top.", choices=("spread", "top"))
-    inner: float = option(
-        1.0, "Share of the feed-forward neurons that stay, the most active of each layer.", at_least=0.01, at_most=1
+    drop: str = option(
+        "spread", "Which layers to remove: evenly spaced ones, or the top ones.", choices=("spread", "top")
     )
-    train: Path | None = option(None, "Rows by whose texts neurons are judged; labels are not needed.")
+    inner: float = option(
+        1.0, "Fraction of the feed-forward neurons to keep: the most active of each layer.", at_least=0.01, at_most=1
+    )
+    train: Path | None = option(None, "Rows on whose texts neurons are ranked; labels are not needed.")

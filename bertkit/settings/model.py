@@ -1,4 +1,4 @@
-"""The numbers that make an encoder. A variant is a row of them, never a branch."""
+"""The numbers that define an encoder. A variant is a row of them, never a branch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Config:
     init_std: float = 0.02
 
     def __post_init__(self) -> None:
-        """Fill in what follows from other numbers, and refuse what cannot be."""
+        """Fill in what follows from other numbers, and refuse impossible ones."""
         if not self.embedding_width:
             object.__setattr__(self, "embedding_width", self.width)
         if not self.unique_layers:
@@ -105,7 +105,7 @@ class Config:
 
 
 def _wanted(name: str, kind: str, value: Any) -> str:
-    """What this number must be, or nothing when it is."""
+    """What this number must be, or empty if it is valid."""
     if kind == "int":
         least, most = LEAST.get(name, 0), MOST.get(name, math.inf)
         fits = type(value) is int and least <= value <= most

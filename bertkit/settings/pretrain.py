@@ -1,4 +1,4 @@
-"""Every number of a pretraining run. Presets are these, written out as TOML."""
+"""Settings of a pretraining run. Presets are these settings as TOML."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class TeachingSettings:
     """How the states of --teacher are matched at every word."""
 
     pairs: tuple[tuple[int, ...], ...] = option(
-        (), "Layers that are matched, the teacher's and the model's own; empty: three that lie at like heights."
+        (), "Pairs of matched layers, teacher's and model's; empty: three at similar relative depths."
     )
-    weight: float = option(8.0, "Weight of the match beside the masked words.", at_least=0)
-    weight_end: float = option(0.8, "The weight falls to this.", at_least=0)
-    fall: float = option(0.6, "Share of the run by which it has fallen.", at_least=0, at_most=1)
+    weight: float = option(8.0, "Weight of the matching loss relative to the masked-word loss.", at_least=0)
+    weight_end: float = option(0.8, "Final weight of the matching loss.", at_least=0)
+    fall: float = option(0.6, "Fraction of the run after which the final weight is reached.", at_least=0, at_most=1)
 
     def layer_pairs(self, teacher: int, own: int) -> list[tuple[int, int]]:
-        """(teacher's layer, own layer) for these depths. Grammar sits lower in an encoder than sentiment does, and the
+        """(teacher's layer, model's layer) for these depths. Grammar sits lower in an encoder than sentiment, and the
         last layers of a sentence encoder are the least like words."""
         if not self.pairs:
             return [(ceil(teacher * t), ceil(own * s)) for t, s in HEIGHTS]
@@ -43,53 +43,53 @@ class TeachingSettings:
         return [(int(a), int(b)) for a, b in self.pairs]
 
     def at(self, progress: float) -> float:
-        """The weight when this share of the run is done."""
+        """The weight after this fraction of the run."""
         return self.weight + (self.weight_end - self.weight) * min(1.0, progress / max(self.fall, 1e-9))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(RunSettings):
-    """What `pretrain` needs."""
+    """Options of `bertkit pretrain`."""
 
-    preset: str = option("bert-mini", "A named set of numbers; see bertkit/presets.")
-    data: Path = option(help="The store that `bertkit prepare` made.")
-    init: str = option("", "Continue from this model on own text.")
-    add_tokens: int = option(
-        0, "With --init: this many frequent words of the text become pieces of their own.", at_least=0
-    )
+    preset: str = option("bert-mini", "A named model configuration; see bertkit/presets.")
+    data: Path = option(help="The token store made by `bertkit prepare`.")
+    init: str = option("", "Continue pretraining this model on your text.")
+    add_tokens: int = option(0, "With --init: add this many frequent words of the text to the vocabulary.", at_least=0)
     teacher: str = option(
-        "", "A model whose states are matched at every word; with --teacher-texts, its sentence vectors instead."
+        "", "A model whose hidden states are matched at every word; with --teacher-texts, its sentence vectors instead."
     )
-    teacher_texts: Path | None = option(
-        None, "Texts, or pairs of texts, without labels: of these the vectors are learnt."
-    )
-    teacher_batch: int = option(32, "Rows of --teacher-texts a step.", at_least=1)
-    plan: bool = option(False, "Measure for 20 seconds, say what the run will cost, and stop.")
-    eval_tokens: int = option(65536, "Tokens of held-out text an evaluation reads.", at_least=1)
+    teacher_texts: Path | None = option(None, "Unlabelled texts or pairs of texts whose teacher vectors are learned.")
+    teacher_batch: int = option(32, "Rows of --teacher-texts per step.", at_least=1)
+    plan: bool = option(False, "Measure for 20 seconds, report what the run will cost, and stop.")
+    eval_tokens: int = option(65536, "Tokens of held-out text per evaluation.", at_least=1)
     eval_length: int = option(0, "Length of the held-out examples; 0: the first of lengths.", hidden=True, at_least=0)
     minimal_pairs: str = option("", "Files of minimal pairs to score at every evaluation.")
-    tensorboard: bool = option(False, "Write TensorBoard events too.")
+    tensorboard: bool = option(False, "Also write TensorBoard events.")
     compile: bool = option(False, "Compile the encoder with torch.compile (slow to start).")
-    shard: bool = option(False, "Under torchrun: spread the layers' weights over the processes (FSDP).")
+    shard: bool = option(False, "Under torchrun: shard the layers' weights over the processes (FSDP).")
     micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.", at_least=1)
-    family: str = option("bert", "How the model is written: transformers' name of its family.", hidden=True)
-    objective: str = option("masked", "What is learnt.", choices=OBJECTIVES, hidden=True)
-    packing: str = option("next-sentence", "How examples are cut.", choices=PACKING, hidden=True)
+    family: str = option("bert", "The transformers family the model is saved as.", hidden=True)
+    objective: str = option("masked", "Pretraining objective.", choices=OBJECTIVES, hidden=True)
+    packing: str = option("next-sentence", "How examples are formed.", choices=PACKING, hidden=True)
     causal: float = option(
         0.0,
-        "Share of the examples read from left to right, each next piece guessed.",
+        "Fraction of the examples read from left to right, predicting each next piece.",
         hidden=True,
         at_least=0,
         at_most=1,
     )
-    generator: float = option(0.25, "Width of ELECTRA's generator, as a share.", hidden=True, at_least=0.01, at_most=1)
-    short_prob: float = option(
-        0.1, "Share of the pairs that are cut short on purpose.", hidden=True, at_least=0, at_most=1
+    generator: float = option(
+        0.25, "Width of ELECTRA's generator, as a fraction.", hidden=True, at_least=0.01, at_most=1
     )
-    batch_tokens: int = option(4096, "Tokens a step.", at_least=1)
-    lengths: tuple[tuple[float, ...], ...] = option(((1.0, 128.0),), "Share of the steps and length, in order.")
+    short_prob: float = option(
+        0.1, "Fraction of the pairs that are shortened on purpose.", hidden=True, at_least=0, at_most=1
+    )
+    batch_tokens: int = option(4096, "Tokens per step.", at_least=1)
+    lengths: tuple[tuple[float, ...], ...] = option(
+        ((1.0, 128.0),), "Pairs of a fraction of the steps and a length, in order."
+    )
     ramp: float = option(
-        0.0, "Share of the steps in which the batch grows from a quarter.", hidden=True, at_least=0, at_most=1
+        0.0, "Fraction of the steps over which the batch grows from a quarter.", hidden=True, at_least=0, at_most=1
     )
     model: Config = option(factory=Config)
     masking: MaskSettings = option(factory=MaskSettings)
@@ -98,15 +98,15 @@ class PretrainSettings(RunSettings):
 
     @property
     def length_plan(self) -> tuple[tuple[float, int], ...]:
-        """Shares and lengths."""
+        """Check that lengths are pairs of a fraction and a length."""
         if not self.lengths or any(len(pair) != 2 or min(pair) <= 0 for pair in self.lengths):
             raise UserError(
-                f"lengths is {self.lengths!r}; it must be pairs of a share of the steps and a length, each above 0, "
+                f"lengths is {self.lengths!r}; it must be pairs of a fraction of the steps and a length, each above 0, "
                 "e.g. [[0.9, 128], [0.1, 512]]."
             )
         return tuple((float(share), int(length)) for share, length in self.lengths)
 
     @property
     def hiding(self) -> MaskSettings:
-        """What the run really hides: nothing where each next piece is guessed, whatever the masking says."""
+        """The masking in effect: none where each next piece is predicted, whatever the settings say."""
         return replace(self.masking, rate=0.0, rate_end=0.0) if self.objective == "next-token" else self.masking

@@ -1,4 +1,4 @@
-"""How weights are changed and tokens hidden, as numbers."""
+"""Settings of the optimizer, of long runs, and of masking."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ SCHEDULES = ("linear", "cosine", "trapezoid", "constant")  # training/optimizer.
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """How weights are changed."""
+    """Settings of the optimizer and its schedule."""
 
     optimizer: str = option(
         "adamw",
-        "What changes the weights; muon: the layers' matrices by Muon, the rest by AdamW.",
+        "Optimizer; muon: Muon for the layers' matrices, AdamW for the rest.",
         choices=("adamw", "muon"),
     )
     lr: float = option(1e-3, "Peak learning rate.", at_least=0, at_most=1)
-    warmup: float = option(0.1, "Share of the steps in which the rate rises.", at_least=0, at_most=1)
-    schedule: str = option("linear", "How the rate falls.", choices=SCHEDULES)
-    floor: float = option(0.0, "The rate ends at this share of its peak.", at_least=0, at_most=1)
-    decay: float = option(0.01, "Weight decay, decoupled; none on norms and biases.", at_least=0)
-    beta1: float = option(0.9, "AdamW's memory of gradients.", at_least=0, at_most=0.99999)
-    beta2: float = option(0.999, "AdamW's memory of squares.", at_least=0, at_most=0.99999)
-    eps: float = option(1e-8, "AdamW's smallest divisor.", at_least=0)
-    clip: float = option(1.0, "Longest gradient; 0: no limit.", at_least=0)
-    ema: float = option(0.0, "Averaging of weights, e.g. 0.999; 0: none.", at_least=0, at_most=0.99999)
+    warmup: float = option(0.1, "Warm-up, as a fraction of all steps.", at_least=0, at_most=1)
+    schedule: str = option("linear", "Learning-rate schedule.", choices=SCHEDULES)
+    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", at_least=0, at_most=1)
+    decay: float = option(0.01, "Decoupled weight decay; not applied to norms and biases.", at_least=0)
+    beta1: float = option(0.9, "AdamW beta1.", at_least=0, at_most=0.99999)
+    beta2: float = option(0.999, "AdamW beta2.", at_least=0, at_most=0.99999)
+    eps: float = option(1e-8, "AdamW epsilon.", at_least=0)
+    clip: float = option(1.0, "Maximum gradient norm (0: no clipping).", at_least=0)
+    ema: float = option(
+        0.0, "Decay of the moving average of weights, e.g. 0.999; 0: no averaging.", at_least=0, at_most=0.99999
+    )
 
 
 BUDGETS = ("steps", "tokens", "minutes")  # of several that are asked for, the first counts
@@ -83,21 +85,21 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Common):
-    """What every long run needs: its folder, its budget, and how often it evaluates, saves and logs."""
+    """Options of every long run: its folder, its budget, and how often it evaluates, saves and logs."""
 
-    out: Path = option(Path("runs/pretrain"), "The run's folder.")
-    minutes: float = option(0.0, "Time budget: the schedule ends when it does.", at_least=0)
+    out: Path = option(Path("runs/pretrain"), "The run folder.")
+    minutes: float = option(0.0, "Time budget in minutes; the schedule ends with it.", at_least=0)
     steps: int = option(0, "Budget in steps.", at_least=0)
     tokens: int = option(0, "Budget in tokens.", at_least=0)
     resume: bool = option(False, "Continue the run in --out.")
     allow_changed_settings: bool = option(
-        False, "Resume with other settings than the run was begun with.", aliases=("--other-settings",)
+        False, "Resume with different settings from those the run started with.", aliases=("--other-settings",)
     )
-    held_out: float = option(0.01, "Share of the documents kept for evaluation.", at_least=0, at_most=0.99)
-    eval_every: int = option(0, "Evaluate every so many steps; 0: ten times a run.", at_least=0)
+    held_out: float = option(0.01, "Fraction of the documents held out for evaluation.", at_least=0, at_most=0.99)
+    eval_every: int = option(0, "Evaluate every N steps; 0: ten times per run.", at_least=0)
     save_minutes: float = option(10.0, "Save at least this often.", at_least=0)
-    save_every: int = option(0, "Save every so many steps too; 0: by the clock alone.", at_least=0)
-    log_every: int = option(10, "Steps between two rows of metrics.jsonl.", at_least=1)
+    save_every: int = option(0, "Also save every N steps; 0: only by time.", at_least=0)
+    log_every: int = option(10, "Steps between rows of metrics.jsonl.", at_least=1)
 
     def run_plan(self, tokens_per_step: int) -> Plan:
         """The budget in minutes, steps or tokens as steps."""
@@ -120,24 +122,24 @@ class RunSettings(Common):
 
 @dataclass(frozen=True)
 class MaskSettings:
-    """How tokens are hidden."""
+    """How tokens are masked."""
 
-    rate: float = option(0.15, "Share of the tokens that is hidden.", at_least=0, at_most=1)
-    rate_end: float = option(0.0, "The share falls (or rises) to this by the end; 0: it stays.", at_least=0, at_most=1)
-    mask: float = option(0.8, "Of those, the share replaced by [MASK].", at_least=0, at_most=1)
+    rate: float = option(0.15, "Fraction of the tokens that is masked.", at_least=0, at_most=1)
+    rate_end: float = option(0.0, "Masking rate at the end of the run; 0: constant.", at_least=0, at_most=1)
+    mask: float = option(0.8, "Fraction of the masked tokens replaced by [MASK].", at_least=0, at_most=1)
     random: float = option(
-        0.1, "Of those, the share replaced by a random piece; the rest stays as it is.", at_least=0, at_most=1
+        0.1, "Fraction of the masked tokens replaced by a random piece; the rest are kept.", at_least=0, at_most=1
     )
-    unit: str = option("token", "What is hidden together.", choices=("token", "word", "span"))
-    most_span: int = option(3, "The longest span, in words.", at_least=1)
-    copies: int = option(0, "Static masking with this many copies; 0: fresh masks on every pass.", at_least=0)
-    most: int = option(0, "At most this many hidden tokens an example; 0: no limit.", at_least=0)
+    unit: str = option("token", "What is masked together.", choices=("token", "word", "span"))
+    most_span: int = option(3, "Maximum span length, in words.", at_least=1)
+    copies: int = option(0, "Static masking with this many copies; 0: new masks on every pass.", at_least=0)
+    most: int = option(0, "Maximum masked tokens per example; 0: no limit.", at_least=0)
 
     def __post_init__(self) -> None:
-        """Refuse shares that cannot be together; each by itself has its range."""
+        """Refuse fractions that add up to more than 1; each one's range is checked separately."""
         if self.mask + self.random > 1:
-            raise UserError(f"masking.mask {self.mask} and masking.random {self.random} are more than 1 together.")
+            raise UserError(f"masking.mask {self.mask} and masking.random {self.random} add up to more than 1.")
 
     def at(self, progress: float) -> float:
-        """The rate at this point of the run (0 to 1)."""
+        """The masking rate at this point of the run (0 to 1)."""
         return self.rate + (self.rate_end - self.rate) * progress if self.rate_end else self.rate

@@ -1,1 +1,1 @@
-"""Characters to ids. Nothing here imports torch."""
+"""From characters to ids. Nothing here imports torch."""

@@ -1,4 +1,4 @@
-"""The border to the tokenizers library: what is let in, and how its failures are told."""
+"""The boundary to the tokenizers library: checks of its input, and messages for its failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BadRow(UserError):
 
 
 def refuse_bad_text(text: object, where: str) -> None:
-    """Raise a UserError that names the place if `text` is no string, or holds a NUL or a lone surrogate."""
+    """Raise a UserError that names the place if `text` is not a string, or has a NUL or a lone surrogate."""
     if fault := _fault(text):
         raise UserError(f"{where} {fault}")
 
@@ -33,13 +33,13 @@ def _fault(text: object) -> str:
     if not isinstance(text, str):
         return f"is {type(text).__name__} {text!r:.60}, not text. Convert it to a string first."
     if "\0" in text:
-        return f"has a NUL character at position {text.index(chr(0))}. Remove it: text has none."
+        return f"has a NUL character at position {text.index(chr(0))}. Remove it."
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             return (
-                f"has half a character (lone surrogate U+{ord(text[error.start]):04X}) at position "
+                f"has a lone surrogate (U+{ord(text[error.start]):04X}) at position "
                 f"{error.start}. The file was read with the wrong encoding: read it again as UTF-8."
             )
     return ""
@@ -47,7 +47,7 @@ def _fault(text: object) -> str:
 
 @contextmanager
 def by_line(lines: Sequence[int], file: str = "") -> Iterator[None]:
-    """Name a bad row by its line in the user's file, not by its place among the rows at hand. lines: one a row."""
+    """Name a bad row by its line in the user's file, not by its index in the batch. lines: one per row."""
     try:
         yield
     except BadRow as bad:
@@ -59,7 +59,7 @@ def by_line(lines: Sequence[int], file: str = "") -> Iterator[None]:
 
 @contextmanager
 def of_row(number: int) -> Iterator[None]:
-    """Tell what is wrong inside a text (its words, its choices) as a fault of row `number`, from 0."""
+    """Report what is wrong inside a text (its words, its choices) as an error of row `number`, from 0."""
     try:
         yield
     except UserError as error:

@@ -1,9 +1,9 @@
-"""Chinese text forms read as one: traditional characters as simplified, full-width letters and digits as plain ones.
+"""Reads traditional Chinese characters as simplified, and full-width letters and digits as plain ones.
 
-A vocabulary learnt from simplified text has no piece for 國, １ or ①, and would read them as unknown. The table
+A vocabulary learned from simplified text has no piece for 國, １ or ①, and would read them as unknown. The table
 chinese_forms.bin (made by docs/make_chinese_forms.py) maps each to a form that such a vocabulary knows, character by
 character, inside the tokenizer: offsets still point into the user's own text, and other tools that open tokenizer.json
-read the same. Which simplified character is meant may depend on the word (乾 is 干 or 乾); the commoner one is taken.
+read the same. Which simplified character is meant may depend on the word (乾 is 干 or 乾); the more common one is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def simplify(text: str) -> str:
 
 
 def simplifies(backend: tokenizers.Tokenizer) -> bool:
-    """Does this tokenizer read traditional and full-width forms?"""
+    """Whether this tokenizer reads traditional and full-width forms."""
     return backend.normalizer is not None and backend.normalizer.normalize_str("國１").split() in (["国1"], ["国", "1"])
 
 

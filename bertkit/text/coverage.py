@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a text, in numbers and in lines for people."""
+"""How well a vocabulary fits a text, as numbers and as a report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VocabularyReport:
     """Counts over a sample of texts.
 
     words: as the tokenizer's rules see them. unknown_rate: unknown pieces among all pieces. one_piece_share: words
-    that are a single known piece. length_percentiles: tokens a text, special tokens included, by percentile.
+    that are a single known piece. length_percentiles: tokens per text, special tokens included, by percentile.
     unknown_characters: the most frequent characters that no piece can write, with their counts.
     """
 
@@ -38,14 +38,14 @@ class VocabularyReport:
     unknown_characters: list[tuple[str, int]]
 
     def lines(self) -> list[str]:
-        """The report for people, one finding a line."""
+        """The report, one finding per line."""
         lengths = ", ".join(f"{share} % up to {length}" for share, length in self.length_percentiles.items())
         unknown = " ".join(f"{char!r} ({count})" for char, count in self.unknown_characters)
         return [
             f"{self.texts} texts, {self.words} words, {self.pieces} pieces",
             f"{self.pieces_per_word:.3f} pieces per word; {self.one_piece_share:.1%} of words are one piece",
             f"{self.unknown_rate:.3%} of pieces are unknown" + (f": {unknown}" if unknown else ""),
-            f"tokens a text: {lengths}",
+            f"tokens per text: {lengths}",
         ]
 
 
@@ -68,7 +68,7 @@ def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top
                 known_one_piece -= counts[encoding.words[position]] == 1
                 unknown_characters.update(text[slice(*encoding.offsets[position])])
     if not lengths:
-        raise UserError("There is no text to report on. Check the files given.")
+        raise UserError("There is no text to report on. Check the input files.")
     words = pieces_of_word.total()
     lengths.sort()
     hopeless = [(char, n) for char, n in unknown_characters.most_common() if not _writable(tokenizer, char)]
@@ -91,7 +91,7 @@ def _words(encoding: Encoding, unk_id: int | None) -> tuple[Counter[int], list[i
 
 
 def _writable(tokenizer: Tokenizer, char: str) -> bool:
-    """Can some piece write this character? Spaces and what the rules remove count as writable."""
+    """Whether some piece can represent this character. Spaces and characters the rules remove count as yes."""
     return tokenizer.unk_id not in tokenizer.pieces_batch([char])[0]
 
 
@@ -109,7 +109,7 @@ class Survey:
     inside: frozenset[str]
 
     def chinese_share(self) -> float:
-        """How much of the text is Chinese characters."""
+        """The fraction of Chinese characters in the text."""
         chinese = sum(count for char, count in self.counts.items() if is_cjk(char))
         return chinese / max(self.counts.total(), 1)
 
@@ -160,7 +160,7 @@ def survey(texts: Iterable[str]) -> Survey:
 
 
 def _ends_word(char: str) -> bool:
-    """Does BERT's rule end a word at this character? Symbols of ASCII count as punctuation."""
+    """Whether BERT's rule ends a word at this character. ASCII symbols count as punctuation."""
     if char.isspace() or is_cjk(char) or unicodedata.category(char)[0] in "PZ":
         return True
     return char.isascii() and char.isprintable() and not char.isalnum()

@@ -14,7 +14,7 @@ class Encoding:
     """One text, or a pair of texts, as the model sees it. All lists are as long as `ids`.
 
     offsets: half-open character ranges in the user's own text (of its own side for a pair, of its own
-    word for pre-split words). special: True for what the template put in, such as [CLS]; a [MASK] that the
+    word for pre-split words). special: True for what the template added, such as [CLS]; a [MASK] that the
     user typed is not special. sides: -1 special, 0 first text, 1 second text. words: index of the word
     within its side, -1 for special.
     """
@@ -44,7 +44,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a long encoding that fits the model.
+    """A part of a long encoding that fits the model.
 
     core: the token range [start, end) within `encoding.ids` that this window owns. The cores of all windows
     together hold every token of the long side exactly once.
@@ -61,7 +61,7 @@ def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -
     """Windows of at most `limit` tokens over the long side, neighbours sharing `overlap` tokens.
 
     The long side is text `side` of a pair, else the only text; the rest (the other text and special tokens) is
-    repeated whole in every window. A token belongs to the window in which it has most context: neighbours
+    repeated in full in every window. A token belongs to the window in which it has most context: neighbours
     meet in the middle of what they share, and the last window reaches back so that it is as full as the others.
     """
     if limit < 1 or overlap < 0:
@@ -85,9 +85,9 @@ def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -
 
 
 def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple[Encoding, int]:
-    """The encoding cut to `limit` tokens, and how many were cut. Special tokens stay.
+    """The encoding truncated to `limit` tokens, and how many were removed. Special tokens are kept.
 
-    A pair loses from the longer text first until both are equal, then from both; from the end unless `from_start`.
+    A pair loses tokens of the longer text until both are equal, then of both; from the end unless `from_start`.
     """
     cut = len(encoding) - limit
     if cut <= 0:
@@ -107,7 +107,7 @@ def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each text fit `room`: the shorter whole if it fits half, else half each."""
+    """How many tokens of each text fit `room`: all of the shorter one if it fits half, else half each."""
     half = room // 2
     if min(first, second) <= half:
         return (first, room - first) if first <= second else (room - second, second)
@@ -119,10 +119,10 @@ def _check_room(room: int, limit: int, overlap: int, is_pair: bool, whole: int) 
     if is_pair and 4 * room < limit:
         raise UserError(
             f"One text of a pair takes {whole} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "
-            "less than a quarter. Shorten it, cut both (--on-long truncate), or use a model that takes longer texts."
+            "less than a quarter. Shorten it, truncate both (--on-long truncate), or use a model with a higher limit."
         )
     if room < 1:
-        raise UserError(f"A limit of {limit} tokens leaves no room beside the special tokens. Raise the limit.")
+        raise UserError(f"A limit of {limit} tokens leaves no room besides the special tokens. Raise the limit.")
     if overlap >= room:
         raise UserError(
             f"Windows with room for {room} tokens of text cannot share {overlap}. Use an overlap below {room}, "

@@ -20,7 +20,7 @@ Config = Mapping[str, Any]
 
 
 def load_backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """The tokenizer in a folder or file, and what tokenizer_config.json beside it says ({} when there is none)."""
+    """The tokenizer in a folder or file, and the content of its tokenizer_config.json ({} if there is none)."""
     if not path.exists():
         raise UserError(f"{path}: no such tokenizer file or folder. Check the name.")
     folder = path if path.is_dir() else path.parent
@@ -31,7 +31,7 @@ def load_backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
             return build(present, config), config
     if path.is_dir():
         wanted = ", ".join(" + ".join(names) for names in LAYOUTS)
-        raise UserError(f"{path}: no tokenizer in this folder. One of these is needed: {wanted}.")
+        raise UserError(f"{path}: this folder contains no tokenizer. One of these is needed: {wanted}.")
     if path.suffix not in BY_ENDING:
         raise UserError(f"{path}: not a tokenizer file. Known endings: {', '.join(BY_ENDING)}.")
     return BY_ENDING[path.suffix]([path], config), config
@@ -41,18 +41,18 @@ def _from_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
     path = paths[0]
     content = read_text(path)
     with tokenizer_errors(
-        f"{path}: not a tokenizer.json that can be read. Fetch it again, or delete it to use vocab.txt", DamagedFile
+        f"{path}: not a readable tokenizer.json. Download it again, or delete it to use vocab.txt", DamagedFile
     ):
         backend = tokenizers.Tokenizer.from_str(content)
     if backend.truncation is not None:
-        note(f"{path.name} would cut texts at {backend.truncation['max_length']} tokens; that is switched off here.")
+        note(f"{path.name} would truncate texts at {backend.truncation['max_length']} tokens; this is switched off.")
         backend.no_truncation()
     if backend.padding is not None:
-        note(f"{path.name} would pad texts; that is switched off here.")
+        note(f"{path.name} would pad texts; this is switched off.")
         backend.no_padding()
     lower = config.get("do_lower_case")
     if isinstance(lower, bool) and lowers(backend) not in (None, lower):
-        note(f"{path.name} and tokenizer_config.json disagree about lower-casing; {path.name} is followed.")
+        note(f"{path.name} and tokenizer_config.json disagree about lower-casing; using {path.name}.")
     return backend
 
 
@@ -66,12 +66,12 @@ def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
     missing = [names[role] for role in ("unk", "cls", "sep") if names[role] not in vocabulary]
     if missing:
         raise DamagedFile(
-            f"{path}: no line says {' or '.join(missing)}, so it is not a whole BERT vocabulary "
-            f"({len(pieces)} lines, one piece each). Fetch it again, or name the tokens in tokenizer_config.json."
+            f"{path}: there is no line {' or '.join(missing)}, so it is not a complete BERT vocabulary "
+            f"({len(pieces)} lines, one piece each). Download it again, or name the tokens in tokenizer_config.json."
         )
     if len(vocabulary) < len(pieces):
         note(
-            f"{path.name}: {len(pieces) - len(vocabulary)} of {len(pieces)} lines repeat a piece; the last one counts."
+            f"{path.name}: {len(pieces) - len(vocabulary)} of {len(pieces)} lines repeat a piece; the last one is used."
         )
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
     backend.normalizer = normalizers.BertNormalizer(
@@ -89,16 +89,18 @@ def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
 def _from_merges(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
     vocabulary = read_json(paths[0])
     if not all(isinstance(number, int) for number in vocabulary.values()):
-        raise DamagedFile(f"{paths[0]}: not a table of pieces and their numbers. Fetch it again.")
+        raise DamagedFile(f"{paths[0]}: not a mapping of pieces to numbers. Download it again.")
     merges = []
     for number, line in enumerate(read_text(paths[1]).split("\n"), start=1):
         parts = line.split()
         if parts and not (number == 1 and line.startswith("#version")):
             if len(parts) != 2:
-                raise DamagedFile(f"{paths[1]}, line {number}: {line!r:.60} is not two pieces. Fetch the file again.")
+                raise DamagedFile(
+                    f"{paths[1]}, line {number}: {line!r:.60} is not two pieces. Download the file again."
+                )
             merges.append((parts[0], parts[1]))
     with tokenizer_errors(
-        f"{paths[1]}: does not belong to {paths[0].name}. Fetch both again from one place", DamagedFile
+        f"{paths[1]} does not belong to {paths[0].name}. Download both again from the same place", DamagedFile
     ):
         backend = tokenizers.Tokenizer(
             models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
@@ -119,7 +121,7 @@ def _from_spiece(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
 def _from_lone_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
     if "model" not in read_json(paths[0]):
         raise UserError(
-            f"{paths[0]}: holds pieces without a tokenizer. A vocab.json needs merges.txt beside it; give the folder."
+            f"{paths[0]}: contains pieces but no merges. A vocab.json needs merges.txt next to it; pass the folder."
         )
     return _from_json(paths, config)
 
@@ -151,30 +153,30 @@ def dress_as_bytes(backend: tokenizers.Tokenizer, add_prefix_space: bool = False
 
 
 def lowers(backend: tokenizers.Tokenizer) -> bool | None:
-    """Whether the normalizer lower-cases, judged by what it does to a letter; None when it does something else."""
+    """Whether the normalizer lower-cases, judged by its effect on a letter; None if it does something else."""
     if backend.normalizer is None:
         return False
     return {"a": True, "A": False}.get(backend.normalizer.normalize_str("A").strip(" ▁"))
 
 
 def read_text(path: Path) -> str:
-    """The file as text; DamagedFile when it is not UTF-8."""
+    """The file as text; DamagedFile if it is not UTF-8."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DamagedFile(f"{path}: not UTF-8 at byte {error.start}. Fetch it again, or save it as UTF-8.") from None
+        raise DamagedFile(f"{path}: not UTF-8 at byte {error.start}. Download it again, or save it as UTF-8.") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check the file and its permissions.") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The file as a JSON object; DamagedFile when it is none."""
+    """The file as a JSON object; DamagedFile if it is not one."""
     try:
         found = json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise DamagedFile(f"{path}: not JSON ({error}). Fetch it again.") from None
+        raise DamagedFile(f"{path}: not JSON ({error}). Download it again.") from None
     if not isinstance(found, dict):
-        raise DamagedFile(f"{path}: a JSON object is expected, not {type(found).__name__}. Fetch it again.")
+        raise DamagedFile(f"{path}: expected a JSON object, not {type(found).__name__}. Download it again.")
     return found
 
 
@@ -184,7 +186,7 @@ def _config_of(folder: Path) -> dict[str, Any]:
         if (folder / name).is_file():
             config |= {key: value for key, value in read_json(folder / name).items() if value is not None}
     if "auto_map" in config:
-        note(f"{folder / 'tokenizer_config.json'} asks to run code of its own (auto_map); that is ignored.")
+        note(f"{folder / 'tokenizer_config.json'} asks to run its own code (auto_map); this is ignored.")
     return config
 
 
@@ -214,7 +216,7 @@ def _with_added(backend: tokenizers.Tokenizer, folder: Path) -> tokenizers.Token
     for token, number in added.items():
         if backend.token_to_id(token) != number:
             raise DamagedFile(
-                f"{path}: '{token}' should be number {number} but comes out as {backend.token_to_id(token)}. "
-                "The file belongs to another vocabulary: fetch both again."
+                f"{path}: '{token}' should have id {number} but has {backend.token_to_id(token)}. "
+                "The file belongs to a different vocabulary: download both again."
             )
     return backend

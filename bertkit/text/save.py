@@ -1,4 +1,4 @@
-"""A tokenizer written so that transformers.AutoTokenizer opens it and gives the same ids."""
+"""Saves a tokenizer so that transformers.AutoTokenizer opens it and gives the same ids."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ MODEL_RULES = [
 def save(tokenizer: Tokenizer, folder: Path, max_tokens: int, segments: int) -> None:
     """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the vocabulary in its classic form."""
     if max_tokens < 1:
-        raise UserError(
-            f"A tokenizer for {max_tokens} tokens makes no sense. Give the model's real length, such as 512."
-        )
+        raise UserError(f"max_tokens is {max_tokens}; it must be the model's actual limit, such as 512.")
     folder.mkdir(parents=True, exist_ok=True)
     model = tokenizer.shape["model"]
     _write(folder / "tokenizer.json", tokenizer.backend.to_str(pretty=True))
@@ -45,7 +43,7 @@ def save(tokenizer: Tokenizer, folder: Path, max_tokens: int, segments: int) -> 
 
 
 def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int) -> dict[str, Any]:
-    """What tokenizer_config.json says. segments: how many the model tells apart."""
+    """The content of tokenizer_config.json. segments: how many the model has."""
     name, settings = _class_and_settings(tokenizer.shape)
     specials = {token.content: token for token in tokenizer.backend.get_added_tokens_decoder().values()}
     roles: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.roles.items()}
@@ -70,7 +68,7 @@ def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int
 
 
 def _class_and_settings(shape: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """transformers' class for these rules and the settings it must be given; the plain class when none fits."""
+    """transformers' class for these rules and its settings; the generic class if none fits."""
     plain: tuple[str, dict[str, Any]] = (PLAIN_CLASS, {})
     known = CLASSES.get(shape["model"]["type"])
     # An added token with rules of its own is rebuilt only by the plain class.

@@ -37,7 +37,7 @@ class Pieces:
 
 
 def read(path: Path) -> Pieces:
-    """Parse a SentencePiece file; DamagedFile when it is none."""
+    """Parse a SentencePiece file; DamagedFile if it is not one."""
     try:
         message = _fields(path.read_bytes())
         pieces = []
@@ -54,10 +54,10 @@ def read(path: Path) -> Pieces:
             charsmap=_last(normalizer, 2, b""),
         )
         if not pieces or found.pieces[found.unk_id][2] != UNKNOWN:
-            raise ValueError("it has no pieces, or its unknown piece is not where it says")
+            raise ValueError("it has no pieces, or its unknown piece is not where the file says")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as error:
         raise DamagedFile(
-            f"{path}: not a whole SentencePiece file ({error}). Fetch it again; its usual name is spiece.model."
+            f"{path}: not a complete SentencePiece file ({error}). Download it again; its usual name is spiece.model."
         ) from None
     return found
 
@@ -68,15 +68,15 @@ def build(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     if found.algorithm != UNIGRAM:
         kind = ALGORITHMS.get(found.algorithm, "unknown")
         raise UserError(
-            f"{path}: its pieces are of SentencePiece's kind '{kind}'; only 'unigram' (ALBERT) can be read. "
-            "Open the model with transformers once and save its tokenizer.json beside it."
+            f"{path}: this is a SentencePiece model of type '{kind}'; only 'unigram' (ALBERT) is supported. "
+            "Open the model with transformers once and save its tokenizer.json next to it."
         )
     ids = {piece: number for number, (piece, _, _) in enumerate(found.pieces)}
     missing = [token for token in ("[CLS]", "[SEP]", "[MASK]") if token not in ids]
     if missing:
         raise UserError(
-            f"{path}: has no {', '.join(missing)}, so it is not ALBERT's and its special tokens are unknown here. "
-            "Open the model with transformers once and save its tokenizer.json beside it."
+            f"{path}: contains no {', '.join(missing)}, so it is not ALBERT's and its special tokens are unknown. "
+            "Open the model with transformers once and save its tokenizer.json next to it."
         )
     vocabulary = [(piece, _score(piece, score)) for piece, score, _ in found.pieces]
     with tokenizer_errors(f"{path}: cannot be used", DamagedFile):
@@ -109,7 +109,7 @@ def albert_normalizer(lower: bool, keep_accents: bool, charsmap: bytes = b"") ->
 
 
 def dress_as_albert(backend: tokenizers.Tokenizer) -> None:
-    """Words begin with '▁', also the first."""
+    """Words begin with '▁', including the first."""
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
     )

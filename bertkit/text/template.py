@@ -1,4 +1,4 @@
-"""Special tokens: their roles, their usual names, and where they stand around the text."""
+"""Special tokens: their roles, their usual names, and where they go around the text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BERT_PAIR = "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"
 
 
 def add_specials(backend: tokenizers.Tokenizer, names: Iterable[str], *, eats_space: Iterable[str] = ()) -> None:
-    """Mark these tokens as special. Those in `eats_space` take the space before them along."""
+    """Mark these tokens as special. Those in `eats_space` absorb the space before them."""
     eaters = set(eats_space)
     backend.add_special_tokens([AddedToken(n, lstrip=n in eaters, normalized=False, special=True) for n in names])
 
@@ -51,7 +51,7 @@ def set_roberta_template(backend: tokenizers.Tokenizer, add_prefix_space: bool) 
 
 
 def roles_of(backend: tokenizers.Tokenizer, config: Mapping[str, Any], unknown: str | None) -> dict[str, str]:
-    """Which token plays which role: as `config` names it, else by its usual name. Absent roles are left out."""
+    """Which token has which role: as named in `config`, else by its usual name. Missing roles are left out."""
     specials = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     roles = {}
     for role in ROLES:

@@ -1,4 +1,4 @@
-"""Characters to ids and back."""
+"""From characters to ids and back."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ AT_ONCE = 4096  # texts handed over in one go: bounds the memory that encodings 
 
 
 class Tokenizer:
-    """A vocabulary with its rules. It never cuts a text unless asked to, and never runs code from a file."""
+    """A vocabulary with its rules. It never truncates a text unless asked to, and never runs code from a file."""
 
     def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any] | None = None) -> None:
-        """`config`: what tokenizer_config.json says about special tokens and `model_max_length`."""
+        """`config`: the special tokens and `model_max_length` of tokenizer_config.json."""
         self.backend = backend
         self.config = dict(config or {})
         model = self.shape["model"]
         if model["type"] not in KINDS:
-            raise UserError(f"A tokenizer of the kind {model['type']} is not supported. There is: {', '.join(KINDS)}.")
+            raise UserError(f"Tokenizers of type {model['type']} are not supported. Choose from: {', '.join(KINDS)}.")
         self.kind: str = KINDS[model["type"]]
         unknown = model.get("unk_token")
         if self.kind == "unigram" and model.get("unk_id") is not None:
@@ -52,7 +52,7 @@ class Tokenizer:
         return cls(backend, config)
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
-        """One text, or two, whole and with special tokens."""
+        """Encode one text, or two, in full and with special tokens."""
         refuse_bad_text(text, "The text")
         if pair is not None:
             refuse_bad_text(pair, "The second text")
@@ -72,9 +72,9 @@ class Tokenizer:
         return self._each(self.backend.encode_batch_fast, _ids, texts, None, add_special_tokens=False)
 
     def encode_words(self, words: Sequence[str]) -> Encoding:
-        """Words that are split already. `words` counts them, offsets are within each word.
+        """Encode pre-split words. `words` counts them, offsets are within each word.
 
-        A word of nothing but invisible characters has no piece at all.
+        A word of only invisible characters has no piece at all.
         """
         refuse_bad_rows(words, "Word")
         # A byte-level piece knows by its 'Ġ' that it begins a word, so words after the first get their space back.
@@ -97,26 +97,26 @@ class Tokenizer:
         return cutting.windows_of(encoding, limit=limit, overlap=overlap, side=side)
 
     def truncated(self, encoding: Encoding, limit: int, from_start: bool = False) -> tuple[Encoding, int]:
-        """Cut to `limit` tokens, the longer text of a pair first; also how many tokens were cut."""
+        """Truncate to `limit` tokens, the longer text of a pair first; also returns how many tokens were removed."""
         return cutting.truncated(encoding, limit, from_start)
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
-        """Text again, as near as the pieces allow."""
+        """Decode ids to text, as closely as the pieces allow."""
         with tokenizer_errors("The ids cannot be decoded"):
             return self.backend.decode(list(ids), skip_special_tokens=not keep_special)
 
     def id_to_token(self, number: int) -> str | None:
-        """The piece with this id, None when there is none."""
+        """The piece with this id, or None."""
         return self.backend.id_to_token(number) if 0 <= number < self.size else None
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of this piece, None when there is none."""
+        """The id of this piece, or None."""
         return self.backend.token_to_id(token)
 
     def save(self, folder: str | Path, max_tokens: int, segments: int = 2) -> None:
         """Write the files transformers.AutoTokenizer opens, with `max_tokens` as model_max_length.
 
-        segments: how many the model tells apart; below two, transformers hands it none.
+        segments: how many the model has; below two, transformers passes none to it.
         """
         from bertkit.text.save import save
 
@@ -145,7 +145,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that stand for no text: [CLS], [MASK] and the like."""
+        """Ids that represent no text, such as [CLS] and [MASK]."""
         added = self.backend.get_added_tokens_decoder()
         vocabulary = self.backend.get_vocab()
         named = {vocabulary[name] for name in self.roles.values()}
@@ -153,7 +153,7 @@ class Tokenizer:
 
     @cached_property
     def continuation(self) -> list[bool]:
-        """Per id: does the piece continue a word rather than begin one?"""
+        """Per id: whether the piece continues a word rather than begins one."""
         pieces = [self.backend.id_to_token(number) or "" for number in range(self.size)]
         if self.kind == "wordpiece":
             mark = self.shape["model"]["continuing_subword_prefix"]
@@ -163,12 +163,12 @@ class Tokenizer:
 
     @cached_property
     def lower(self) -> bool | None:
-        """Is text lower-cased? None when the rules are of another sort."""
+        """Whether text is lower-cased; None if the rules do something else."""
         return lowers(self.backend)
 
     @property
     def max_tokens(self) -> int | None:
-        """model_max_length of tokenizer_config.json, None when absent or absurd."""
+        """model_max_length of tokenizer_config.json, or None if missing or absurd."""
         told_length = self.config.get("model_max_length")
         if not isinstance(told_length, int | float) or not 0 < told_length <= LONGEST_SANE:
             return None
@@ -195,7 +195,9 @@ class Tokenizer:
         if pairs is not None:
             refuse_bad_rows(pairs, "Second text")
             if len(pairs) != len(texts):
-                raise UserError(f"There are {len(texts)} texts but {len(pairs)} second texts. Give one for each.")
+                raise UserError(
+                    f"There are {len(texts)} texts but {len(pairs)} second texts. Pass one second text per text."
+                )
             inputs = list(zip(texts, pairs))
         found: list[Result] = []
         with tokenizer_errors("The texts cannot be encoded"):

@@ -1,4 +1,4 @@
-"""Vocabularies learnt from the user's own text.
+"""Vocabularies learned from the user's text.
 
 The same text gives the same wordpiece and bpe vocabulary each time; a unigram one may differ where two pieces are
 equally good, because its trainer sums in no fixed order.
@@ -43,11 +43,11 @@ TRAINERS_STEP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class VocabularySettings:
-    """How a vocabulary is learnt.
+    """How a vocabulary is learned.
 
-    kind: wordpiece (BERT), bpe (byte-level, RoBERTa) or unigram (ALBERT). size: at most so many pieces, special
-    tokens included. cased: keep case and accents. min_frequency: a piece must occur so often (not for unigram).
-    alphabet_limit: at most so many different characters (wordpiece only); 0 chooses 1000, or 6000 where at least
+    kind: wordpiece (BERT), bpe (byte-level, RoBERTa) or unigram (ALBERT). size: maximum number of pieces, special
+    tokens included. cased: keep case and accents. min_frequency: how often a piece must occur (not for unigram).
+    alphabet_limit: maximum number of different characters (wordpiece only); 0 chooses 1000, or 6000 if at least
     a tenth of the text is Chinese. simplify: read traditional characters and full-width forms as simplified ones
     (wordpiece only).
     """
@@ -61,14 +61,14 @@ class VocabularySettings:
 
 
 def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> Tokenizer:
-    """Learn a vocabulary; memory grows with the distinct words only.
+    """Learn a vocabulary; memory grows only with the distinct words.
 
-    Texts that can be read twice (a list, a dataset) are: first for their characters, then for their words. Of a
+    Texts that can be read twice (a list, a dataset) are: first for their characters, then for their words. For a
     one-shot stream, the first 20 million characters choose the alphabet.
     """
     settings = settings or VocabularySettings()
     if settings.kind not in LEARNERS:
-        raise UserError(f"No vocabulary of the kind '{settings.kind}'. {suggest(settings.kind, list(LEARNERS))}")
+        raise UserError(f"There is no kind of vocabulary '{settings.kind}'. {suggest(settings.kind, list(LEARNERS))}")
     smallest = SMALLEST[settings.kind]
     if settings.size < smallest:
         raise UserError(
@@ -77,7 +77,7 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
     if settings.simplify and settings.kind != "wordpiece":
         raise UserError(f"Only wordpiece vocabularies can simplify Chinese text, not {settings.kind}.")
     if isinstance(texts, str):
-        raise UserError("Give a list or stream of texts, not one text: put it in a list.")
+        raise UserError("Pass a list or stream of texts, not a single text: put it in a list.")
     if iter(texts) is texts:
         stream = _checked(texts, "learning the vocabulary")
         first = _first(stream, SURVEYED)
@@ -86,13 +86,13 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
         found = survey(_checked(texts, "counting characters"))
         stream = _checked(texts, "learning the vocabulary")
     if not any(not char.isspace() for char in found.counts):
-        raise UserError("There is no text to learn a vocabulary from. Check the files given.")
+        raise UserError("There is no text to learn a vocabulary from. Check the input files.")
     if not settings.alphabet_limit:
         settings = replace(settings, alphabet_limit=_alphabet_limit(found, settings.kind))
-    with tokenizer_panics("The vocabulary cannot be learnt"):
+    with tokenizer_panics("The vocabulary cannot be learned"):
         tokenizer = Tokenizer(LEARNERS[settings.kind](_batches(stream), settings, found))
     if tokenizer.size < settings.size:
-        note(f"The text gave {tokenizer.size} pieces, not {settings.size}: it is too small for more.")
+        note(f"The text gave {tokenizer.size} pieces, not {settings.size}: it is too short for more.")
     return tokenizer
 
 
@@ -123,7 +123,7 @@ def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings,
 
 
 def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
-    """The most frequent characters, and '##' forms of those that stand inside words, as many as the size allows."""
+    """The most frequent characters, and '##' forms of those inside words, as many as the size allows."""
     ranked = sorted(found.counts, key=lambda char: (-found.counts[char], char))
     alphabet, inner, room = [], [], settings.size - len(BERT_SPECIALS)
     for char in ranked[: settings.alphabet_limit]:
@@ -136,7 +136,7 @@ def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], l
     if lost:
         note(
             f"{len(alphabet)} of {len(ranked)} different characters are kept; "
-            f"the rare others are {lost / found.counts.total():.3%} of the text."
+            f"the other, rarer ones make up {lost / found.counts.total():.3%} of the text."
         )
     return sorted(alphabet), sorted(inner)
 
@@ -144,7 +144,7 @@ def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], l
 def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
     # Byte-level text keeps its case: RoBERTa has no normalizer, and its class in transformers can hold none.
     if not settings.cased:
-        note("A byte-level vocabulary always keeps case; 'cased' is taken as true.")
+        note("A byte-level vocabulary always keeps case; 'cased' is set to true.")
     backend = tokenizers.Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
     dress_as_bytes(backend)
     trainer = trainers.BpeTrainer(
@@ -172,7 +172,7 @@ def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, f
     characters = len(counts)
     if characters + len(ALBERT_SPECIALS) + 1 > settings.size:
         raise UserError(
-            f"The text has {characters} different characters, and a unigram vocabulary must hold them all: "
+            f"The text has {characters} different characters, and a unigram vocabulary must contain them all: "
             f"{settings.size} pieces are too few. Use --size {2 * characters} or more, or the kind bpe."
         )
     trainer = trainers.UnigramTrainer(
@@ -190,9 +190,9 @@ def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, f
 
 
 def _settled(pieces: list[list[Any]], counts: Counter[str]) -> list[list[Any]]:
-    """The pieces by falling score, free of what differs from run to run.
+    """The pieces by decreasing score, without what differs from run to run.
 
-    That is the last digits of each score (the order of summing), and the order of characters too rare to be learnt,
+    That is the last digits of each score (the order of summing), and the order of characters too rare to be learned,
     which the trainer adds with scores 0.0001 apart: here the more frequent come first.
     """
     phases = {piece: score / TRAINERS_STEP % 1 for piece, score in pieces if len(piece) == 1}
@@ -258,7 +258,10 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
         if len(tokenizer.pieces_batch([word])[0]) != 1 or _unknown(tokenizer, word)
     ]
     if len(new) < len(new_tokens):
-        note(f"{len(new_tokens) - len(new)} of {len(new_tokens)} new tokens were in the vocabulary or given twice.")
+        note(
+            f"{len(new_tokens) - len(new)} of {len(new_tokens)} new tokens were already in the vocabulary or given "
+            "twice."
+        )
     next_id = tokenizer.size
     for word in sorted(new, key=len):  # a word that holds another is weighed against it
         next_id = GROW[tokenizer.kind](tokenizer, shape["model"], word, next_id)
@@ -270,7 +273,7 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
 
 
 def _one_word(tokenizer: Tokenizer, token: str) -> str:
-    """The token as the rules leave it. A byte-level word gets the space that stands before it in a text."""
+    """The token as the rules leave it. A byte-level word gets the space before it in a text."""
     backend = tokenizer.backend
     word = token.strip()
     if backend.normalizer is not None:
@@ -281,8 +284,8 @@ def _one_word(tokenizer: Tokenizer, token: str) -> str:
     if len(parts) != 1 or not word.strip():
         shown = ", ".join(parts) or "nothing"
         raise UserError(
-            f"New token '{token}' is not one word: the tokenizer's rules see {shown}. "
-            "Give single words without spaces or punctuation."
+            f"New token '{token}' is not one word: the tokenizer splits it into {shown}. "
+            "Pass single words without spaces or punctuation."
         )
     return word
 

@@ -1,4 +1,4 @@
-"""What the rest asks about words and sentences, in English and Chinese."""
+"""Words and sentences in English and Chinese."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CJK_RANGES = (
 
 
 def is_cjk(char: str) -> bool:
-    """Is this one character Chinese, as BERT sees it?"""
+    """Whether this character is Chinese, by BERT's definition."""
     code = ord(char)
     return code >= 0x3400 and any(first <= code <= last for first, last in CJK_RANGES)
 
@@ -40,7 +40,7 @@ def segment(text: str) -> list[tuple[int, int]]:
     try:
         import rjieba
     except ImportError:
-        raise UserError("Chinese words need the rjieba library. Install it: pip install rjieba") from None
+        raise UserError("Segmenting Chinese words needs the rjieba library. Run: pip install rjieba") from None
     spans, start = [], 0
     for word in rjieba.cut(text):
         spans.append((start, start + len(word)))
@@ -114,7 +114,7 @@ def _ends(text: str) -> Iterator[int]:
 
 
 def _is_end(text: str, begin: int, match: re.Match[str]) -> bool:
-    """Does the sentence that began at `begin` end with this mark?"""
+    """Whether the sentence that began at `begin` ends with this mark."""
     dot, end = match.span()
     mark = match.group()
     if "\n" in mark and mark.count("\n") > 1:

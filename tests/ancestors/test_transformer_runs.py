@@ -166,7 +166,7 @@ def test_a_file_of_lines_is_rewritten_line_by_line(tmp_path: Path) -> None:
     "content, words",
     [
         ("a\tb\nc\t \n", r"line 2: the target is empty\. Write it, or remove"),
-        ("a\tb\n\t\tc\n", r"line 2: 3 columns where the first line has 2"),
+        ("a\tb\n\t\tc\n", r"line 2: 3 columns, but the first line has 2"),
         ("a\tb\tc\n", r"3 columns and no header.*--text 1 --text-b 2"),
         ("a b\n", r"1 column and no header.*Separate them by a tab"),
         ("text\tother\na\tb\n", r"no column 'text_b'"),

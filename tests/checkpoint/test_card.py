@@ -50,7 +50,7 @@ def test_a_card_names_those_who_open_the_folder_and_no_others(weights: str, plai
     assert ("sentence-transformers" in card) == (weights == "floats")
     assert ("bertkit.load" in card) == (weights != "onnx")
     assert ("onnxruntime" in card) == (weights == "onnx")
-    assert ("open in bertkit alone" in card) == (weights == "int8")
+    assert ("which only bertkit opens" in card) == (weights == "int8")
     library = {"floats": "sentence-transformers", "int8": "bertkit", "onnx": "onnx"}[weights]
     assert f"library_name: {library}\n" in card
 

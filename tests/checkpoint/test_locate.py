@@ -72,8 +72,8 @@ def test_a_hub_name_that_is_in_the_cache_opens_offline_through_its_links(tmp_pat
     assert Path(where) == snapshot and guess.isdigit()
 
 
-TOLD = "is no folder here, and could not be fetched from the hub ("
-FIX = "Check the name and the network, or copy the folder here and give its path."
+TOLD = "is not a local folder and could not be downloaded from the hub ("
+FIX = "Check the name and the network connection, or copy the folder to this machine and pass its path."
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_no_pickle_and_no_code_is_fetched_where_safetensors_exist() -> None:
 def test_a_mistyped_folder_does_not_go_to_the_network(tmp_path: Path, monkeypatch, no_network) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/spam").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"no 'spma' in the folder runs\. Did you mean 'spam'"):
+    with pytest.raises(UserError, match=r"runs contains no 'spma'\. Did you mean 'spam'"):
         locate("runs/spma")
     assert not no_network
 
@@ -156,4 +156,4 @@ def test_a_weights_file_stands_for_its_folder(tmp_path: Path, notes) -> None:
     assert locate(tmp_path / "pytorch_model.bin") == tmp_path and not notes
     (tmp_path / "model.safetensors").touch()
     assert locate(tmp_path / "model.safetensors") == tmp_path and not notes
-    assert locate(tmp_path / "pytorch_model.bin") == tmp_path and "model.safetensors too" in notes[0]
+    assert locate(tmp_path / "pytorch_model.bin") == tmp_path and "also has model.safetensors" in notes[0]

@@ -34,7 +34,7 @@ def test_two_models_alike_are_averaged_where_both_have_weights(tmp_path):
     assert found["mixed"] > 0 and found["heads"] == ["mlm"]
     shallow = Config(vocabulary=60, width=16, depth=1, heads=2, inner=24)
     write_folder(tmp_path / "d", Folder(Model(shallow), words, "bert"))
-    with pytest.raises(UserError, match="another shape"):
+    with pytest.raises(UserError, match="different shape"):
         convert.run(convert.Settings(source=str(tmp_path / "a"), target=tmp_path / "e", mix=str(tmp_path / "d")))
 
 

@@ -92,7 +92,7 @@ def test_what_is_not_ours_in_the_config_is_kept_and_code_is_not(tmp_path: Path, 
     write_folder(tmp_path / "b", read_folder(tmp_path / "a"))
     raw = json.loads((tmp_path / "b/config.json").read_text())
     assert raw["my_own_note"] == "kept" and not {"auto_map", "trust_remote_code"} & set(raw)
-    told = [note for note in notes if "bertkit runs none" in note]
+    told = [note for note in notes if "bertkit never does" in note]
     assert len(told) == 2 and all("config.json" in note for note in told)
 
 
@@ -110,10 +110,10 @@ def test_half_precision_folders_say_so_and_open(dtype: torch.dtype, tmp_path: Pa
 def test_a_new_head_is_named_in_one_sentence_and_refuses_to_answer(tmp_path: Path, notes) -> None:
     folders.write(tmp_path, "bert", "BertModel")
     folder = read_folder(tmp_path, heads={"text": 3}, labels=("a", "b", "c"))
-    assert notes == ["text is new and untrained: 2 of 57 tensors; fine-tune before you predict."]
+    assert notes == ["text is new and untrained: 2 of 57 tensors; fine-tune before predicting."]
     assert folder.model.untrained == ("text",) and folder.labels == ("a", "b", "c")
     folders.change(tmp_path, architectures=["BertForMaskedLM"])
-    with pytest.raises(UserError, match=r"cannot guess masked words yet: its mlm head is untrained. Fine-tune"):
+    with pytest.raises(UserError, match=r"cannot predict masked words yet: its mlm head is untrained. Fine-tune"):
         Predictor.load(tmp_path, "fp32").fill("the [MASK]")
     with pytest.raises(UserError, match="mlm head is untrained"):
         Predictor.load(tmp_path, "fp32").score("the cat")
@@ -123,7 +123,7 @@ def test_an_untrained_summary_makes_the_heads_above_it_untrained_too(tmp_path: P
     folders.write(tmp_path, "bert", "BertForMaskedLM")  # this class has no pooler
     folder = read_folder(tmp_path, heads={"text": 2})
     assert folder.model.untrained == ("pooler", "text")
-    assert notes == ["pooler and text are new and untrained: 4 of 57 tensors; fine-tune before you predict."]
+    assert notes == ["pooler and text are new and untrained: 4 of 57 tensors; fine-tune before predicting."]
 
 
 def without(folder: Path, part: str) -> Path:
@@ -221,7 +221,7 @@ def test_an_unknown_class_is_read_by_its_tensors_and_told(tmp_path: Path, notes)
     folders.write(tmp_path, "bert", "BertForMaskedLM")
     folders.change(tmp_path, architectures=["MyOwnBert"])
     assert list(read_folder(tmp_path).model.heads) == ["mlm"]
-    assert any("'MyOwnBert', which bertkit does not know; read as bert with mlm head" in note for note in notes)
+    assert any("'MyOwnBert', which bertkit does not know; reading it as bert with mlm head" in note for note in notes)
 
 
 @pytest.mark.parametrize("architectures", [None, [], "BertModel", ["BertModel", 3], {"a": 1}, 7, [None], [["x"]]])
@@ -271,7 +271,7 @@ def test_a_wrong_number_in_the_config_is_told_with_file_and_key(key: str, value,
     words = str(told.value)
     assert "config.json" in words
     # A number that could be is found out by the weights, which then say whose shapes differ.
-    assert key in words or "do not belong together" in words or "than config.json says" in words, words
+    assert key in words or "do not belong together" in words or "than config.json describes" in words, words
 
 
 values = st.recursive(
@@ -302,7 +302,7 @@ def test_layers_the_config_does_not_speak_of_are_told(tmp_path: Path, notes) -> 
     folders.change(tmp_path, num_hidden_layers=3)
     assert read_folder(tmp_path).model.config.depth == 3
     (told,) = notes
-    assert "16 tensors are of layers" in told and "encoder.layer.3." in told and "left out" in told
+    assert "16 tensors belong to layers" in told and "encoder.layer.3." in told and "left out" in told
 
 
 @pytest.mark.parametrize(
@@ -325,13 +325,13 @@ def test_a_config_that_is_none_is_told(raw: bytes, told: str, tmp_path: Path) ->
 
 
 def test_a_folder_without_config_or_weights_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no config\.json here\. Is this a model folder"):
+    with pytest.raises(UserError, match=r"contains no config\.json\. Is it a model folder"):
         read_folder(tmp_path)
-    with pytest.raises(UserError, match="there is no such folder"):
+    with pytest.raises(UserError, match="no such folder"):
         read_folder(tmp_path / "nowhere")
     folders.write(tmp_path, "bert", "BertModel")
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"no model.safetensors and no pytorch_model.bin here \(there is: config.json"):
+    with pytest.raises(UserError, match=r"no model.safetensors or pytorch_model.bin \(it contains: config.json"):
         read_folder(tmp_path)
 
 

@@ -146,13 +146,13 @@ def test_vectors_that_would_not_be_the_folders_own_are_refused(name, pooled):
     with pytest.raises(UserError, match=words) as error:
         pooling.check()
     assert "--pool" in str(error.value)
-    told = f"{words}, which bertkit does not write.*modules.json out of a copy"
+    told = f"{words}, which bertkit does not write.*modules.json from a copy"
     with pytest.raises(UserError, match=told):
         convert.run(convert.Settings(source=str(pooled), target=pooled.parent / "again"))
     with pytest.raises(UserError, match=told):
         write_folder(pooled.parent / "again", read_folder(pooled))
     assert not (pooled.parent / "again").exists(), "half of it would be wrong"
-    with pytest.raises(UserError, match="not fine-tuned for a task"):
+    with pytest.raises(UserError, match="has not been fine-tuned"):
         bertkit.load(str(pooled), "fp32").predict([("a", "b")])
 
 
@@ -175,13 +175,13 @@ def test_prompts_small_letters_and_the_similarity_stay_as_the_folder_says(pooled
 def test_small_letters_that_texts_should_get_are_told(pooled, notes):
     changed(pooled, "sentence_bert_config.json", lambda c: c | {"do_lower_case": True})
     read_folder(pooled)
-    assert any("small letters" in note for note in notes)
+    assert any("lower-cased text" in note for note in notes)
 
 
 def test_a_prompt_that_texts_should_get_is_told(pooled, notes):
     changed(pooled, "config_sentence_transformers.json", lambda c: c | {"default_prompt_name": "query"})
     read_folder(pooled)
-    assert any("'query'" in note and "adds none" in note for note in notes)
+    assert any("'query'" in note and "does not add it" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ MISTAKES = {  # name → (words, what must be told)
     ),
     "unknown column": (lambda m, d: ["embed", m, written(d, "a.csv", "alpha,beta\nx,1\n")], r"a\.csv.*alpha"),
     "column asked for": (lambda m, d: ["embed", m, written(d, "a.csv", "text\nx\n"), "--text", "txet"], "txet.*text"),
-    "corrupt safetensors": (lambda m, d: ["fill", torn(m, d), "a [MASK]"], r"model\.safetensors: not a whole"),
+    "corrupt safetensors": (lambda m, d: ["fill", torn(m, d), "a [MASK]"], r"model\.safetensors is not a complete"),
     "corrupt TF file": (lambda m, d: ["convert", torn_google(d), d / "out"], r"bert_model\.ckpt"),
     "config with a wrong number": (
         lambda m, d: ["fill", copied(m, d, hidden_size=-3), "a [MASK]"], r"config\.json: hidden_size is -3",
@@ -53,7 +53,7 @@ MISTAKES = {  # name → (words, what must be told)
     "a word for a number": (
         lambda m, d: ["fill", m, "a [MASK]", "--top", "many"], "--top must be a whole number, not 'many'",
     ),
-    "a shell there is not": (lambda m, d: ["completion", "tcsh"], "There is: bash, fish, zsh"),
+    "a shell there is not": (lambda m, d: ["completion", "tcsh"], "Choose from: bash, fish, zsh"),
     "too small a number": (lambda m, d: ["fill", m, "a [MASK]", "--top", "0"], "--top is 0"),
     "bad --set": (lambda m, d: ["fill", m, "a [MASK]", "--set", "top"], "KEY=VALUE"),
     "unknown --set key": (lambda m, d: ["fill", m, "a [MASK]", "--set", "tpo=3"], "'tpo'. Did you mean 'top'"),
@@ -64,12 +64,12 @@ MISTAKES = {  # name → (words, what must be told)
     ),
     "no --config file": (lambda m, d: ["fill", m, "a [MASK]", "--config", d / "none.toml"], r"none\.toml"),
     "broken --config file": (
-        lambda m, d: ["fill", m, "a [MASK]", "--config", written(d, "r.toml", "top ==")], r"r\.toml: not TOML",
+        lambda m, d: ["fill", m, "a [MASK]", "--config", written(d, "r.toml", "top ==")], r"r\.toml: not valid TOML",
     ),
     "bad layers": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--layers", "lsat"], "layers is 'lsat'"),
     "bad pool": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "men"], "pool is 'men'.*'mean'"),
     "a pool there is not": (
-        lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "bogus"], "There is: cls, max, mean, none",
+        lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "bogus"], "Choose from: cls, max, mean, none",
     ),
     "bad device": (lambda m, d: ["fill", m, "a [MASK]", "--device", "tpu"], "device is 'tpu'"),
     "bad precision": (lambda m, d: ["fill", m, "a [MASK]", "--precision", "fp8"], "precision is 'fp8'"),
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(verb, belo
     (tmp_path / "notes").write_text("mine")
     out = Path("notes", below, *(["page.html"] if verb == "inspect" else []))
     said = run(*NEEDS_A_FOLDER[verb], "--out", out)
-    assert said.code == 2 and "A file stands where a folder is needed" in said.mistake, said
+    assert said.code == 2 and "A file is where a folder is needed" in said.mistake, said
     assert [path.name for path in tmp_path.rglob("*")] == ["notes"] and (tmp_path / "notes").read_text() == "mine"
 
 
@@ -155,7 +155,7 @@ def test_a_file_is_never_written_over_by_what_reads_it(verb: str, is_link: bool,
     if is_link:
         out.symlink_to(rows)
     said = run(verb, model, rows, "--out", out)
-    assert said.code == 2 and "is the very file that is read" in said.mistake
+    assert said.code == 2 and "is also the input file" in said.mistake
     assert rows.read_text() == '{"text": "the cat"}\n'
 
 

@@ -122,4 +122,4 @@ def test_the_report_is_json_and_sentences(tmp_path: Path) -> None:
     again = json.loads(json.dumps(report.asdict()))
     assert again["rows"] == 2
     assert next(iter(report.lines())).endswith("a.csv: 2 rows (csv, utf-8)")
-    assert any("nothing is cut" in line for line in report.lines())
+    assert any("nothing is truncated" in line for line in report.lines())

@@ -65,7 +65,7 @@ def test_a_store_is_what_plain_python_makes_of_the_text(
     assert (report["documents_read"], report["documents"]) == (len(texts), len(wanted))
     lengths = [len(ids) for document in wanted for ids, _ in document]
     shares = {share: int(np.percentile(lengths, int(share), method="inverted_cdf")) for share in ("5", "50", "99")}
-    assert shares.items() <= report["lengths"]["tokens a sentence"].items()
+    assert shares.items() <= report["lengths"]["tokens per sentence"].items()
     unknown = sum(ids.count(store.tokenizer.unk_id) for document in wanted for ids, _ in document)
     assert report["unknown_rate"] == pytest.approx(unknown / sum(lengths))
 
@@ -217,7 +217,7 @@ def test_a_worker_that_is_killed_is_told(tmp_path: Path, tokenizers: dict[str, T
 
 @pytest.mark.parametrize("text", ["One sentence alone.", "\u200b\n\n\u00ad", "\x07"])
 def test_a_text_of_one_sentence_or_none_is_refused(tmp_path: Path, text: str, tokenizers: dict[str, Tokenizer]) -> None:
-    with pytest.raises(UserError, match=r"gives [01] sentences?.*at least 2"):
+    with pytest.raises(UserError, match=r"contains [01] sentences?.*at least 2"):
         prepare([written(tmp_path, [text])], tokenizers["cased"], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
 

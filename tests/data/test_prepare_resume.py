@@ -69,7 +69,7 @@ def test_work_interrupted_at_any_step_ends_in_the_same_bytes(
         heard = StopsAfter(10**9)
         monkeypatch.setattr(notify, "_listener", heard)
         prepare(paths, tokenizers["cased"], out, workers=1)
-        assert any("going on after" in message for message in heard.notes)
+        assert any("continuing after" in message for message in heard.notes)
         assert contents(out) == contents(tmp_path / "whole")
         assert not (tmp_path / f"stopped{step}.partial").exists()
 
@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, tokenizers: dict
     with (tmp_path / "killed.partial" / "tokens.bin").open("ab") as file:
         file.write(b"torn")
     prepare([path], tokenizer, tmp_path / "killed")
-    assert any("going on after" in message for message in notes)
+    assert any("continuing after" in message for message in notes)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
@@ -148,7 +148,7 @@ def test_a_disk_too_full_for_the_tokenizer_is_told(tmp_path: Path, tokenizers: d
     process = child(path, tmp_path / "tokenizer", tmp_path / "out", limit=100)
     told = process.communicate()[1]
     assert process.returncode == 1 and "Traceback" not in told
-    assert "cannot take the tokenizer" in told and "bytes are free" in told
+    assert "could not store the tokenizer" in told and "bytes are free" in told
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("out")] == []
 
 
@@ -174,7 +174,7 @@ def test_changed_input_begins_anew(tmp_path: Path, tokenizers: dict[str, Tokeniz
     heard = StopsAfter(10**9)
     monkeypatch.setattr(notify, "_listener", heard)
     store, _ = prepare([path], tokenizers["cased"], tmp_path / "out")
-    assert any("begun anew" in message for message in heard.notes)
+    assert any("starting over" in message for message in heard.notes)
     assert read_back(store) == plainly(list(made_up(0.03)), tokenizers["cased"])
 
 

@@ -70,13 +70,13 @@ def test_every_question_has_its_own_id(put: Any, notes: list[str]) -> None:
     ids = [question.id for question in read_questions(path)]
     assert len(set(ids)) == 5
     assert ids[0] == "q" and ids[1] == "q#2" and ids[4] == "r"
-    assert "3 questions have an id that was there before" in notes[0]
+    assert "3 questions repeat an earlier id" in notes[0]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"data": {}}', r"'data' is \{\}, and a list"),
+        ('{"data": {}}', r"'data' is \{\}; it must be a list"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"there is no 'context'"),
         ('{"data": []}', r"no question"),
         (squad({"id": "q"}), r"question 1: there is no 'question'"),

@@ -78,7 +78,7 @@ def test_another_seed_holds_other_documents_out(made: Path) -> None:
 
 @pytest.mark.parametrize("held_out", [-0.1, 1.0, 2])
 def test_a_share_that_is_none_is_refused(made: Path, held_out: float) -> None:
-    with pytest.raises(UserError, match="share of documents"):
+    with pytest.raises(UserError, match="fraction of documents"):
         Store.open(made).split(held_out, 0)
 
 
@@ -86,7 +86,7 @@ def test_a_store_of_another_tokenizer_is_refused(made: Path, tokenizer: Tokenize
     store = Store.open(made)
     store.check(tokenizer)
     store.check(store.tokenizer)
-    with pytest.raises(UserError, match=r"another tokenizer.*Use the tokenizer in"):
+    with pytest.raises(UserError, match=r"different tokenizer.*Use the tokenizer in"):
         store.check(tokenizer.extended(["xylophone"]))
 
 
@@ -123,7 +123,7 @@ def test_a_store_json_that_is_none_is_told_as_damage(copy: Path, content: bytes)
 def test_files_that_do_not_fit_together_are_refused(copy: Path) -> None:
     facts = json.loads((copy / "store.json").read_text())
     (copy / "store.json").write_text(json.dumps({**facts, "sentences": facts["sentences"] + 1}))
-    with pytest.raises(DamagedFile, match="do not fit together"):
+    with pytest.raises(DamagedFile, match="do not match each other"):
         Store.open(copy)
 
 
@@ -137,7 +137,7 @@ def test_a_later_format_is_told(copy: Path) -> None:
 def test_what_is_no_store_is_told_with_the_command_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not exist.*bertkit prepare"):
         Store.open(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"holds no token store.*bertkit prepare"):
+    with pytest.raises(UserError, match=r"is not a token store.*bertkit prepare"):
         Store.open(tmp_path)
     (tmp_path / "half.partial").mkdir()
     with pytest.raises(UserError, match=r"interrupted.*same `bertkit prepare` command"):

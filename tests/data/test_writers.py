@@ -72,7 +72,7 @@ def test_nested_values_become_json_in_a_cell(tmp_path: Path) -> None:
 def test_a_tsv_cell_keeps_its_row_together_and_it_is_told(tmp_path: Path, notes: list[str]) -> None:
     path = write(tmp_path / "a.tsv", [{"text": "a\tb\nc\r\nd", "label": "x"}])
     assert next(iter(read_rows(path))).text == "a b c d"
-    assert "tabs and newlines became spaces in 1 rows" in notes[0]
+    assert "tabs and newlines were replaced with spaces in 1 rows" in notes[0]
 
 
 def test_a_parquet_column_may_be_empty_at_first(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_where_nothing_can_be_written_it_is_said(tmp_path: Path) -> None:
         pass
     with pytest.raises(UserError, match="cannot write the format 'xlsx'"), open_writer(tmp_path / "a.xlsx"):
         pass
-    with pytest.raises(UserError, match="not packed again"), open_writer(tmp_path / "a.parquet.gz"):
+    with pytest.raises(UserError, match="not compressed further"), open_writer(tmp_path / "a.parquet.gz"):
         pass
 
 

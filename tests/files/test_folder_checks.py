@@ -52,5 +52,5 @@ def test_a_run_folder_that_the_disk_refuses_is_one_message_with_the_fix(number, 
 
 def test_a_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(UserError, match="A file stands where a folder"):
+    with pytest.raises(UserError, match="A file is where a folder"):
         RunFolder(tmp_path / "run", World(), resume=False).__enter__()

@@ -99,7 +99,7 @@ def test_a_picture_is_dark_where_all_attention_goes():
 
 def test_what_cannot_be_looked_at_is_told():
     model = bertkit.load("en")
-    with pytest.raises(UserError, match="nothing to look at"):
+    with pytest.raises(UserError, match="nothing to inspect"):
         explain(model, "")
     with pytest.raises(UserError, match="at most 256"):
         explain(model, "word " * 400)

@@ -55,7 +55,7 @@ def test_a_dense_layer_is_refused_until_other_vectors_are_asked_for(tmp_path):
     modules.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     (path / "modules.json").write_text(json.dumps(modules), "utf-8")
     model = bertkit.load(str(path), precision="fp32")
-    with pytest.raises(UserError, match=r"2_Dense \(Dense\), which bertkit does not apply.*--pool"):
+    with pytest.raises(UserError, match=r"2_Dense \(Dense\), which bertkit does not support.*--pool"):
         model.embed(TEXTS)
     assert model.embed(TEXTS, pool="mean").shape == (3, 32)
 

@@ -88,7 +88,7 @@ def test_what_is_cut_is_counted_and_told(models, notes) -> None:
     texts = [text_of(60), "the cat", text_of(45, 1)]
     cut = sum(max(0, len(ours.tokenizer.encode(text)) - 40) for text in texts)
     vectors = ours.embed(texts, on_long="truncate")
-    assert notes == [f"{cut} tokens were cut from texts longer than 40 tokens."]
+    assert notes == [f"{cut} tokens were truncated from texts longer than 40 tokens."]
     ids = ours.tokenizer.encode(texts[0]).ids
     with torch.no_grad():
         expected = theirs.bert(torch.tensor([[*ids[:39], ids[-1]]])).last_hidden_state[0].mean(0)
@@ -199,7 +199,7 @@ def test_a_text_without_a_mask_or_too_long_is_refused(models) -> None:
     ours, _ = models("bert")
     with pytest.raises(UserError, match=r"The text has no \[MASK\]. Put \[MASK\]"):
         ours.fill("the cat")
-    with pytest.raises(UserError, match="62 tokens; this model sees 40"):
+    with pytest.raises(UserError, match="62 tokens; this model's limit is 40"):
         ours.fill(text_of(59) + " [MASK]")
     with pytest.raises(UserError, match="no <mask>"):
         models("roberta")[0].fill("the cat")
@@ -222,4 +222,4 @@ def test_labels_that_are_only_numbers_are_told(labels: list[str] | None, told: i
     folders.write(tmp_path, "bert", "BertForSequenceClassification", labels=labels)
     answer = Predictor.load(tmp_path, "fp32").predict(["the cat"])[0]
     assert answer["label"] in (labels or ["LABEL_0", "LABEL_1", "LABEL_2"])
-    assert sum("names no labels" in one and "id2label" in one for one in notes) == told
+    assert sum("has no label names" in one and "id2label" in one for one in notes) == told

@@ -62,7 +62,9 @@ def test_many_rows_are_drawn_from_and_told(notes) -> None:
     assert seen == [MOST_ROWS] and "2,000 of 2,010" in notes[0]
 
 
-@pytest.mark.parametrize("labels, told", [(["a"] * 4, "1 different labels"), (["a", "a", "b"], "one row labelled 'b'")])
+@pytest.mark.parametrize(
+    "labels, told", [(["a"] * 4, "1 different labels"), (["a", "a", "b"], "one --probe row is labelled 'b'")]
+)
 def test_too_few_labels_are_told(labels: list[str], told: str) -> None:
     with pytest.raises(UserError, match=told):
         probe(carrier(0), DEPTH, labels, labels)
@@ -99,7 +101,7 @@ def test_auto_embeds_with_the_layers_the_probe_chose_and_tells_the_table(model: 
     "given, told",
     [
         ({"layers": "auto"}, "--probe FILE"),
-        ({"layers": "last", "probe": Path("p.csv")}, "--probe is for --layers auto"),
+        ({"layers": "last", "probe": Path("p.csv")}, "--probe is only used with --layers auto"),
     ],
 )
 def test_auto_and_a_probe_belong_together(given: dict, told: str, tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_a_text_too_long_is_left_out_and_told_and_nothing_to_measure_is_refused(
     model = bertkit.load(folder, precision="fp32")
     long = "house " * (model.config.max_tokens + 1)
     assert pseudo_perplexity(model, [*TEXTS, long]) == pseudo_perplexity(model, TEXTS)
-    assert any("1 texts are longer" in one for one in notes)
-    with pytest.raises(UserError, match="no text to measure"):
+    assert any("1 texts longer" in one for one in notes)
+    with pytest.raises(UserError, match="no text to score"):
         pseudo_perplexity(model, [long, " "])
 
 

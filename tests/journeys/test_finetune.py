@@ -140,7 +140,7 @@ def test_what_was_cut_is_told_at_the_end_of_a_prediction(made, tmp_path, notes):
 def test_evaluate_prints_metrics_with_intervals(made):
     result = evaluate.run(evaluate.Settings(model=str(made["out"]), file=made["dev"], precision="fp32"))
     lines = evaluate.lines(result)
-    assert lines[0].startswith("accuracy") and "95 % between" in lines[0]
+    assert lines[0].startswith("accuracy") and "95 % interval" in lines[0]
     assert result["metrics"] == json.loads(made["stdout"])["metrics"]
 
 

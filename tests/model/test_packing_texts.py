@@ -121,13 +121,13 @@ def test_texts_as_long_as_the_model_sees_are_taken_whatever_that_length_is() -> 
     model = model_of("bert", max_tokens=37)
     encoded = model.encoder(pack(rows([37, 36, 35])))  # a padded group, whose length is rounded up
     assert encoded.tokens.shape == (108, 32)
-    with pytest.raises(UserError, match="A text has 38 tokens; this model sees at most 37"):
+    with pytest.raises(UserError, match="A text has 38 tokens; this model's limit is 37"):
         model.encoder(pack(rows([38, 37])))
 
 
 @torch.no_grad()
 def test_a_text_longer_than_the_model_sees_is_refused_with_both_numbers() -> None:
-    with pytest.raises(UserError, match=r"41 tokens.*at most 40.*--on-long"):
+    with pytest.raises(UserError, match=r"41 tokens.*limit is 40.*--on-long"):
         model_of("bert").encoder(pack(rows([3, 41])))
 
 

@@ -56,7 +56,7 @@ def test_blanks_around_an_answer_do_not_make_it_impossible(tokenizer, tmp_path):
 
 def test_an_answer_that_stands_nowhere_teaches_nothing_and_an_impossible_question_does(tokenizer, tmp_path, notes):
     assert span(tokenizer, tmp_path, question(answers=[{"text": "zebra", "start": 3}])) == [-100, -100]
-    assert any("cannot be learned from" in note for note in notes)
+    assert any("cannot be used for training" in note for note in notes)
     assert span(tokenizer, tmp_path, question(answers=[])) == [0, 0]
 
 

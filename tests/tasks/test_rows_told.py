@@ -86,7 +86,7 @@ def test_a_row_with_half_a_character_is_refused_by_its_line(task: str, folder, t
     path = tmp_path / "a.jsonl"
     good = read(predictor, task, path, "five")
     bad = predictor.task.from_inputs([rows(task, "a\ud800b")], first=1030)
-    with pytest.raises(UserError, match=r"^Line 1030: the .* half a character .* at position 1"):
+    with pytest.raises(UserError, match=r"^Line 1030: the .* lone surrogate .* at position 1"):
         predictor.predict_examples([*good, *bad])
 
 
@@ -104,7 +104,7 @@ def test_numbers_that_are_not_finite_are_no_answers(task: str, folder, tmp_path:
     predictor = Predictor(made, "fp32")
     examples = read(predictor, task, tmp_path / "a.jsonl", "bread")
     assert len(predictor.predict_examples(examples[:-1])) == 2
-    with pytest.raises(UserError, match=r"^Line 6: .*the model's numbers are not finite; its weights are damaged"):
+    with pytest.raises(UserError, match=r"^Line 6: .*the model's outputs are not finite; its weights are damaged"):
         predictor.predict_examples(examples)
 
 
@@ -166,7 +166,7 @@ def test_the_note_tells_which_reading_was_taken_and_compressed_files_are_read_al
 
     task = Predictor(folder("tag"), "fp32").task
     path = tmp_path / "a.txt.gz"
-    for content, told in ((CHINESE, "every line is read as one text"), (COLUMNS, "one word a line")):
+    for content, told in ((CHINESE, "every line is read as one text"), (COLUMNS, "one word per line")):
         path.write_bytes(gzip.compress(content.encode()))
         assert list(task.stream(path, Reading()))
         assert told in notes.pop() and not notes
@@ -183,7 +183,7 @@ def test_real_columns_and_real_texts_are_told_apart(shared_data):
 def test_a_damaged_line_among_columns_is_told_and_makes_no_texts(folder, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("北 O\n" * 30 + "京\n" + "去 O\n" * 30, "utf-8")
-    with pytest.raises(UserError, match="line 31: 1 columns where the lines before have 2"):
+    with pytest.raises(UserError, match="line 31: 1 columns, but the lines before have 2"):
         list(Predictor(folder("tag"), "fp32").task.stream(path, Reading()))
 
 

@@ -85,7 +85,7 @@ def test_cutting_and_padding_of_a_file_are_switched_off_and_told(learnt, tmp_pat
     backend.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.ids_batch(written_lines(50)) == learnt["wordpiece"].ids_batch(written_lines(50))
-    assert "cut texts at 5 tokens" in notes[0] and "pad" in notes[1]
+    assert "truncate texts at 5 tokens" in notes[0] and "pad" in notes[1]
     assert tokenizer.fingerprint() == learnt["wordpiece"].fingerprint()
 
 
@@ -108,22 +108,22 @@ def test_added_tokens_beside_a_vocabulary_keep_their_numbers(vocab):
     tokenizer = Tokenizer.load(folder)
     assert pieces(tokenizer, "the<b>mill") == ["the", "<b>", "mill"] and tokenizer.size == 15
     (folder / "added_tokens.json").write_text(json.dumps({"<b>": 99}))
-    with pytest.raises(DamagedFile, match="'<b>' should be number 99"):
+    with pytest.raises(DamagedFile, match="'<b>' should have id 99"):
         Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("vocab.txt", b"the\nmill\n", r"no line says \[UNK\]"),
+        ("vocab.txt", b"the\nmill\n", r"no line \[UNK\]"),
         ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8 at byte 6"),
         ("vocab.txt", b"", "0 lines"),
-        ("tokenizer.json", b"{}", "not a tokenizer.json that can be read"),
-        ("tokenizer.json", b'{"model": ', "not a tokenizer.json that can be read"),
-        ("tokenizer_config.json", b"[1]", "a JSON object is expected"),
+        ("tokenizer.json", b"{}", "not a readable tokenizer.json"),
+        ("tokenizer.json", b'{"model": ', "not a readable tokenizer.json"),
+        ("tokenizer_config.json", b"[1]", "expected a JSON object"),
         ("tokenizer_config.json", b"{", "not JSON"),
-        ("spiece.model", b"hello", "not a whole SentencePiece file"),
-        ("spiece.model", b"", "not a whole SentencePiece file"),
+        ("spiece.model", b"hello", "not a complete SentencePiece file"),
+        ("spiece.model", b"", "not a complete SentencePiece file"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_is_wrong(tmp_path, name, content, said):
@@ -136,7 +136,7 @@ def test_a_damaged_file_is_named_with_what_is_wrong(tmp_path, name, content, sai
 def test_merges_that_do_not_fit_their_vocabulary_are_refused(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
-    with pytest.raises(DamagedFile, match=r"merges.txt: does not belong to vocab.json"):
+    with pytest.raises(DamagedFile, match=r"merges.txt does not belong to vocab.json"):
         Tokenizer.load(tmp_path)
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b c\n")
     with pytest.raises(DamagedFile, match=r"merges.txt, line 2"):
@@ -190,5 +190,5 @@ def test_sentencepiece_files_that_are_not_alberts_are_refused_with_the_fix(tmp_p
         sentence_iterator=iter([" ".join(ENGLISH)] * 20), model_prefix=str(tmp_path / "spiece"), vocab_size=90,
         model_type=algorithm, minloglevel=2, hard_vocab_limit=False,
     )  # fmt: skip
-    with pytest.raises(UserError, match=r"save its tokenizer.json beside it"):
+    with pytest.raises(UserError, match=r"save its tokenizer.json next to it"):
         Tokenizer.load(tmp_path / "spiece.model")

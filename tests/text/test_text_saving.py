@@ -67,7 +67,7 @@ def test_rules_no_class_of_transformers_knows_are_saved_whole(learnt, tmp_path):
 
 
 def test_saving_needs_a_real_length(tokenizer, tmp_path):
-    with pytest.raises(UserError, match="real length"):
+    with pytest.raises(UserError, match="actual limit"):
         tokenizer.save(tmp_path, 0)
 
 

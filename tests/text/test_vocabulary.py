@@ -105,7 +105,7 @@ def test_a_text_too_small_for_the_size_is_told(notes):
         (["a"], {"kind": "wordpeice"}, "Did you mean 'wordpiece'"),
         (["a"], {"kind": "bpe", "size": 100}, "Use at least 262"),
         (["fine", "a\0b"], {}, "Text 1 has a NUL"),
-        ("one text", {}, "not one text"),
+        ("one text", {}, "not a single text"),
         (written_lines(300), {"kind": "unigram", "size": 50}, "Use --size"),
     ],
 )

@@ -79,7 +79,7 @@ def test_at_every_system_call_the_old_or_the_new_survives_and_the_next_save_work
                     run(folder)
                     is_done = True
                 except UserError as error:
-                    assert re.search("could not be (saved|written)|half written", str(error))
+                    assert re.search("could not be (saved|written)|half-written", str(error))
                     assert "disk" in str(error)  # the fix
         assert opened(folder) == "new" or not is_done
         again(folder)

@@ -29,15 +29,13 @@ LONGEST_NAME = 4096  # keys share prefixes: without a limit a small hostile file
 
 
 class Malformed(Exception):
-    """Bytes that do not follow the format; the caller knows the file's name and tells the user."""
+    """Bytes that do not follow the format; the caller adds the file's name for the user."""
 
 
 def read_table(index: bytes) -> Iterator[tuple[bytes, bytes]]:
     """All (key, value) pairs of an index file, in order."""
     if len(index) < FOOTER_BYTES or index[-8:] != MAGIC:
-        raise Malformed(
-            "it does not end as a TensorFlow checkpoint index does: it is cut short, or another kind of file"
-        )
+        raise Malformed("it does not end like a TensorFlow checkpoint index: the file is truncated, or of another kind")
     footer = index[-FOOTER_BYTES:-8]
     _, _, at = _handle(footer, 0)  # the table of filters, which checkpoints leave empty
     offset, size, _ = _handle(footer, at)
@@ -56,28 +54,28 @@ def read_table(index: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(index: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The (key, value) pairs of the block at `offset`, once its checksum is found right."""
+    """The (key, value) pairs of the block at `offset`, after verifying its checksum."""
     end = offset + size
     if end + TRAILER_BYTES > len(index) - FOOTER_BYTES or size < 4:
         raise Malformed(f"block at byte {offset} of {size} bytes lies outside the file ({len(index)} bytes)")
     stored = int.from_bytes(index[end + 1 : end + TRAILER_BYTES], "little")
     if masked_crc32c(index[offset : end + 1]) != stored:
-        raise Malformed(f"block at byte {offset} is damaged (its CRC32C checksum does not fit)")
+        raise Malformed(f"block at byte {offset} is damaged (its CRC32C checksum does not match)")
     if index[end] != 0:
         raise Malformed(
-            f"block at byte {offset} is compressed (type {index[end]}), which cannot be read; save it uncompressed"
+            f"block at byte {offset} is compressed (type {index[end]}), which is not supported; save it uncompressed"
         )
     restarts = int.from_bytes(index[end - 4 : end], "little")
     limit = size - 4 - 4 * restarts
     if limit < 0:
-        raise Malformed(f"block at byte {offset} claims {restarts} restart points, more than fit")
+        raise Malformed(f"block at byte {offset} claims {restarts} restart points, more than it has room for")
     block, at, key = index[offset : offset + limit], 0, b""
     while at < limit:
         shared, at = varint(block, at)
         unshared, at = varint(block, at)
         length, at = varint(block, at)
         if shared > len(key) or at + unshared + length > limit or shared + unshared > LONGEST_NAME:
-            raise Malformed(f"block at byte {offset} has an entry that does not fit")
+            raise Malformed(f"block at byte {offset} has an entry that runs past its end")
         key = key[:shared] + block[at : at + unshared]
         at += unshared
         yield key, block[at : at + length]
@@ -85,18 +83,18 @@ def _block(index: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
 
 
 def _handle(data: bytes, at: int) -> tuple[int, int, int]:
-    """A block's (offset, size), and where reading goes on."""
+    """A block's (offset, size), and the position after it."""
     offset, at = varint(data, at)
     size, at = varint(data, at)
     return offset, size, at
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and where reading goes on."""
+    """A number in groups of seven bits, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise Malformed("a number is cut short")
+            raise Malformed("a number is truncated")
         byte, at = data[at], at + 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -123,7 +121,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies: its TensorFlow dtype number, shape, file number, byte range and masked CRC32C."""
+    """Where one tensor is stored: its TensorFlow dtype number, shape, file number, byte range and masked CRC32C."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -134,7 +132,7 @@ class Entry:
 
 
 class Bundle(Mapping[str, np.ndarray]):
-    """The tensors of one checkpoint by name; names and shapes are known at once, numbers are read when asked for."""
+    """The tensors of one checkpoint by name; names and shapes are read at once, values on demand."""
 
     def __init__(self, prefix: Path, entries: dict[str, Entry], shards: int) -> None:
         self.prefix = prefix
@@ -166,8 +164,8 @@ class Bundle(Mapping[str, np.ndarray]):
         if entry.dtype not in DTYPES:
             known = ", ".join(word for _, word in DTYPES.values())
             raise UserError(
-                f"{path}: tensor '{name}' holds {self.dtype(name)}, which is no array of numbers that can be read "
-                f"({known} can). Leave this tensor out."
+                f"{path}: tensor '{name}' holds {self.dtype(name)}, which is not a supported array type "
+                f"(supported: {known}). Leave this tensor out."
             )
         layout = np.dtype(DTYPES[entry.dtype][0])
         try:
@@ -177,7 +175,7 @@ class Bundle(Mapping[str, np.ndarray]):
         except OSError as error:
             raise DamagedFile(f"{path}: tensor '{name}' cannot be read: {error}. {AGAIN}") from error
         if numbers.nbytes != entry.size or masked_crc32c(numbers) != entry.crc:
-            raise DamagedFile(f"{path}: tensor '{name}' is damaged (its CRC32C checksum does not fit). {AGAIN}")
+            raise DamagedFile(f"{path}: tensor '{name}' is damaged (its CRC32C checksum does not match). {AGAIN}")
         if entry.dtype == BFLOAT16:
             numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
         return numbers.reshape(entry.shape)
@@ -192,8 +190,8 @@ def read_bundle(prefix: str | Path) -> Bundle:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", error)
         raise UserError(
-            f"{path} cannot be read ({reason}). A TensorFlow V2 checkpoint has a .index file beside its data files: "
-            "give the name they share, such as bert_model.ckpt."
+            f"{path} cannot be read ({reason}). A TensorFlow V2 checkpoint has a .index file next to its data files: "
+            "pass the prefix they share, such as bert_model.ckpt."
         ) from error
     try:
         table = dict(read_table(index))
@@ -205,7 +203,7 @@ def read_bundle(prefix: str | Path) -> Bundle:
 
 
 def is_bundle_index(path: Path) -> bool:
-    """Whether the file ends as a checkpoint's index does. Never raises."""
+    """Whether the file ends like a checkpoint's index. Never raises."""
     try:
         with path.open("rb") as file:
             file.seek(-len(MAGIC), 2)
@@ -231,7 +229,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise Malformed(f"wire type {wire} is unknown")
         if at + length > len(message):
-            raise Malformed("a field is cut short")
+            raise Malformed("a field is truncated")
         body = message[at : at + length]
         yield number, body if wire == 2 else int.from_bytes(body, "little")
         at += length
@@ -244,7 +242,7 @@ def _bundle(prefix: Path, table: dict[bytes, bytes]) -> Bundle:
     shards = header.get(1, 0)
     if header.get(2, 0) != 0:
         raise UserError(
-            f"{prefix}.index: the numbers are big-endian, which is not supported. Save it on a usual machine."
+            f"{prefix}.index: the numbers are big-endian, which is not supported. Save it on a little-endian machine."
         )
     if not 1 <= shards <= 99_999:
         raise Malformed(f"the header claims {shards} data files")
@@ -269,7 +267,7 @@ def _numbers(message: bytes) -> dict[int, int]:
 
 
 def _entry(name: str, message: bytes, shards: int) -> Entry:
-    """One BundleEntryProto, with every number in it checked that can be checked without the data file."""
+    """One BundleEntryProto, with every number checked that does not need the data file."""
     number = _numbers(message)
     shape: list[int] = []
     for shapes in (value for field, value in _fields(message) if field == 2 and isinstance(value, bytes)):
@@ -282,12 +280,12 @@ def _entry(name: str, message: bytes, shards: int) -> Entry:
         item = np.dtype(DTYPES[entry.dtype][0]).itemsize
         largest = math.prod(max(axis, 1) for axis in shape) * item  # numpy refuses even an empty array beyond this
         if len(shape) > MOST_AXES or largest >= 1 << 62 or math.prod(shape) * item != entry.size:
-            raise Malformed(f"tensor '{name}' of shape {shape} does not fit its {entry.size} bytes")
+            raise Malformed(f"tensor '{name}' of shape {shape} does not match its {entry.size} bytes")
     return entry
 
 
 def _check_shards(bundle: Bundle) -> None:
-    """Before anything is allocated: every tensor lies inside a file that exists."""
+    """Check, before anything is allocated, that every tensor is inside an existing file."""
     sizes: dict[int, int] = {}
     for name, entry in bundle.entries.items():
         path = bundle.shard_path(entry.shard)
@@ -295,9 +293,9 @@ def _check_shards(bundle: Bundle) -> None:
             try:
                 sizes[entry.shard] = path.stat().st_size
             except OSError as error:
-                raise DamagedFile(f"{path} is missing, and tensor '{name}' lies in it. {AGAIN}") from error
+                raise DamagedFile(f"{path} is missing, and tensor '{name}' is stored in it. {AGAIN}") from error
         if entry.offset + entry.size > sizes[entry.shard]:
             raise DamagedFile(
-                f"{path} is cut short: tensor '{name}' ends at byte {entry.offset + entry.size}, "
-                f"the file at {sizes[entry.shard]}. {AGAIN}"
+                f"{path} is truncated: tensor '{name}' ends at byte {entry.offset + entry.size}, "
+                f"but the file ends at {sizes[entry.shard]}. {AGAIN}"
             )

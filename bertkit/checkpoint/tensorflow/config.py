@@ -1,4 +1,4 @@
-"""The config of a Google checkpoint: what its file says, what the variables' shapes say, and that the two agree."""
+"""The config of a Google checkpoint, from its file and from the variables' shapes, which must agree."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Numbers:
             self.learn(key, self._whole_number(key), str(config_path))
 
     def learn(self, key: str, value: int, source: str) -> None:
-        """Keep `value`, or say which two sources contradict each other."""
+        """Keep `value`, or report which two sources contradict each other."""
         if self.known.setdefault(key, value) != value:
             raise UserError(
                 f"{self.sources[key]} says {key} is {self.known[key]}, but {source} says {value}. "
-                "Take the checkpoint and its config from the same release."
+                "Use the checkpoint and the config of the same release."
             )
         self.sources.setdefault(key, source)
 
     def fit(self, variable: str, letters: str) -> None:
-        """Learn from a variable's shape. letters: one an axis, as in google_names."""
+        """Learn numbers from a variable's shape. letters: one per axis, as in names.py."""
         shape = self.bundle.shapes[variable]
         source = f"variable '{variable}' of {self.bundle.prefix.name}.index with shape {shape}"
         wrong = [size for letter, size in zip(letters, shape) if letter.isdigit() and int(letter) != size]
         if len(shape) != len(letters) or wrong or 0 in shape:
             raise UserError(
                 f"{source}: a shape like ({', '.join(letters)}) is expected for {self.family.model_type}. "
-                "Give an unchanged checkpoint of the original code."
+                "Pass an unmodified checkpoint of the original code."
             )
         for letter, size in zip(letters, shape):
             if not letter.isdigit():
@@ -63,13 +63,14 @@ class Numbers:
             heads = max(1, width // head_width)
         if width % heads:
             raise UserError(
-                f"{self.config_path or self.bundle.prefix}: hidden_size {width} is no multiple of its {heads} heads. "
-                "Write the right num_attention_heads into the config."
+                f"{self.config_path or self.bundle.prefix}: hidden_size {width} is not a multiple of its {heads} "
+                "heads. "
+                "Correct num_attention_heads in the config."
             )
         return heads
 
     def depth(self) -> int:
-        """The number of layers."""
+        """The number of layers, from the config or counted in the variables."""
         self._must_be_given("num_hidden_layers", self.known.get("num_hidden_layers", 0))
         return self.known["num_hidden_layers"]
 
@@ -83,12 +84,12 @@ class Numbers:
         if value < 1:
             where = self.config_path or self.bundle.prefix.parent / f"{self.family.model_type}_config.json"
             raise UserError(
-                f"{where}: {key} is not there, and the variables' shapes do not tell it. Add it to this file."
+                f"{where}: {key} is missing and cannot be inferred from the variables' shapes. Add it to this file."
             )
 
 
 def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, Any]]:
-    """The config file beside the checkpoint and what is in it; (None, {}) if there is none, as with ELECTRA."""
+    """The config file next to the checkpoint and its content; (None, {}) if there is none, as with ELECTRA."""
     found = sorted(path for path in folder.glob("*config*.json") if not path.name.startswith(OTHER_CONFIGS))
     if len(found) > 1:
         by_part = [path for path in found if any(word and word in path.name for word in family.parts)]
@@ -97,19 +98,20 @@ def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, A
         return None, {}
     if len(found) > 1:
         raise UserError(
-            f"{folder}: several configs ({', '.join(path.name for path in found)}). Keep the checkpoint's own only."
+            f"{folder}: several configs ({', '.join(path.name for path in found)}). Keep only the one that belongs to "
+            "the checkpoint."
         )
     try:
         given = json.loads(found[0].read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{found[0]}: not readable as JSON ({error}). Download it again.") from error
+        raise UserError(f"{found[0]}: not valid JSON ({error}). Download it again.") from error
     if not isinstance(given, dict):
-        raise UserError(f"{found[0]}: a JSON object of settings is expected, not {type(given).__name__}.")
+        raise UserError(f"{found[0]}: expected a JSON object of settings, not {type(given).__name__}.")
     return found[0], {key: value for key, value in given.items() if value is not None}
 
 
 def hugging_face_config(family: Family, numbers: Numbers, groups: set[str], exact: bool) -> dict[str, Any]:
-    """The config.json of what was found: the class that fits its groups of tensors, and all its numbers."""
+    """The config.json of the checkpoint: the class that fits its tensors, and all its numbers."""
     architecture = next(name for needed, name in family.architectures if groups.issuperset(needed))
     config: dict[str, Any] = {"architectures": [architecture], "model_type": family.model_type}
     for key, default in family.settings.items():
@@ -137,7 +139,7 @@ GELU_FORMS = {
 
 
 def origin(config: dict[str, Any]) -> str:
-    """The card's sentence on where a model came from, and on its GELU where Google's code and transformers differ."""
+    """The card's sentence on the model's origin, and on its GELU if Google's code and transformers differ."""
     exact = {family.exact_gelu for family in FAMILIES if family.model_type == config["model_type"]}
     form = "" if exact == {"gelu"} else GELU_FORMS.get(config["hidden_act"], "")
-    return f"Read from a checkpoint of Google's. {form}".rstrip()
+    return f"Converted from one of Google's checkpoints. {form}".rstrip()

@@ -1,7 +1,7 @@
 """The CRC32C checksum in numpy, fast enough for checkpoints of hundreds of megabytes.
 
 A CRC is the remainder of a long polynomial, so a long buffer may first be *folded*: cut into rows of equal
-width, each row carried onto the next by one fixed linear map (two table look-ups a word). What remains is one
+width, each row carried onto the next by one fixed linear map (two table look-ups per word). What remains is one
 short row with the same checksum as the whole.
 """
 

@@ -1,6 +1,6 @@
-"""What Google's checkpoints call things, and what Hugging Face calls them: one table a family.
+"""Google's names of variables and Hugging Face's names of tensors: one table per family.
 
-A row maps a stem of variable names to a stem of tensor names. Its `sizes` are letters, one an axis, that stand
+A row maps a stem of variable names to a stem of tensor names. Its `sizes` are letters, one per axis, that stand
 for numbers of the config: V vocabulary, E embedding width, H width, I inner width, P positions, T segments,
 L labels; a digit stands for itself. A dense layer's letters go from in to out, as TensorFlow stores kernels.
 """

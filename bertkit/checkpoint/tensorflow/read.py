@@ -56,13 +56,13 @@ def read_google(
 
 
 def _prefix(path: Path) -> Path:
-    """The name that a checkpoint's files share."""
+    """The prefix shared by a checkpoint's files."""
     if not path.is_dir():
         return Path(CHECKPOINT_FILE.sub("", str(path)))
     found = sorted(path.glob("*.index"))
     found = [index for index in found if is_bundle_index(index)] or found
     if not found:
-        raise UserError(f"{path}: no TensorFlow checkpoint (a file ending in .index) is in this folder.")
+        raise UserError(f"{path}: this folder contains no TensorFlow checkpoint (a file ending in .index).")
     names = [index.name.removesuffix(".index") for index in found]
     if len(names) == 1:
         return path / names[0]
@@ -72,7 +72,8 @@ def _prefix(path: Path) -> Path:
     if latest and latest[1] in names:
         return path / latest[1]
     raise UserError(
-        f"{path}: there are {len(names)} checkpoints. Give one of them: {path / names[0]}, … ({', '.join(names)})."
+        f"{path}: this folder contains {len(names)} checkpoints. Pass one of them: {path / names[0]}, … "
+        f"({', '.join(names)})."
     )
 
 
@@ -86,29 +87,29 @@ def _family(bundle: Bundle, part: str) -> Family:
             return family
     if fitting:
         raise UserError(
-            f"{bundle.prefix}: a {fitting[0].model_type} checkpoint without a {part or 'discriminator'} in it."
+            f"{bundle.prefix}: this {fitting[0].model_type} checkpoint contains no {part or 'discriminator'}."
         )
     if any(name.endswith(KERAS_MARK) for name in bundle):
         raise UserError(
-            f"{bundle.prefix}: a TensorFlow 2 (Keras) checkpoint. Only the layout of Google's original code can be "
-            "read: take the model's original release."
+            f"{bundle.prefix} is a TensorFlow 2 (Keras) checkpoint. Only the layout of Google's original code is "
+            "supported: use the model's original release."
         )
     raise UserError(
-        f"{bundle.prefix}: neither BERT, ALBERT nor ELECTRA as Google's code names them. "
+        f"{bundle.prefix} is not a BERT, ALBERT or ELECTRA checkpoint with the names of Google's code. "
         f"Its {len(bundle)} variables are {_first(sorted(bundle))}."
     )
 
 
 def _names(family: Family, bundle: Bundle, numbers: Numbers) -> tuple[dict[str, str], set[str]]:
-    """Variable name -> tensor name for all that the checkpoint holds, and which groups it holds; teaches `numbers`."""
+    """Variable name -> tensor name for everything in the checkpoint, and its groups; fills `numbers`."""
     names: dict[str, str] = {}
 
     def take(found: Iterable[tuple[str, str, str]]) -> None:
         for variable, tensor, letters in found:
             if variable not in bundle:
                 raise UserError(
-                    f"{bundle.prefix}.index: variable '{variable}' is missing: this {family.model_type} is not whole. "
-                    "Save all variables, or take the original release."
+                    f"{bundle.prefix}.index: variable '{variable}' is missing: this {family.model_type} is incomplete. "
+                    "Save all variables, or use the original release."
                 )
             numbers.fit(variable, letters)
             names[variable] = tensor
@@ -138,7 +139,7 @@ def _expand(rows: Iterable[Row], variable_scope: str = "", tensor_scope: str = "
 
 
 def _places(family: Family, bundle: Bundle, numbers: Numbers) -> Iterator[tuple[int, ...]]:
-    """The numbers of every layer, counted in the variables' names."""
+    """Count the layers in the variables' names."""
     pattern = re.compile(re.escape(family.layer + "/").replace(r"\{\}", "([0-9]+)"))
     found = [tuple(map(int, match.groups())) for name in bundle if (match := pattern.match(name))]
     counts = []
@@ -154,7 +155,7 @@ def _tell_left_out(bundle: Bundle, taken: set[str], family: Family) -> None:
     optimiser = [name for name in rest if OPTIMISER.search(name)]
     unknown = sorted(set(rest) - set(optimiser))
     unknown = [name for name in unknown if not name.startswith(family.elsewhere)]
-    told = [f"{len(optimiser)} of the optimiser"] if optimiser else []
+    told = [f"{len(optimiser)} of the optimizer"] if optimiser else []
     told += [f"{len(unknown)} unknown ({_first(unknown)})"] if unknown else []
     if told:
         note(f"{bundle.prefix.name}: {len(taken)} variables read; left out: {' and '.join(told)}.")

@@ -1,1 +1,1 @@
-"""Running text to a token store, in bounded memory, by several processes."""
+"""From running text to a token store, in bounded memory, with several processes."""

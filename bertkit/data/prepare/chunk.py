@@ -1,4 +1,4 @@
-"""Some documents to the arrays of a store: pure, so that any process may do it."""
+"""Turns some documents into the arrays of a store: a pure function, so that any process can run it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Arrays:
     counts: dict[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """One message: a line of JSON, then the arrays."""
+        """Serialize as one message: a line of JSON, then the arrays."""
         arrays = [self.ids, self.starts, self.sentences, self.documents]
         head = {"counts": self.counts, "arrays": [[array.dtype.str, len(array)] for array in arrays]}
         return b"".join([json.dumps(head).encode(), b"\n", *(array.tobytes() for array in arrays)])
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Arrays:
-        """What `to_bytes` wrote."""
+        """Read what `to_bytes` wrote."""
         at = message.index(b"\n") + 1
         head = json.loads(message[:at])
         arrays = []
@@ -62,7 +62,7 @@ class Arrays:
 
 
 def arrays_of(documents: Sequence[str], cutter: PieceEncoder) -> Arrays:
-    """Cut documents into sentences and these into pieces; what has no piece is left out and counted."""
+    """Split documents into sentences and sentences into pieces; those without pieces are left out and counted."""
     sentences: list[str] = []
     per_document = []
     for document in documents:
@@ -86,7 +86,7 @@ def arrays_of(documents: Sequence[str], cutter: PieceEncoder) -> Arrays:
 def sentences_of(document: str) -> list[str]:
     """The sentences of a document. A line end is a paragraph's end, unless the text is wrapped.
 
-    Text is taken as wrapped when most of its lines go on with a small letter.
+    Text counts as wrapped if most of its lines continue with a lower-case letter.
     """
     if 2 * len(_WRAPPED.findall(document)) > document.count("\n"):
         return split_sentences(document)
@@ -94,7 +94,7 @@ def sentences_of(document: str) -> list[str]:
 
 
 def suspicious_lines(document: str) -> dict[str, int]:
-    """How many lines there are of each kind that is seldom prose."""
+    """The number of lines of each kind that is rarely prose."""
     found = {}
     for kind, (needles, pattern) in SUSPICIONS.items():
         if any(needle in document for needle in needles) and (

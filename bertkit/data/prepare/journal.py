@@ -1,7 +1,7 @@
-"""A store while it is made: files that only grow, and a journal that tells how much of them counts.
+"""A store being written: files that only grow, and a journal of how much of them is valid.
 
-Everything is in `<store>.partial`. What a killed process wrote after its last journal is cut off when the next one
-goes on; at the end the folder is renamed, so that a store under its own name is always whole.
+Everything is in `<store>.partial`. What a killed process wrote after its last entry is removed when the next one
+continues; at the end the folder is renamed, so that a store under its final name is always complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GROWING = ("tokens.bin", "words.bin", "sentences.bin", "documents.bin", DIGESTS)
 
 @dataclass
 class Progress:
-    """How far the work is.
+    """How far the work has progressed.
 
     file, document: how many input files, and documents of the next one, are done. read: what the reader counted so
     far. found: what the workers counted so far. sizes: bytes of each growing file. seconds: time spent.
@@ -49,10 +49,10 @@ class Progress:
 
 
 class StoreWriter:
-    """A store in the making, by one process at a time: `with StoreWriter(out, job) as making`.
+    """A store being written, by one process at a time: `with StoreWriter(out, job) as making`.
 
-    job: stands for the command and its inputs; what another job left is not continued.
-    journal_every: seconds of work that a power cut may cost.
+    job: identifies the command and its inputs; the leftovers of another job are not continued.
+    journal_every: seconds of work that a power failure may cost.
     """
 
     def __init__(self, out: Path, job: str, journal_every: float = 5.0) -> None:
@@ -95,7 +95,7 @@ class StoreWriter:
         return (self.folder / DIGESTS).read_bytes()
 
     def add(self, arrays: Arrays, digests: bytes, file: int, document: int, read: dict[str, int]) -> None:
-        """Append what a chunk gave. file, document, read: as in `Progress`, at the chunk's end."""
+        """Append a chunk's arrays. file, document, read: as in `Progress`, at the chunk's end."""
         progress = self.progress
         self._append(
             {
@@ -114,7 +114,7 @@ class StoreWriter:
             self.write_journal()
 
     def write_journal(self) -> None:
-        """Let everything up to here survive whatever comes."""
+        """Sync the files and the journal, so that everything so far survives a crash."""
         self._noted = now = time.monotonic()
         self.progress.seconds += now - self._began
         self._began = now
@@ -144,7 +144,7 @@ class StoreWriter:
                 (self.out / name).unlink()
 
     def discard(self) -> None:
-        """Remove what was made."""
+        """Remove the unfinished store."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _take(self) -> None:
@@ -153,29 +153,33 @@ class StoreWriter:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"{self.folder} is in use: another `bertkit prepare` writes it. Wait for it, or choose another --out."
+                f"{self.folder} is in use: another `bertkit prepare` is writing it. Wait for it, or choose another "
+                "--out."
             ) from None
         except OSError as error:
-            note(f"{self.folder}: this disk knows no locks ({error.strerror}). See to it that nobody else writes here.")
+            note(
+                f"{self.folder}: this filesystem does not support file locks ({error.strerror}). Make sure no other "
+                "process writes here."
+            )
 
     def _recall(self) -> None:
-        """Take up the journal that is there, or clear the folder."""
+        """Continue from the existing journal, or clear the folder."""
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             journal = json.loads((self.folder / JOURNAL).read_bytes())
             progress = Progress(**journal["progress"])
             short = [n for n, size in progress.sizes.items() if (self.folder / n).stat().st_size < size]
             if journal["job"] != self.job:
-                note(f"{self.folder} is of another command, or the input has changed: it is begun anew.")
+                note(f"{self.folder} belongs to a different command, or its input has changed; starting over.")
             elif not short:
                 self.progress = progress
-                note(f"{self.folder}: going on after {progress.read.get('documents', 0):,} documents.")
+                note(f"{self.folder}: continuing after {progress.read.get('documents', 0):,} documents.")
                 return
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _append(self, parts: dict[str, np.ndarray]) -> None:
         needed = sum(part.nbytes for part in parts.values())
-        with self.told(f"could not take {needed:,} more bytes"):
+        with self.told(f"could not store {needed:,} more bytes"):
             for name, part in parts.items():
                 rest = memoryview(part.tobytes())
                 while len(rest):
@@ -194,7 +198,7 @@ class StoreWriter:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """What the disk refuses as a message to the user. what: what the folder then cannot do."""
+        """Turn disk errors into messages for the user. what: what failed, e.g. "cannot be written"."""
         try:
             yield
         except OSError as error:
@@ -202,8 +206,8 @@ class StoreWriter:
             with suppress(OSError):
                 free = f" ({shutil.disk_usage(self.folder).free:,} bytes are free)"
             raise UserError(
-                f"{self.folder} {what}: {error.strerror or error}{free}. Nothing is lost: make room, or mend what is "
-                "wrong, and give the same command again; it goes on where it stopped."
+                f"{self.folder} {what}: {error.strerror or error}{free}. Nothing is lost: free some space, or fix the "
+                "problem, and run the same command again; it continues where it stopped."
             ) from error
 
     def _close(self) -> None:

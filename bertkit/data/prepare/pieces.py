@@ -1,7 +1,7 @@
-"""Sentences to ids and word starts, many at a time.
+"""From sentences to ids and word starts, many at a time.
 
-A BERT tokenizer treats every character alike wherever it stands, and every word alike wherever it stands. So a
-sentence can be cut into words with one table of characters, and the pieces of a word looked up in a table of words
+A BERT tokenizer treats every character and every word the same, wherever it occurs. So a
+sentence can be split into words with one table of characters, and the pieces of a word looked up in a table of words
 that grows as words appear: the same ids as the library's, at less than a third of its cost. Tokenizers of other
 rules, and sentences that hold a special token, go through the library.
 """
@@ -38,7 +38,7 @@ class Pieces:
 
 
 class PieceEncoder:
-    """Cuts sentences with one tokenizer. segmenting: find Chinese words of several characters."""
+    """Splits sentences with one tokenizer. segmenting: find Chinese words of several characters."""
 
     def __init__(self, tokenizer: Tokenizer, segmenting: bool = True) -> None:
         self.tokenizer = tokenizer
@@ -51,7 +51,7 @@ class PieceEncoder:
 
     @staticmethod
     def dtype_for(tokenizer: Tokenizer) -> str:
-        """The smallest kind of number that holds every id."""
+        """The smallest dtype that holds every id."""
         return "uint16" if tokenizer.size < 1 << 16 else "uint32"
 
     def cut(self, sentences: Sequence[str], opens: Sequence[bool]) -> Pieces:
@@ -103,7 +103,7 @@ class PieceEncoder:
         return starts.astype(np.uint8)
 
     def _mark_chinese(self, rows: Iterable[int], sentences: list[str], lengths: np.ndarray, starts: np.ndarray) -> None:
-        """Put right the word starts of those of the sentences `rows` that hold Chinese."""
+        """Correct the word starts of those of the sentences `rows` that contain Chinese."""
         ends = np.cumsum(lengths)
         for row in rows:
             if lengths[row] and has_cjk(sentences[row]):
@@ -131,7 +131,7 @@ class PieceEncoder:
 
 
 class WordTable:
-    """The pieces of every word met so far."""
+    """The pieces of every word seen so far."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.backend = tokenizer.backend
@@ -145,7 +145,7 @@ class WordTable:
         self._pieces, self._is_cjk, self._ends, self._bytes = array("I"), array("B"), array("q", [0]), 0
 
     def look_up(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, set[int]]:
-        """ids of all sentences, which of them are one Chinese character, tokens a sentence.
+        """ids of all sentences, which of them are one Chinese character, tokens per sentence.
 
         Last, the sentences that went through the library whole: in them no character is marked.
         """
@@ -191,7 +191,7 @@ class WordTable:
 
 
 class _Characters(dict[int, str]):
-    """For `str.translate`: a character as the tokenizer's rules leave it, with spaces where they cut words.
+    """For `str.translate`: a character as the tokenizer's rules leave it, with spaces where they split words.
 
     A combining mark that stays may change places with another by the rules; it gives `WHOLE`, as does a character
     that is unknown here: such sentences go through the library.
@@ -217,7 +217,7 @@ def has_cjk(text: str) -> bool:
 
 
 def has_bert_rules(tokenizer: Tokenizer) -> bool:
-    """Whether words are cut by BERT's own rules, and only special tokens are matched across them."""
+    """Whether words are split by BERT's own rules, and only special tokens are matched across them."""
     shape = tokenizer.shape
     kinds = [(shape.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
     return (

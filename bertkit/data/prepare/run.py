@@ -1,4 +1,4 @@
-"""Running text to a token store: in bounded memory, on all cores, and going on where it was interrupted."""
+"""From running text to a token store: in bounded memory, on all cores, restartable."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _EMPTY = bytes(WIDTH)
 
 
 def digest_of(document: str) -> bytes:
-    """16 bytes that stand for the document; spaces and line ends do not matter.
+    """A 16-byte digest of the document that ignores spaces and line ends.
 
-    Two different documents share a digest with a chance of 1 in 10^20 among a thousand million.
+    Among a billion documents, two different ones share a digest with a probability of 1 in 10^20.
     """
     return hashlib.blake2b(" ".join(document.split()).encode(), digest_size=WIDTH).digest()
 
@@ -84,12 +84,12 @@ AT_ONCE = 1 << 20
 
 
 def lengths_of(folder: Path) -> dict[str, dict[str, int]]:
-    """Percentiles of tokens a sentence, and of sentences and tokens a document, read in bounded memory."""
+    """Percentiles of tokens per sentence, and of sentences and tokens per document, in bounded memory."""
     sentences = np.memmap(folder / "sentences.bin", np.int64, mode="r")
     counts: dict[str, np.ndarray] = {}
-    _count(counts, "tokens a sentence", (np.diff(part) for part in _parts(folder / "sentences.bin")))
-    _count(counts, "sentences a document", (np.diff(part) for part in _parts(folder / "documents.bin")))
-    _count(counts, "tokens a document", (np.diff(sentences[part]) for part in _parts(folder / "documents.bin")))
+    _count(counts, "tokens per sentence", (np.diff(part) for part in _parts(folder / "sentences.bin")))
+    _count(counts, "sentences per document", (np.diff(part) for part in _parts(folder / "documents.bin")))
+    _count(counts, "tokens per document", (np.diff(sentences[part]) for part in _parts(folder / "documents.bin")))
     return {name: _percentiles(count) for name, count in counts.items()}
 
 
@@ -119,22 +119,22 @@ def _count(counts: dict[str, np.ndarray], name: str, lengths: Iterator[np.ndarra
 
 
 def _percentiles(counts: np.ndarray) -> dict[str, int]:
-    """The smallest length that so many percent of all do not exceed."""
+    """Percentiles of lengths from their counts."""
     sums = np.cumsum(counts)
     return {str(share): int(np.searchsorted(sums, share / 100 * sums[-1])) for share in PERCENTILES}
 
 
 def report_lines(report: dict[str, Any]) -> list[str]:
-    """One page for people."""
+    """The report as text."""
     read, mb = report["documents_read"], report["bytes"] / 1e6
-    unasked = "" if report["deduplicated"] else " (they were not looked for)"
+    unasked = "" if report["deduplicated"] else " (not checked)"
     lines = [
         f"documents   {report['documents']:>14,}  kept of {read:,} read",
         f"sentences   {report['sentences']:>14,}",
         f"tokens      {report['tokens']:>14,}",
         f"unknown     {report['unknown_rate']:>14.3%}  of tokens",
         f"duplicates  {report['duplicates']:>14,}  documents left out{unasked}",
-        f"empty       {report['empty_documents']:>14,}  documents without a piece left out, and "
+        f"empty       {report['empty_documents']:>14,}  documents without any pieces left out, and "
         f"{report['empty_sentences']:,} sentences",
         "",
         "lengths".ljust(24) + "".join(f"{share + ' %':>10}" for share in map(str, PERCENTILES)),
@@ -189,21 +189,21 @@ def prepare(
     workers: int = 0,
     journal_every: float = 5.0,
 ) -> tuple[Store, dict[str, Any]]:
-    """Make a store of files and folders of running text. Returns it, and the report as plain values.
+    """Make a store from files and folders of running text. Returns it, and the report as plain values.
 
-    workers: processes to use; 0 takes one for each usable core. journal_every: seconds of work at risk.
+    workers: number of processes; 0: one per usable core. journal_every: seconds of work at risk.
     """
     reading = reading or Reading()
     if reading.lang not in SEGMENTED:
         raise UserError(f"lang is '{reading.lang}'. {suggest(reading.lang, list(SEGMENTED))}")
     if workers < 0:
-        raise UserError(f"workers is {workers}; it must be 0 (one for each core) or more.")
+        raise UserError(f"workers is {workers}; it must be 0 (one per core) or more.")
     files, out = document_files(texts), Path(out)
     sizes = [0 if str(file) == "-" else file.stat().st_size for file in files]
     is_known = all(_is_plain(file) for file in files)
     workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
     with StoreWriter(out, _job(files, reading, tokenizer), journal_every) as making:
-        with making.told("cannot take the tokenizer"):
+        with making.told("could not store the tokenizer"):
             tokenizer.save(making.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
         chunks = _chunks(files, sizes, reading, making)
         results = in_order(
@@ -211,7 +211,7 @@ def prepare(
         )
 
         def steps() -> Iterator[None]:
-            """One step a megabyte of input where its size is known, else one a document."""
+            """One step per megabyte of input if its size is known, else one per document."""
             told = 0
             for chunk, arrays in results:
                 making.add(arrays, chunk.digests, chunk.file, chunk.document, chunk.read)
@@ -234,12 +234,12 @@ def prepare(
 
 
 def _is_plain(file: Path) -> bool:
-    """Whether the file's size tells how much text there is to read."""
+    """Whether the file's size says how much text there is to read."""
     return str(file) != "-" and file.suffix.lower() not in COMPRESSIONS and kind_of(file) != "parquet"
 
 
 def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
-    """What must be the same for a later run to go on with this one's work."""
+    """What must be the same for a later run to continue this one."""
     inputs = []
     for file in files:
         if str(file) == "-":
@@ -252,7 +252,7 @@ def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
 
 
 def _chunks(files: list[Path], sizes: list[int], reading: Reading, making: StoreWriter) -> Iterator[Chunk]:
-    """Read on from where `making` is."""
+    """Continue reading from where `making` is."""
     start: Progress = making.progress
     seen = Digests()
     known = making.digests()
@@ -292,8 +292,8 @@ def _report(making: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict
     if progress.sentences < 2:
         making.discard()
         raise UserError(
-            f"The text gives {progress.sentences} sentence{'' if progress.sentences == 1 else 's'} "
-            f"({read.get('documents', 0):,} documents, {read.get('bytes', 0):,} bytes), and at least 2 are needed to "
+            f"The text contains {progress.sentences} sentence{'' if progress.sentences == 1 else 's'} "
+            f"({read.get('documents', 0):,} documents, {read.get('bytes', 0):,} bytes), but at least 2 are needed to "
             "pretrain on. Check that the files hold running text, and name the column with --text if it is a table."
         )
     unknown = count_id(making.folder / "tokens.bin", PieceEncoder.dtype_for(tokenizer), tokenizer.unk_id)
@@ -315,7 +315,7 @@ def _report(making: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict
 
 
 def _facts(report: dict[str, Any], tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
-    """`store.json`, but for the files."""
+    """The content of `store.json`, except the files."""
     return {
         "format": FORMAT,
         "dtype": PieceEncoder.dtype_for(tokenizer),

@@ -1,7 +1,7 @@
 """Chunks of documents through several processes, results in order.
 
 Each worker is a fresh Python that reads documents from its standard input and writes arrays to its standard output:
-no fork of a process with threads, no pickles, and it ends by itself when the one that started it is gone.
+no fork of a process with threads, no pickles, and it exits when its parent process is gone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def in_order(
     segmenting: bool,
     workers: int,
 ) -> Generator[tuple[Chunk, Arrays], None, None]:
-    """Each chunk with its arrays. tokenizer: its folder. With one worker the work is done here."""
+    """Each chunk with its arrays. tokenizer: its folder. With one worker, the work is done in this process."""
     if workers <= 1:
         cutter = PieceEncoder(Tokenizer.load(tokenizer), segmenting)
         for chunk in chunks:
@@ -75,7 +75,7 @@ def in_order(
 
 
 class _Worker:
-    """One process, and the pipes to it."""
+    """A worker process and the pipes to it."""
 
     def __init__(self, tokenizer: Path, segmenting: bool) -> None:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -98,8 +98,8 @@ class _Worker:
             answer = _receive(self.back)
         if answer is None:
             raise UserError(
-                f"A worker process ended early (code {self.process.wait()}). Was it killed for want of memory? "
-                "Give the same command again with --workers 1: it goes on where this one stopped."
+                f"A worker process ended early (code {self.process.wait()}). Did it run out of memory? "
+                "Run the same command again with --workers 1: it continues where this one stopped."
             )
         return Arrays.from_bytes(answer)
 

@@ -1,4 +1,4 @@
-"""Files to examples. Every reader is a generator that streams, remembers lines, and raises only `UserError`.
+"""From files to examples. Every reader is a generator that streams, remembers lines, and raises only `UserError`.
 
 | reader | files | gives |
 |---|---|---|

@@ -21,12 +21,12 @@ def read_choices(
         where = f"{path}, line {line}"
         choices = strings(where, row, "choices")
         if len(choices) < 2:
-            raise UserError(f"{where}: {len(choices)} choices. There must be two at least.")
+            raise UserError(f"{where}: {len(choices)} choices; there must be at least two.")
         label = _index(where, row.get("label"), len(choices), needed=labelled is True) if labelled else None
         found = True
         yield Choice(string(where, row, "text"), choices, label, line)
     if not found:
-        raise UserError(f"{path}: there is no row in it.")
+        raise UserError(f"{path} contains no rows.")
 
 
 def _index(where: str, value: Any, count: int, needed: bool) -> int | None:
@@ -35,7 +35,7 @@ def _index(where: str, value: Any, count: int, needed: bool) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:9])
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
-        fix = f"and a number from 0 to {count - 1} is needed: the place of the right choice."
+        fix = f"but it must be a number from 0 to {count - 1}: the index of the right choice."
         raise UserError(f"{where}: 'label' is {short(value)}, {fix}")
     return value
 
@@ -46,7 +46,7 @@ def read_minimal_pairs(path: str | Path, *, encoding: str = "utf-8") -> Iterator
     if files[0].is_dir():
         files = sorted(file for file in files[0].rglob("*") if kind_of(file) == "jsonl" and file.is_file())
         if not files:
-            raise UserError(f"{path}: there is no .jsonl file in this folder.")
+            raise UserError(f"{path}: this folder contains no .jsonl file.")
     for file in files:
         found = False
         stem = file.name.split(".")[0]
@@ -57,4 +57,4 @@ def read_minimal_pairs(path: str | Path, *, encoding: str = "utf-8") -> Iterator
             found = True
             yield MinimalPair(good, bad, group, line)
         if not found:
-            raise UserError(f"{file}: there is no pair in it.")
+            raise UserError(f"{file} contains no pairs.")

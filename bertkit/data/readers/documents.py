@@ -27,8 +27,8 @@ def read_documents(
 
     `.txt` and any unknown ending: an empty line ends a document (one of spaces alone does not).
     `.tokens` (WikiText): a title begins one.
-    `.jsonl`, `.parquet`, `.csv`, `.tsv`: the column `text`, one document a row. All may be compressed.
-    Documents above a million characters are cut at a line end, and told.
+    `.jsonl`, `.parquet`, `.csv`, `.tsv`: the column `text`, one document per row. All may be compressed.
+    Documents above a million characters are split at a line end, and reported.
     """
     cut = 0
     for path in document_files(paths):
@@ -41,15 +41,15 @@ def read_documents(
             cut += not whole
             yield document
     if cut:
-        note(f"documents above {LONGEST_DOCUMENT:,} characters were cut at line ends, {cut} times.")
+        note(f"documents longer than {LONGEST_DOCUMENT:,} characters were split at line ends, {cut} times.")
 
 
 def document_files(
     paths: str | Path | Iterable[str | Path], leave_out: Callable[[Path], bool] = lambda folder: False
 ) -> list[Path]:
-    """The files that `read_documents` reads, in its order; files of other formats inside folders are told of.
+    """The files that `read_documents` reads, in its order; files of other formats inside folders are reported.
 
-    leave_out: which folders inside the given ones are not looked into; they are told of.
+    leave_out: folders inside the given ones to skip; they are reported.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []
@@ -60,12 +60,14 @@ def document_files(
         inside = [file for file in _walk(path, leave_out) if file.stat().st_size]
         known = [file for file in inside if kind_of(file) in _IN_FOLDERS]
         if not known:
-            raise UserError(f"{path}: no text file in this folder (.{', .'.join(_IN_FOLDERS)}, compressed or not).")
+            raise UserError(
+                f"{path}: this folder contains no text files (.{', .'.join(_IN_FOLDERS)}, compressed or not)."
+            )
         if len(known) < len(inside):
-            note(f"{path}: {len(inside) - len(known)} files of other formats are passed over, {len(known)} are read.")
+            note(f"{path}: {len(inside) - len(known)} files of other formats are skipped, {len(known)} are read.")
         files.extend(known)
     if not files:
-        raise UserError("No text files are named.")
+        raise UserError("No text files were given.")
     return files
 
 
@@ -98,7 +100,7 @@ def _line_documents(path: Path, encoding: str, titles: bool) -> Iterator[tuple[b
     if lines:
         yield True, "\n".join(lines)
     elif not found:
-        raise UserError(f"{path}: there is no text in it.")
+        raise UserError(f"{path} contains no text.")
 
 
 def _row_documents(path: Path, text: str, encoding: str) -> Iterator[tuple[bool, str]]:

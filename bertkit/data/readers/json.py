@@ -1,4 +1,4 @@
-"""Strict JSON for the readers: objects, one a line, and values that are what they should be."""
+"""Strict JSON for the readers: objects, one per line, with values of the right type."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str
 
 
 def parse(where: str, text: str) -> Any:
-    """JSON as the standard has it: no NaN, no lone surrogates, no NUL, no bottomless nesting."""
+    """Standard JSON: no NaN, no lone surrogates, no NUL, no unlimited nesting."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if "\n" in text else ""
-        hint = " Is it one JSON object a line (JSONL)?" if text.strip() in "{[" else ""
+        hint = " Is it JSONL, with one JSON object per line?" if text.strip() in "{[" else ""
         raise UserError(f"{where}{line}: not JSON: {error.msg} at character {error.colno}.{hint}") from error
     except (ValueError, RecursionError) as error:  # NaN, a number of thousands of digits, nesting too deep
-        raise UserError(f"{where}: not usable JSON: {error}.") from error
+        raise UserError(f"{where}: not valid JSON: {error}.") from error
     if _BAD_ESCAPE.search(text):
         _check_strings(where, value)
     return value
@@ -70,7 +70,7 @@ def _check_strings(where: str, value: Any) -> None:
 def check_text(where: str, text: str) -> str:
     """The text, unless it has a NUL or half of a surrogate pair, which no tokenizer or file can take."""
     if "\0" in text:
-        raise UserError(f"{where}: a NUL character in the text. Remove it.")
+        raise UserError(f"{where}: the text contains a NUL character. Remove it.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -82,7 +82,7 @@ def check_text(where: str, text: str) -> str:
 def as_object(where: str, value: Any) -> dict[str, Any]:
     """The value, if it is a JSON object."""
     if not isinstance(value, dict):
-        raise UserError(f'{where}: {short(value)} where an object such as {{"text": …}} belongs.')
+        raise UserError(f'{where}: expected an object such as {{"text": …}}, got {short(value)}.')
     return value
 
 
@@ -98,7 +98,7 @@ def string(where: str, row: dict[str, Any], *names: str) -> str:
     """The string under the first of `names` that the row has."""
     value = field(where, row, *names)
     if not isinstance(value, str):
-        raise UserError(f"{where}: {names[0]!r} is {short(value)}, and a text in quotes is needed.")
+        raise UserError(f"{where}: {names[0]!r} is {short(value)}; it must be text in quotes.")
     return value
 
 
@@ -106,7 +106,7 @@ def strings(where: str, row: dict[str, Any], *names: str) -> tuple[str, ...]:
     """The list of strings under the first of `names` that the row has; numbers become their strings."""
     value = field(where, row, *names)
     if not isinstance(value, list):
-        raise UserError(f"{where}: {names[0]!r} is {short(value)}, and a list of texts is needed.")
+        raise UserError(f"{where}: {names[0]!r} is {short(value)}; it must be a list of texts.")
     return tuple(scalar(f"{where}: {names[0]!r}", item) for item in value)
 
 
@@ -118,10 +118,10 @@ def scalar(where: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
-    raise UserError(f"{where}: {short(value)} where a text or number belongs.")
+    raise UserError(f"{where}: expected text or a number, got {short(value)}.")
 
 
 def short(value: Any) -> str:
-    """A value for an error message, cut to a few words."""
+    """A value shortened for an error message."""
     shown = repr(value) if not isinstance(value, (dict, list)) else json.dumps(value, ensure_ascii=False, default=repr)
     return "null" if value is None else shown if len(shown) <= 60 else shown[:57] + "…"

@@ -29,7 +29,7 @@ def read_parquet(path: str | Path, columns: list[str] | None = None) -> Iterator
     except UserError:
         raise
     except Exception as error:
-        raise DamagedFile(f"{path}, after row {number}: not a sound parquet file: {_first_line(error)}") from error
+        raise DamagedFile(f"{path}, after row {number}: not a valid parquet file: {_first_line(error)}") from error
 
 
 def parquet_columns(path: str | Path) -> list[str]:
@@ -56,7 +56,8 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
             room.seek(0)
         except (OSError, *DAMAGE) as error:
             raise DamagedFile(
-                f"{path}: it cannot be unpacked into {tempfile.gettempdir()} ({error}). Is it whole, and is there room?"
+                f"{path} could not be unpacked into {tempfile.gettempdir()} ({error}). Is the file complete, and is "
+                "there enough space?"
             ) from error
         yield room
 
@@ -69,7 +70,7 @@ def _parquet(path: Path, source: Path | IO[bytes]) -> Any:
     try:
         return parquet.ParquetFile(source)
     except Exception as error:
-        raise DamagedFile(f"{path}: not a sound parquet file: {_first_line(error)}") from error
+        raise DamagedFile(f"{path}: not a valid parquet file: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Questions with answers cut out of a context: SQuAD 1.1/2.0 JSON, or one JSON object a line."""
+"""Questions with answers from a context: SQuAD 1.1/2.0 JSON, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Found = tuple[int, str, str, dict[str, Any]]  # line or number, where, context, 
 def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | None = None) -> Iterator[Question]:
     """Each question of a SQuAD file (read whole: it is one JSON document) or of a JSONL file (streamed).
 
-    An answer whose offset does not match its context is moved to the nearest place where it does stand; one that
-    stands nowhere keeps start -1. Both are counted and told at the end. A question without "answers" is unlabelled; one
-    with an empty list, or marked `is_impossible`, has no answer in its context. An id that was there before gets
-    '#2', '#3' … appended, and it is told: answers are keyed by id, and one would hide the other.
+    An answer whose offset does not match its context is moved to the nearest occurrence; one that
+    does not occur keeps start -1. Both are counted and reported. A question without "answers" is unlabelled; one
+    with an empty list, or marked `is_impossible`, has no answer in its context. A repeated id gets
+    '#2', '#3' … appended, and is reported: answers are keyed by id, and one would hide the other.
     """
     seen: dict[int, int] = {}
     count, moved, renamed, lost = 0, 0, 0, []
@@ -37,15 +37,15 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | Non
         count += 1
         yield Question(own, string(where, row, "question"), context, () if impossible else answers, impossible, number)
     if not count:
-        raise UserError(f"{path}: there is no question in it.")
+        raise UserError(f"{path} contains no questions.")
     if renamed:
-        note(f"{path}: {renamed} questions have an id that was there before; '#2', '#3' … is appended to theirs.")
+        note(f"{path}: {renamed} questions repeat an earlier id; '#2', '#3' … is appended to theirs.")
     if moved:
-        note(f"{path}: {moved} answers did not stand where the file says and were moved to the nearest place they do.")
+        note(f"{path}: {moved} answers were not where the file says and were moved to the nearest occurrence.")
     if lost:
         note(
             f"{path}: {len(lost)} answers do not occur in their context (first: {lost[0]}); they count for scoring but "
-            "cannot be learned from."
+            "cannot be used for training."
         )
 
 
@@ -94,7 +94,7 @@ def _squad(path: str | Path, document: Any) -> Iterator[Found]:
 def _list(where: str, value: Any, name: str) -> list[Any]:
     items = field(where, as_object(where, value), name)
     if not isinstance(items, list):
-        raise UserError(f"{where}: {name!r} is {short(items)}, and a list is needed (the form of SQuAD's files).")
+        raise UserError(f"{where}: {name!r} is {short(items)}; it must be a list, as in SQuAD's files.")
     return items
 
 
@@ -108,21 +108,21 @@ def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
             raise UserError(f"{where}: 'answers' needs as many starts as texts.")
         given = [{"text": text, "start": start} for text, start in zip(texts, starts)]
     if not isinstance(given, list):
-        raise UserError(f"{where}: 'answers' is {short(given)}, and a list is needed.")
+        raise UserError(f"{where}: 'answers' is {short(given)}; it must be a list.")
     answers = []
     for item in given:
         answer = as_object(f"{where}: 'answers'", item)
         text = string(f"{where}: 'answers'", answer, "text")
         start = field(f"{where}: 'answers'", answer, "start", "answer_start")
         if not isinstance(start, int) or isinstance(start, bool):
-            raise UserError(f"{where}: the start of an answer is {short(start)}, and a whole number is needed.")
+            raise UserError(f"{where}: the start of an answer is {short(start)}; it must be a whole number.")
         if text.strip():
             answers.append((text.strip(), start + len(text) - len(text.lstrip())))
     return answers
 
 
 def _place(context: str, text: str, start: int) -> int:
-    """Where the text stands, nearest to where it is said to, or -1."""
+    """The occurrence of the text nearest to the given start, or -1."""
     if start >= 0 and context.startswith(text, start):
         return start
     middle = min(max(start, 0), len(context))

@@ -2,12 +2,12 @@
 
 The rules, format by format:
 - **csv** is read with quoting (a quoted cell may hold commas and newlines; `""` is a quote). Where the first line has
-  no comma, `;` or a tab is taken as the separator, and told.
-- **tsv** has no quoting: a `"` is a character, a tab always ends a cell (as GLUE's files have it).
-- **txt** is one text a line without labels; a .txt whose columns are asked for by number, or whose labels are
+  no comma, `;` or a tab is used as the separator, and reported.
+- **tsv** has no quoting: a `"` is a character, a tab always ends a cell (as in GLUE's files).
+- **txt** is one text per line without labels; a .txt whose columns are given by number, or whose labels are
   needed, is read as tsv.
-- **jsonl** is one object a line; **json** is the same, or one list of objects.
-Blank lines are no rows. A row with more or fewer cells than the first is an error that names its line.
+- **jsonl** is one object per line; **json** is the same, or one list of objects.
+Blank lines are skipped. A row with more or fewer cells than the first is an error that names its line.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ KNOWN = {"text", "text_b", "label", *ALIASES["text"], *ALIASES["label"], *(name 
 
 
 def looks_like_header(cells: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a first row names columns: it has a column that was asked for, or one whose name is well known.
+    """Whether a first row names columns: it has a requested column, or one with a well-known name.
 
-    Where all columns are asked for by number, only the cells at those places count: a well-known name may also be a
+    If all columns are given by number, only the cells at those places count: a well-known name may also be a
     label (a kind of message called 'question').
     """
     stripped = [cell.strip() for cell in cells]
@@ -64,12 +64,12 @@ def looks_like_header(cells: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def asks_for_pairs(columns: Sequence[str], text_b: str) -> bool:
-    """Whether second texts are meant: their column was named, or is there under the usual names."""
+    """Whether there are second texts: their column was named, or exists under a usual name."""
     return text_b != "text_b" or text_b in columns or has_pair(columns)
 
 
 def has_pair(columns: Sequence[str]) -> bool:
-    """Whether there are two columns of texts by names that come in twos."""
+    """Whether two columns have names that usually come in pairs."""
     names = {column.strip().casefold() for column in columns}
     return any(names.issuperset(pair) for pair in (("text", "text_b"), *PAIRS))
 
@@ -82,7 +82,7 @@ def as_number(name: str) -> int | None:
 def resolve(
     path: str | Path, columns: Sequence[str], *, text: str, text_b: str | None, label: str | None, label_needed: bool
 ) -> dict[str, str | None]:
-    """The file's names for the wanted columns; well-known other names are used, and told, where a default is absent.
+    """The file's names for the wanted columns; if a default is absent, well-known other names are used and reported.
 
     Returns {"text": name, "text_b": name or None, "label": name or None}.
     """
@@ -105,7 +105,7 @@ def resolve(
         raise UserError(_no_column(path, columns, role, name))
     used = {name for name in found.values() if name}
     if len(used) < sum(name is not None for name in found.values()):
-        raise UserError(f"{path}: one column is to be two things: {_shown(found)}. Name three different ones.")
+        raise UserError(f"{path}: one column is used twice: {_shown(found)}. Name three different columns.")
     if found != {"text": text, "text_b": text_b, "label": found["label"] and label}:
         note(f"{path}: reading {_shown(found)}.")
     return found
@@ -127,7 +127,7 @@ def _no_column(path: str | Path, columns: Sequence[str], role: str, name: str) -
     close = close + " " if close.startswith("Did you mean") else ""
     return (
         f"{path}: there is no column {name!r}. {close}The columns are: {' | '.join(shown)}. "
-        f"Name one with {option} NAME, or in a file without header by its number ({option} 2)."
+        f"Pass {option} NAME, or, for a file without a header, its number ({option} 2)."
     )
 
 
@@ -154,7 +154,7 @@ def read_rows(
 
     text, text_b, label: column names, or numbers from 1 for files without header; text_b=None reads single texts.
     A pair's column `text_c` is read where there is one.
-    labelled: True: every row must have a label; "maybe": a label where there is one; False: none is read.
+    labelled: True: every row must have a label; "maybe": labels are optional; False: none are read.
     multi_label: labels are JSON lists or `a|b`. number: labels are numbers. kind: the format, if not by the ending.
     """
     kind = kind or kind_of(path)
@@ -162,7 +162,7 @@ def read_rows(
     rows = _cells(path, kind, wanted, header, encoding, needs_label=labelled is True)
     first = next(rows, None)
     if first is None:
-        raise UserError(f"{path}: there are no rows in it.")
+        raise UserError(f"{path} contains no rows.")
     asked = label if labelled else None
     names = resolve(path, list(first[1]), text=text, text_b=text_b, label=asked, label_needed=labelled is True)
     if kind in ("jsonl", "json") and names["label"] is None:
@@ -253,34 +253,37 @@ def _table(
     named = looks_like_header(first[1], wanted) if header == "auto" else bool(header)
     if kind == "txt" and len(first[1]) == 1:
         raise UserError(
-            f"{path}: a .txt has texts alone, and labels are needed. Give a csv, tsv or jsonl with a label."
+            f"{path}: a .txt file has no labels, but labels are needed. Pass a csv, tsv or jsonl file with a label "
+            "column."
         )
     columns = [cell.strip() for cell in first[1]] if named else [str(n) for n in range(1, len(first[1]) + 1)]
     for name in {*wanted, *KNOWN} & set(columns):
         if columns.count(name) > 1:
-            raise UserError(f"{path}, line {first[0]}: two columns have the name {name!r}. Rename one.")
+            raise UserError(f"{path}, line {first[0]}: two columns are named {name!r}. Rename one.")
     if not named and not numbered and header == "auto":
         text = wanted[0] if wanted else "text"
         shown = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
         raise UserError(
-            f"{path}, line {first[0]}: a header with {text!r} is missing; the line is: {shown}. "
-            f"Name the columns (--text NAME --label NAME), or give their numbers (--text 2 --label 1)."
+            f"{path}, line {first[0]}: there is no header with {text!r}; the line is: {shown}. "
+            f"Pass the columns' names (--text NAME --label NAME) or numbers (--text 2 --label 1)."
         )
     if named and numbered:
-        note(f"{path}: the first line is taken as a header: {' | '.join(columns[:12])}.")
+        note(f"{path}: the first line is read as a header: {' | '.join(columns[:12])}.")
     places = {name: n for name in wanted if (n := as_number(name)) is not None and n < len(columns)} if named else {}
     for line, row in rows if named else chain([first], rows):
         if len(row) != len(columns):
             raise UserError(
-                f"{path}, line {line}: {len(row)} columns where the first line has {len(columns)}. {_ragged_hint(kind)}"
+                f"{path}, line {line}: {len(row)} columns, but the first line has {len(columns)}. {_ragged_hint(kind)}"
             )
         yield line, dict(zip(columns, row)) | {name: row[n] for name, n in places.items()}
 
 
 def _ragged_hint(kind: str) -> str:
     if kind == "csv":
-        return "A cell with a comma or newline in it must stand in quotes."
-    return "A tab ends a cell even inside quotes: TSV has no quoting. Replace tabs and newlines inside texts by spaces."
+        return "Quote cells that contain a comma or newline."
+    return (
+        "A tab ends a cell even inside quotes: TSV has no quoting. Replace tabs and newlines inside texts with spaces."
+    )
 
 
 def _text(where: str, row: dict[str, Any], name: str) -> str:
@@ -288,7 +291,7 @@ def _text(where: str, row: dict[str, Any], name: str) -> str:
         raise UserError(f"{where}: there is no {name!r}. {suggest(name, list(row) or ['nothing'])}")
     value = row[name]
     if not isinstance(value, str):
-        raise UserError(f"{where}: {name!r} is {short(value)}, and a text is needed.")
+        raise UserError(f"{where}: {name!r} is {short(value)}; it must be text.")
     return check_text(where, value)
 
 
@@ -301,7 +304,7 @@ def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, numbe
     if value is None or (value == "" and not multi):
         if not needed:
             return None
-        raise UserError(f"{where}: there is no label in {name!r}. Give the row one, or remove it.")
+        raise UserError(f"{where}: {name!r} has no label. Add one, or remove the row.")
     if number:
         return _number(where, name, value)
     if multi:
@@ -309,7 +312,9 @@ def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, numbe
         names = (scalar(f"{where}: {name!r}", part).strip() for part in parts)
         return tuple(dict.fromkeys(part for part in names if part))
     if isinstance(value, list):
-        raise UserError(f"{where}: {name!r} is a list, {short(value)}. For several labels a row add --multi-label.")
+        raise UserError(
+            f"{where}: {name!r} is a list, {short(value)}. If rows have several labels, pass --multi-label."
+        )
     return scalar(f"{where}: {name!r}", value)
 
 
@@ -321,5 +326,5 @@ def _number(where: str, name: str, value: Any) -> float:
         if not math.isfinite(result):
             raise ValueError
     except (ValueError, TypeError, OverflowError) as error:
-        raise UserError(f"{where}: {name!r} is {short(value)}, and a number is needed.") from error
+        raise UserError(f"{where}: {name!r} is {short(value)}; it must be a number.") from error
     return result

@@ -1,4 +1,4 @@
-"""Sentences with a tag a word: CoNLL columns, CoNLL-U, JSON lines."""
+"""Sentences with one tag per word: CoNLL columns, CoNLL-U, JSON lines."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def read_tagged(
 ) -> Iterator[TaggedSentence]:
     """Each sentence of a tagged file, in any of three forms.
 
-    CoNLL columns: word first, tag last (or in `tag_column`, from 1), blank line between sentences, columns apart by
+    CoNLL columns: word first, tag last (or in `tag_column`, from 1), blank line between sentences, columns separated by
     a tab or spaces, `-DOCSTART-` lines skipped; a file of one column has no tags.
     `.conllu`: the form and its UPOS tag; comments, multiword tokens and empty nodes are skipped.
     `.jsonl`: {"tokens": […], "tags": […]}.
-    labelled: False reads no tags, "maybe" where there are some.
+    labelled: False: tags are not read; "maybe": tags are optional.
     """
     kind = kind or kind_of(path)
     if kind in ("jsonl", "json"):
@@ -49,7 +49,7 @@ def read_tagged(
             raise UserError(f"{path}, line {sentence.line}: the words have no tags. Put the tag in the last column.")
         yield sentence if labelled else TaggedSentence(sentence.tokens, None, sentence.line)
     if not found:
-        raise UserError(f"{path}: there is no sentence in it.")
+        raise UserError(f"{path} contains no sentences.")
 
 
 def _from_objects(path: str | Path, encoding: str, kind: str) -> Iterator[TaggedSentence]:
@@ -85,13 +85,13 @@ def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int
         where = f"{path}, line {number}"
         if len(cells) != width:
             needed = "CoNLL-U has" if conllu else "the lines before have"
-            raise UserError(f"{where}: {len(cells)} columns where {needed} {width}: {line[:60]!r}. Correct the line.")
+            raise UserError(f"{where}: {len(cells)} columns, but {needed} {width}: {line[:60]!r}. Correct the line.")
         if tag_column is not None and not 1 <= tag_column <= width:
             raise UserError(f"{where}: there is no column {tag_column}; the line has {width}.")
         if conllu and not _WORD.fullmatch(cells[0]):
             if _NOT_A_WORD.fullmatch(cells[0]):
                 continue
-            raise UserError(f"{where}: {cells[0][:20]!r} is no CoNLL-U word number. Correct the line.")
+            raise UserError(f"{where}: {cells[0][:20]!r} is not a CoNLL-U word number. Correct the line.")
         word = cells[1 if conllu else 0]
         if not word.strip():
             raise UserError(f"{where}: an empty word. Correct or remove the line.")
@@ -107,7 +107,7 @@ def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int
 
 
 def columns_in(line: str, conllu: bool = False) -> list[str]:
-    """Columns apart by a tab, or else by runs of the plain space (other spaces can be words in Chinese files)."""
+    """Columns separated by a tab, or else by plain spaces (other spaces can be words in Chinese files)."""
     line = line.rstrip("\r\n")
     if conllu or "\t" in line:
         return line.split("\t")
@@ -121,16 +121,18 @@ MOST = 0.9  # of them must be columns: a line that is damaged is then told by it
 LONGEST_WORD = 4  # characters of most Chinese words
 _TAG = re.compile(r"[A-Z]+\$?([-_].+)?|[-_?]")  # O, B-PER, NNP, PRP$, and what stands for none
 READ_AS = {
-    True: "every line is read as one text. If it holds one word a line, name it .conll.",
-    False: "read as one word a line, blank lines between sentences. If every line is a text, give it as -: … - < FILE.",
+    True: "every line is read as one text. If the file has one word per line, name it .conll.",
+    False: (
+        "read as one word per line with blank lines between sentences. If every line is a text, pipe it in: … - < FILE."
+    ),
 }
 
 
 def holds_texts(path: str | Path, encoding: str = "utf-8", labels: Sequence[str] = ()) -> bool:
-    """Whether a file's lines are texts: only of .txt files (compressed or not) is it asked, and the answer is told.
+    """Whether a file's lines are texts. Applies only to .txt files (compressed or not); the answer is reported.
 
-    Its first lines are columns, and no texts, where nine in ten
-    - have equally many columns, two or more, and are apart by tabs, or end in a tag: one of `labels`, or capitals as in
+    Its first lines are columns, not texts, if nine in ten
+    - have equally many columns, two or more, separated by tabs, or end in a tag: one of `labels`, or capitals as in
       O, B-PER, NNP; or
     - are one word (Chinese: of up to four characters), in sentences of two lines or more with blank lines between.
     """

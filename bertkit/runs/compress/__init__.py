@@ -1,1 +1,1 @@
-"""Smaller and faster models, and what each step costs: size, speed, parity, score."""
+"""Smaller and faster models, and what they cost: size, speed, parity, score."""

@@ -1,4 +1,4 @@
-"""A model for other programs: one ONNX file, or a folder of transformers' files and no others."""
+"""Exports a model for other programs: one ONNX file, or a folder with transformers' files only."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from bertkit.tasks import task_classes
 FILE = "model.onnx"
 MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
 WORDS = {  # how others tag a word of several pieces
-    "hf": "transformers lets a word's first piece speak for it",
-    "onnx": "The file gives numbers for every piece, and which speak for a word is left to its user",
+    "hf": "transformers uses the first piece of each word",
+    "onnx": "The file gives outputs for every piece and leaves it to the caller how to combine them into words",
 }
 POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
 
 
 def export(settings: ExportSettings) -> dict[str, Any]:
-    """Write it, hold it against the model it came from, and tell what is not in it."""
+    """Write the export, compare it with its model, and report what it lacks."""
     exact = Predictor.load(settings.model, "fp32", "cpu")
     if exact.model.crf is not None:
-        note("The tags of this model are chosen together by a CRF, which stays behind: each word is tagged by itself.")
+        note("The CRF is not exported: the exported model tags each word independently.")
         exact.model.crf = None
     rows = measure.rows_to_score(settings, exact)
     temperature = 1.0
@@ -50,7 +50,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def _fold_temperature(exact: Predictor) -> float:
-    """Divide the head by what calibration found, so that a plain softmax gives the calibrated probabilities."""
+    """Divide the head by the calibration temperature, so that a plain softmax gives calibrated probabilities."""
     temperature = float(exact.task.options.pop("temperature", 1.0))
     out = exact.model.head("text").out if temperature != 1.0 else None
     if out is not None:
@@ -61,16 +61,18 @@ def _fold_temperature(exact: Predictor) -> float:
 
 
 def _tell_left_behind(options: dict[str, Any], format: str) -> None:
-    """What the task does with the head's numbers and no other program will."""
+    """Report what the task does with the head's outputs that other programs will not."""
     word = options.get("word", "first")
     if word != "first":
-        note(f"{WORDS[format]}; this model was taught to take the {word} of all its pieces' numbers.")
+        note(f"{WORDS[format]}; this model was trained with the {word} over all pieces of a word.")
     if mean := options.get("mean", 0.0):
-        note(f"The numbers in the file are without their mean: add {mean:g} to each. This family's head has no bias.")
+        note(f"The outputs are centred: add {mean:g} to each (this family's head has no bias).")
     if (least := options.get("abstain")) is not None:
-        note(f"Abstaining stays behind: bertkit marks answers below a score of {least:.3g}, other programs do not.")
+        note(
+            f"Abstention is not exported: bertkit marks answers with a score below {least:.3g}, other programs do not."
+        )
     if (threshold := options.get("threshold")) is not None:
-        note(f"The threshold of {threshold:.3g} that was chosen for this model's answers stays behind.")
+        note(f"The answer threshold of {threshold:.3g} chosen for this model is not exported.")
 
 
 def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
@@ -97,8 +99,9 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
         apart.append(furthest(exact, after, kind))
         if s.weights == "fp32" and not apart[0] <= MOST_APART:
             raise UserError(
-                f"The ONNX file answers otherwise than the model: by up to {apart[0]:.2g} of its largest number, where "
-                f"{MOST_APART:g} is allowed. Nothing was written; another torch or onnxruntime version may help."
+                f"The ONNX file's outputs differ from the model's by up to {apart[0]:.2g} of the largest output; at "
+                "most "
+                f"{MOST_APART:g} is allowed. Nothing was written; try another torch or onnxruntime version."
             )
 
     write_new(s.out, fill)
@@ -116,7 +119,7 @@ def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
 
 
 def furthest(one: Predictor, other: Predictor, kind: str) -> float:
-    """The largest difference of any number the two say of sample rows, as a share of the largest number."""
+    """The largest difference between the two models' outputs on sample rows, relative to the largest output."""
     if measure.has_task(one):
         items = one.task.encode(measure.sample_rows(one)[:40], one.tokenizer, one.windows())
         rows = [row for item in items for row in item.rows]
@@ -137,7 +140,7 @@ def furthest(one: Predictor, other: Predictor, kind: str) -> float:
 
 
 def _files(path: Path, folder: Folder) -> None:
-    """All files of a folder but its weights and ours: tokenizer, config, labels."""
+    """Copy all files except the weights and bertkit's own: tokenizer, config, labels."""
     write_folder(path, folder, weights="onnx")
     for name in ("model.safetensors", "bertkit.json"):
         (path / name).unlink()
@@ -175,10 +178,11 @@ def lines(result: dict[str, Any]) -> list[str]:
     shown = measure.lines(result["compared"])
     if result["format"] == "onnx":
         shown += [
-            f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest number, against fp32",
+            f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest output, compared with "
+            "fp32",
             f"{result['out']}/{result['file']}: {', '.join(result['inputs'])} → {', '.join(result['outputs'])}; "
-            "batch and length are free, rows padded at their end. onnxruntime opens it, bertkit.load does not.",
+            "any batch size and length, rows padded at the end. Opens in onnxruntime, not in bertkit.load.",
         ]
     else:
-        shown.append(f"{result['out']}: {result['class']}; transformers and bertkit.load open it.")
+        shown.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")
     return shown

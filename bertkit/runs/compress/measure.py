@@ -1,4 +1,4 @@
-"""Two models side by side in one run: size, speed, how alike they answer, and their scores."""
+"""Compares two models in one run: size, speed, how similarly they answer, and their scores."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _alone(model: Predictor, answers: Any) -> Any:
 
 
 def has_task(model: Predictor) -> bool:
-    """Whether it answers a task of its own."""
+    """Whether the model has been fine-tuned for a task."""
     try:
         return bool(model.task)
     except UserError:
@@ -81,11 +81,11 @@ def has_task(model: Predictor) -> bool:
 
 
 def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | None:
-    """The rows of --eval, if it is given. Read them before anything is written: a wrong file then costs nothing."""
+    """The rows of --eval, if given. Read them before writing anything, so that a wrong file costs nothing."""
     if settings.eval is None:
         return None
     if not has_task(before):
-        raise UserError(f"{settings.model} answers no task, so it has no score to compare. Leave --eval out.")
+        raise UserError(f"{settings.model} has not been fine-tuned, so it has no score to compare. Leave --eval out.")
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
     rows = before.task.read(settings.eval, reading)
     before.task.check(rows, str(settings.eval))
@@ -95,13 +95,13 @@ def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | N
 def side_by_side(
     settings: CompareSettings, before: Predictor, after: Predictor, scored: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """A model and what was made of it, on the rows to score, else on sample rows."""
+    """Compare a model with its smaller version, on the rows to score, else on sample rows."""
     names = (settings.model, str(settings.out))
     return compared(before, after, names, sample_rows(before) if scored is None else scored, scored)
 
 
 def keep_scores(settings: CompareSettings, found: dict[str, Any]) -> None:
-    """The new folder's own scores in its bertkit.json and on its card, where rows to score were given."""
+    """Write the new scores into bertkit.json and onto the card, if rows to score were given."""
     if settings.eval is None:
         return
     after = {name: pair[1] for name, pair in found["metrics"].items()}
@@ -136,7 +136,7 @@ def _sample(model: Predictor, name: str) -> Path:
 
 
 def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
-    """Seconds each takes once: the median of interleaved turns. They have been called before."""
+    """Seconds per call of each: the median of interleaved runs, after a warm-up."""
     found: list[list[float]] = [[] for _ in contestants]
     for _ in range(TURNS):
         for mine, contestant in zip(found, contestants):
@@ -149,13 +149,13 @@ def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
 
 
 def megabytes(folder: Path) -> float:
-    """The weights on disk."""
+    """The size of the weights on disk, in megabytes."""
     files = {path for pattern in WEIGHTS for path in folder.glob(pattern)} if folder.is_dir() else set()
     return sum(path.stat().st_size for path in files) / 1e6
 
 
 def parity(before: Any, after: Any) -> dict[str, float]:
-    """How alike two models answer the same rows: {name: value, 1 for exactly alike}."""
+    """How similarly two models answer the same rows: {name: value}, where 1 means identical."""
     if isinstance(before, np.ndarray):
         return {"cosine": float(np.mean(_cosines(before, after)))}
     if before and isinstance(before[0], np.ndarray):
@@ -173,16 +173,16 @@ def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The comparison for people."""
+    """The comparison as lines for the terminal."""
     before, after = found["before"], found["after"]
     sizes, speeds = ([side[key] for side in (before, after)] for key in ("megabytes", "texts_per_second"))
     shown = [
         f"{'':24}{'before':>12}{'after':>12}",
         f"{'weights, MB':24}{sizes[0]:12.2f}{sizes[1]:12.2f}   {sizes[0] / max(sizes[1], 1e-9):.2f} times smaller",
-        f"{'texts a second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
+        f"{'texts per second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
         f"({before['precision']} → {after['precision']}, {found['threads']} threads, {found['rows']} rows)",
     ]
-    shown += [f"{name + ' of both':24}{'':12}{value:12.4f}" for name, value in found["parity"].items()]
+    shown += [f"{name + ' (before/after)':24}{'':12}{value:12.4f}" for name, value in found["parity"].items()]
     for name, (old, new) in found.get("metrics", {}).items():
         shown.append(f"{name:24}{old:12.4f}{new:12.4f}   {new - old:+.4f}")
     if "rows_scored" in found:

@@ -1,4 +1,4 @@
-"""A model as an ONNX file, and such a file in a model's place."""
+"""Exports a model to an ONNX file, and runs such a file in place of a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Padded(nn.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What `forward` gives, in order, as transformers calls it."""
+        """The names of the outputs of `forward`, in order, as in transformers."""
         if not self.kind:
             return ("last_hidden_state", "sentence_embedding")
         return ("start_logits", "end_logits") if self.kind == "span" else ("logits",)
@@ -89,7 +89,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def runtime() -> ModuleType:
-    """onnxruntime, or how to get it and what else an export needs."""
+    """Import onnxruntime, or say how to install what an export needs."""
     from importlib.util import find_spec
 
     if missing := [name for name in NEEDED if find_spec(name) is None]:
@@ -100,7 +100,7 @@ def runtime() -> ModuleType:
 
 
 def write_onnx(path: Path, padded: Padded) -> None:
-    """Trace the model (float32, ready to answer) into a file that takes any batch and length."""
+    """Trace the model (float32, prepared for inference) into a file that takes any batch and length."""
     inputs = INPUTS if padded.model.config.segments > 1 else INPUTS[:2]
     # Tensors of their own, and sizes that are not 0 or 1: the exporter takes equal or such ones for constants.
     ids, mask, segments = (torch.randint(1, 2, (3, 11)) for _ in INPUTS)
@@ -114,7 +114,7 @@ def write_onnx(path: Path, padded: Padded) -> None:
 
 
 def quantize_onnx(path: Path) -> None:
-    """Weights to int8, activations on the fly; in place."""
+    """Quantize weights to int8 in place; activations are quantized on the fly."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -126,7 +126,7 @@ def quantize_onnx(path: Path) -> None:
 
 @contextlib.contextmanager
 def _without_branches(model: Model) -> Iterator[None]:
-    """Attention by one kernel for every length, while the model is traced."""
+    """Use one attention kernel for every length while the model is traced."""
     parts = [module for module in model.modules() if isinstance(module, Attention)]
     for part in parts:
         part.fused_from = 0
@@ -139,7 +139,7 @@ def _without_branches(model: Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' talk, which is of no use to who exports."""
+    """Silence the exporters' messages, which do not help users."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -151,7 +151,7 @@ def _quiet() -> Iterator[None]:
 
 
 class OnnxModel:
-    """An ONNX file in the place of a Model: what it says is handed to tasks and pooling as the model's own words."""
+    """An ONNX file in place of a Model: its outputs are passed to tasks and pooling like a model's."""
 
     crf = None
     untrained = ()
@@ -166,7 +166,7 @@ class OnnxModel:
         self.config, self.heads, self.kind = model.config, model.heads, kind
 
     def encoder(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
-        """What the file says of a batch, in the place of token vectors: a row a token, or a text. Packed order."""
+        """The file's outputs for a batch, in place of token vectors: one row per token, or per text. Packed order."""
         ids, segments = (
             pad_sequence(list(torch.split(run[: batch.tokens], list(batch.lengths))), batch_first=True)
             for run in (batch.ids, batch.segments)
@@ -180,5 +180,5 @@ class OnnxModel:
         return Encoded(answer if by_text else answer[real], batch)
 
     def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:
-        """The head's numbers, which the file has given already."""
+        """The head's outputs, which the file has already computed."""
         return encoded.tokens if places is None else encoded.tokens[places]

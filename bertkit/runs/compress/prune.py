@@ -1,4 +1,4 @@
-"""Whole layers and whole neurons taken out: a smaller model of the same family, which transformers opens."""
+"""Removes whole layers and neurons: a smaller model of the same family, which transformers opens."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from bertkit.tasks.base import Reading
 
 
 def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
-    """The layers that stay, from 0. drop "spread": evenly, as DistilBERT took every second; "top": the lowest stay.
+    """The layers to keep, from 0. drop "spread": evenly, like DistilBERT's every second; "top": keep the lowest.
 
-    A layer keeps its kind: one that learnt to see its neighbours alone must not be put where the whole text is seen,
-    and a pre-norm stack's first layer, which may have no norm of its own, stays the first. Where layers share weights
-    (ALBERT), all weights stay and are visited less often.
+    A layer keeps its kind: one trained on local attention must not be put where the whole text is seen,
+    and a pre-norm stack's first layer, which may have no norm, stays the first. Where layers share weights
+    (ALBERT), all weights are kept and visited less often.
     """
     if not 1 <= number < config.depth:
         raise UserError(f"--layers {number}: the model has {config.depth}; keep at least 1 and fewer than that.")
     if number < config.unique_layers < config.depth:
         raise UserError(
             f"--layers {number}: the model's {config.depth} layers share {config.unique_layers} sets of weights, "
-            "and each is needed. Keep at least as many."
+            "and each is needed. Keep at least that many."
         )
     if drop == "top" or config.unique_layers < config.depth:
         return list(range(number))
@@ -63,7 +63,7 @@ def _nearest(ideal: list[int], kinds: list[bool]) -> list[int]:
 
 
 def with_layers(model: Model, kept: list[int]) -> Model:
-    """The model with these layers alone, weights copied."""
+    """The model with only these layers, weights copied."""
     config = model.config
     if config.unique_layers < config.depth:
         return rebuilt(model, replace(config, depth=len(kept)), dict(model.state_dict()))
@@ -81,7 +81,7 @@ def with_layers(model: Model, kept: list[int]) -> Model:
 
 
 def rebuilt(model: Model, config: Config, state: dict[str, Tensor]) -> Model:
-    """A model of other numbers with the heads of this one, and this state."""
+    """A model with another config, the same heads, and this state."""
     heads = {}
     for kind in model.heads:
         out = model.head(kind).out
@@ -100,9 +100,11 @@ MOST = 1000  # rows that neurons are judged by
 
 
 def prune(settings: PruneSettings) -> dict[str, Any]:
-    """Take out what was asked for, write the folder, and hold it against the model."""
+    """Prune as requested, write the folder, and compare it with the model."""
     if not settings.layers and settings.inner == 1.0:
-        raise UserError("Nothing was asked for: --layers N keeps N layers, --inner 0.5 half of the neurons.")
+        raise UserError(
+            "Nothing to prune: pass --layers N to keep N layers, or --inner 0.5 to keep half of the neurons."
+        )
     before = Predictor.load(settings.model, settings.precision, "cpu")
     rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
@@ -110,12 +112,12 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     if settings.layers:
         kept = chosen(folder.model.config, settings.layers, settings.drop)
         folder.model = with_layers(folder.model, kept)
-        note(f"Layers {', '.join(str(n + 1) for n in kept)} of {depth} stay.")
+        note(f"Keeping layers {', '.join(str(n + 1) for n in kept)} of {depth}.")
     if settings.inner < 1:
         folder.model = fewer_neurons(folder.model, settings.inner, activity(Predictor(folder, "fp32", "cpu"), settings))
     config = folder.model.config
     facts = {"pruned from": settings.model, "layers": config.depth, "inner": config.inner}
-    said = f"Layers or neurons of {settings.model} were taken out."
+    said = f"Layers or neurons of {settings.model} were removed."
     folder.about = changed(folder.about, said, facts, refitted=True)
     write_new(settings.out, lambda path: write_folder(path, folder))
     after = Predictor.load(settings.out, settings.precision, "cpu")
@@ -128,7 +130,7 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
 
 
 def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Tensor]]:
-    """Of every neuron of every layer the mean and the mean size of what it says of some texts: (inner,) each."""
+    """The mean and mean magnitude of every neuron's activation on some texts, per layer: (inner,) each."""
     sums: list[Tensor] = []
     handles, lock, tokens = [], Lock(), [0]
 
@@ -156,7 +158,7 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
 
 def _texts(model: Predictor, s: PruneSettings) -> list[str]:
     if s.train is None:
-        note("No --train file: neurons are judged by sample texts. Texts of your own kind judge better.")
+        note("No --train file: neurons are ranked on sample texts. Your own texts give a better ranking.")
         rows = measure.sample_rows(model)
     elif measure.has_task(model):
         rows = model.task.read(s.train, Reading(s.text, s.text_b, s.label, s.encoding), labelled=False)
@@ -178,14 +180,14 @@ def _parts(model: Model) -> list[FeedForward]:
 
 
 def fewer_neurons(model: Model, share: float, said: list[tuple[Tensor, Tensor]]) -> Model:
-    """Keep in every layer the neurons that move its output most: how loud they are times how far they are heard.
+    """Keep the neurons that move each layer's output most: mean magnitude times outgoing weight.
 
-    What the others say on average goes into the bias where the family has one. said: as `activity` gives it.
+    The mean activation of the others goes into the bias if the family has one. said: from `activity`.
     """
     config = model.config
     number = max(MULTIPLE, round(share * config.inner / MULTIPLE) * MULTIPLE)
     if number >= config.inner:
-        raise UserError(f"--inner {share:g} of {config.inner} neurons is all of them, in multiples of {MULTIPLE}.")
+        raise UserError(f"--inner {share:g} keeps all {config.inner} neurons (in multiples of {MULTIPLE}). Lower it.")
     state = dict(model.state_dict())
     for n, (part, (mean, loudness)) in enumerate(zip(_parts(model), said, strict=True)):
         at = f"encoder.layers.{n}.feed_forward."
@@ -203,12 +205,12 @@ def fewer_neurons(model: Model, share: float, said: list[tuple[Tensor, Tensor]])
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What went, the comparison, and what to do next."""
+    """What was removed, the comparison, and what to do next."""
     sizes = [f"{result[name][0]} → {result[name][1]}" for name in ("depth", "inner")]
     again = f"bertkit distill {result['model']} --model {result['out']} --train FILE --out RUN"
     return [
         f"layers {sizes[0]}, feed-forward neurons {sizes[1]}",
         *measure.lines(result["compared"]),
-        f"{result['out']}: bertkit.load and transformers open it.",
-        f"To teach it back what it lost: {again}" if result["task"] else "Fine-tune it before it is used.",
+        f"{result['out']}: opens in bertkit.load and transformers.",
+        f"To recover what it lost: {again}" if result["task"] else "Fine-tune it before you use it.",
     ]

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: int8 for bertkit, or bf16 and fp16 for everyone."""
+"""Stores weights in fewer bits: int8 for bertkit only, or bf16 and fp16 for everyone."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from bertkit.settings.compress import QuantizeSettings
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 OPENED_BY = {
-    "int8": "bertkit.load opens it; transformers does not (bertkit convert writes floats again)",
-    "bf16": "bertkit.load and transformers open it",
-    "fp16": "bertkit.load and transformers open it",
+    "int8": "opens in bertkit.load, not in transformers (`bertkit convert` writes floats again)",
+    "bf16": "opens in bertkit.load and transformers",
+    "fp16": "opens in bertkit.load and transformers",
 }
 
 
 def quantize(settings: QuantizeSettings) -> dict[str, Any]:
-    """Write the smaller folder and hold it against the model."""
+    """Write the smaller folder and compare it with the model."""
     before = Predictor.load(settings.model, settings.precision, "cpu")
     rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
@@ -42,7 +42,7 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     if settings.to == "int8":
         write_new(settings.out, lambda path: write_int8(path, folder))
         if not machine.has_fast_int8():
-            note("This CPU has no int8 products: the model is smaller on disk, and computed as any other.")
+            note("This CPU has no int8 instructions: the model is smaller on disk, but not faster.")
     else:
         write_new(settings.out, lambda path: write_folder(path, folder, dtype=HALVES[settings.to]))
     after = Predictor.load(settings.out, settings.precision, "cpu")
@@ -52,8 +52,8 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
 
 
 def write_int8(path: Path, folder: Folder) -> None:
-    """A model's folder with its matrices in int8. Its weights' file has a name of its own: transformers looks for
-    model.safetensors, does not find it, and says so, instead of reading whole numbers as weights.
+    """A model folder with its matrices in int8. Its weights file has a different name: transformers looks for
+    model.safetensors, does not find it, and says so, instead of reading integers as weights.
     """
     write_folder(path, folder, weights="int8")
     write_json(path / "bertkit.json", folder.about | {"weights": "int8"})
@@ -68,8 +68,8 @@ def write_int8(path: Path, folder: Folder) -> None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The comparison, whether it is worth it, and what opens it."""
+    """The comparison, whether it is worth it, and what opens the folder."""
     found = result["compared"]
     speeds = [found[side]["texts_per_second"] for side in ("before", "after")]
-    slower = ["It is not faster on this machine: take it for its size."] if speeds[1] < 1.1 * speeds[0] else []
+    slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []
     return [*measure.lines(found), *slower, f"{result['out']}: {result['opened_by']}."]

@@ -1,1 +1,1 @@
-"""Pretraining runs: what is built, how it is driven, what it will cost."""
+"""Pretraining runs: building them, running them, and estimating their cost."""

@@ -1,4 +1,4 @@
-"""From settings and a store to what the loop drives."""
+"""From settings and a store to the parts of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
 
 @dataclass
 class Components:
-    """The parts of a run. folders: what is written at the end, by sub-folder ("" is the run's own)."""
+    """The parts of a run. folders: what is written at the end, by subfolder ("" is the run's own)."""
 
     objective: Objective
     store: Store
@@ -50,12 +50,12 @@ class Components:
 
     @property
     def model(self) -> Model:
-        """The model the run is about."""
+        """The model being pretrained."""
         return self.folders[""].model
 
 
 def build(settings: PretrainSettings, world: World) -> Components:
-    """Everything but the loop."""
+    """Build everything but the loop."""
     store = Store.open(settings.data)
     # Pairs from another document need two documents on either side of the split.
     least = 2 / store.documents if settings.held_out and store.documents >= 4 else 0.0
@@ -63,7 +63,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
     torch.manual_seed(settings.seed)
     source = read_folder(locate(settings.init)) if settings.init else None
     if settings.add_tokens and source is None:
-        raise UserError("--add-tokens extends the vocabulary of a model: name the model with --init.")
+        raise UserError("--add-tokens extends the vocabulary of an existing model: pass the model with --init.")
     if source is not None:
         if settings.add_tokens:
             from bertkit.runs.pretrain.extend import extended
@@ -75,7 +75,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
     longest = max(length for _, length in settings.length_plan)
     if longest > config.max_tokens:
         raise UserError(
-            f"lengths asks for {longest} tokens, but the model sees {config.max_tokens}: raise model.max_tokens "
+            f"lengths has {longest} tokens, but the model's limit is {config.max_tokens}: raise model.max_tokens "
             "(and model.positions), or shorten the lengths."
         )
     heads = {"mlm": 0, PAIR_HEAD[settings.packing]: 2} if settings.packing in PAIR_HEAD else {"mlm": 0}
@@ -114,7 +114,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
 
 
 def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
-    """The numbers that follow from the tokenizer. RoBERTa counts positions from its padding's id on."""
+    """The numbers that follow from the tokenizer. RoBERTa counts positions from its padding id."""
     padding = tokenizer.pad_id or 0
     first = padding + 1 if config.first_position else 0
     positions = config.positions and config.positions - config.first_position + first
@@ -124,12 +124,12 @@ def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
 
 
 def _padded(size: int) -> int:
-    """Rows of the word table: a multiple of 64 multiplies faster."""
+    """Rows of the embedding table: a multiple of 64 multiplies faster."""
     return -(-size // 64) * 64
 
 
 def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings:
-    """Numbers, family and packing of the model that is continued."""
+    """Config, family and packing of the continued model."""
     if source.family == "electra":
         raise UserError(
             "--init of an ELECTRA model is not supported: its generator is not in the folder. "
@@ -144,7 +144,7 @@ def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings
 
 
 def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
-    """The source's model with the heads pretraining needs; those it has keep their weights."""
+    """The source model with the heads that pretraining needs; existing ones keep their weights."""
     if set(source.model.heads) == set(heads):
         return source.model
     model = Model(source.model.config, heads, pooler="mlm" not in heads or len(heads) > 1)
@@ -152,16 +152,16 @@ def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
     missing = model.load_state_dict(kept, strict=False).missing_keys
     new = sorted({name.split(".")[1] if name.startswith("heads") else "pooler" for name in missing})
     if new:
-        note(f"{' and '.join(new)}: new here, trained from the start.")
+        note(f"{' and '.join(new)}: not in the checkpoint, trained from scratch.")
     return model
 
 
 def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer) -> tuple[Objective, list[Item]]:
-    """The objective with a teacher's vectors beside it, and the texts they are of."""
+    """The objective with a teacher's sentence vectors, and their texts."""
     from bertkit.inference.teacher import teacher
 
     if not settings.teacher or settings.teacher_texts is None:
-        raise UserError("--teacher-texts and --teacher go together: name the model whose sentence vectors are learnt.")
+        raise UserError("--teacher-texts needs --teacher: pass the model whose sentence vectors to learn.")
     if not isinstance(objective, Masked):
         raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     task = Taught(teacher=teacher(settings.teacher, settings.out / "teacher", settings.precision, settings.device))
@@ -169,7 +169,9 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     task.fit_labels(examples)
     items = task.encode(examples, tokenizer, Windows(objective.model.config.max_tokens, "truncate"))
     if cut := sum(item.cut > 0 for item in items):
-        note(f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model sees, and are cut.")
+        note(
+            f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model's limit and are truncated."
+        )
     return MaskedTaught(objective.model, task), items
 
 
@@ -189,14 +191,14 @@ def _word_teacher(settings: PretrainSettings, objective: Objective, tokenizer: T
 
 
 def plan_of(built: Components, steps: int) -> list[Phase]:
-    """Lengths and batches by share of the steps."""
+    """Lengths and batches by fraction of the steps."""
     s = built.settings
     typical = partial(PACKINGS[s.packing].typical, built.store)
     return phases(steps, s.length_plan, s.batch_tokens, s.ramp, typical)
 
 
 def make_feed(built: Components, steps: int, world: World) -> PretrainingFeed:
-    """Training examples for this many steps, and beside them the texts of a teacher."""
+    """Training examples for this many steps, and the teacher's texts if there are any."""
     s, beside = built.settings, None
     if isinstance(built.objective, MaskedTaught):
         beside = SupervisedFeed(

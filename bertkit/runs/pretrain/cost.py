@@ -1,4 +1,4 @@
-"""What a run will cost: a few seconds of real steps, before anything is decided."""
+"""Estimates the cost of a run from a few seconds of real steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.training.run import FIRST_GUESS
 
 
 def measure(built: Components, world: World, seconds: float = 20.0) -> Trial:
-    """What a step of this run costs; the run itself is untouched."""
+    """Measure a step of this run; the run itself is untouched."""
     s = built.settings
     return try_out(
         Training(built.objective, make_feed(built, FIRST_GUESS, world), FIRST_GUESS, s.loop, s.seed, world), seconds
@@ -21,7 +21,7 @@ def measure(built: Components, world: World, seconds: float = 20.0) -> Trial:
 
 
 def plan(built: Components, world: World, seconds: float = 20.0) -> dict[str, Any]:
-    """Time, memory and text of the run that the settings ask for, and warnings."""
+    """Time, memory and text of the configured run, and warnings."""
     s = built.settings
     cost = measure(built, world, seconds)
     feed = make_feed(built, 1000, world)
@@ -38,18 +38,18 @@ def plan(built: Components, world: World, seconds: float = 20.0) -> dict[str, An
     warnings = []
     if tokens > 40 * store_tokens:
         warnings.append(
-            f"The text would be read {tokens / store_tokens:.0f} times; beyond about 40 passes little is learnt. "
+            f"The text would be read {tokens / store_tokens:.0f} times; beyond about 40 passes little is learned. "
             "Add text, or train for less time."
         )
     if parameters > 2 * store_tokens:
         warnings.append(
             f"The model has {parameters / 1e6:.1f}M parameters for {store_tokens / 1e6:.1f}M tokens of text: "
-            "a smaller preset will learn as much, faster."
+            "a smaller preset will learn as much in less time."
         )
     if tokens < 4 * parameters:
         warnings.append(
             f"{tokens / 1e6:.1f}M tokens are few for {parameters / 1e6:.1f}M parameters: "
-            "take a smaller preset, or give it more time."
+            "use a smaller preset, or train longer."
         )
     return {
         "preset": s.preset, "parameters": parameters,
@@ -67,7 +67,7 @@ def expected_loss(parameters: int, tokens: int) -> tuple[float, float]:
     """A rough range of the final masked-word loss for English with a 12k–30k vocabulary.
 
     Fitted by eye to small runs on mixed Wikipedia and book text: about 6.3 before a million tokens, 5.5 after
-    ten, 3.8 after a hundred, 3.0 after a thousand million; a smaller model ends higher.
+    ten, 3.8 after a hundred, 3.0 after a billion; a smaller model ends higher.
     """
     middle = 6.4 - 1.05 * max(0.0, math.log10(max(tokens, 1) / 3e6)) ** 0.9
     middle -= 0.15 * math.log10(max(parameters, 1) / 10e6)

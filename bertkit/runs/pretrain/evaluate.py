@@ -1,4 +1,4 @@
-"""Held-out text while training: the same masks every time, so that numbers can be compared."""
+"""Evaluation on held-out text during training, with the same masks every time, so that scores are comparable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = {
 
 
 class Evaluation:
-    """A fixed set of held-out examples, 15 % of their tokens hidden (none where the next piece is guessed)."""
+    """A fixed set of held-out examples with 15 % of their tokens masked (none if the next piece is predicted)."""
 
     def __init__(self, built: Components, world: World) -> None:
         self.built, self.world = built, world
@@ -77,7 +77,7 @@ class Evaluation:
         return found
 
     def _minimal_pairs(self, most: int = 50) -> float:
-        """Share of pairs whose good sentence is likelier: the first `most` of each file."""
+        """Fraction of pairs whose good sentence is more likely: the first `most` of each file."""
         from bertkit.data.readers import read_minimal_pairs
         from bertkit.inference.scoring import score
 
@@ -96,7 +96,7 @@ class Evaluation:
 
 @dataclass
 class Scorer:
-    """What scoring needs of a predictor, for a model that is still in training."""
+    """The parts of a predictor that scoring needs, for a model still in training."""
 
     model: Model
     config: Config

@@ -1,4 +1,4 @@
-"""A model and a store with new words: frequent words of the text that the old vocabulary cuts to pieces."""
+"""Extends a model and a store with frequent words that the old vocabulary splits into pieces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLACES = 64  # pieces of a word that are told apart by their place; longer words
 
 @dataclass(frozen=True)
 class Words:
-    """Different words. hashes: sorted. first: where one of them stands in the store's ids. sizes: in pieces."""
+    """Different words. hashes: sorted. first: where one of them occurs in the store's ids. sizes: in pieces."""
 
     hashes: np.ndarray
     counts: np.ndarray
@@ -48,7 +48,7 @@ class Words:
 
 
 class _Hash:
-    """Pieces of words to one number a word."""
+    """Hashes the pieces of each word to one number."""
 
     def __init__(self, pieces: int) -> None:
         chance = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def chunks(store: Store, first: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def words_of(store: Store) -> Words:
-    """Every word of two pieces or more. Of more than MOST_WORDS, the rarest are forgotten on the way."""
+    """Every word of two pieces or more. Beyond MOST_WORDS, the rarest are dropped along the way."""
     hashed = _Hash(store.facts["pieces"])
     found = Words(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
     for a, b in track(list(chunks(store)), "counting words"):
@@ -96,14 +96,14 @@ def _joined(old: Words, new: Words) -> Words:
 
 
 def spelled(tokenizer: Tokenizer, words: Sequence[Sequence[int]]) -> list[str | None]:
-    """The text of each word given as pieces; None where the text would not give these pieces again."""
+    """The text of each word given as pieces; None if the text would not give the same pieces again."""
     texts = tokenizer.backend.decode_batch([list(pieces) for pieces in words], skip_special_tokens=False)
     again = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
     return [text if raw.ids == list(pieces) else None for text, raw, pieces in zip(texts, again, words)]
 
 
 class _Changes:
-    """Old words to their new pieces, found out for each word when it first appears."""
+    """Maps old words to their new pieces, computed when a word first appears."""
 
     def __init__(self, old: Tokenizer, new: Tokenizer) -> None:
         self.old, self.new = old, new
@@ -120,12 +120,12 @@ class _Changes:
 
 
 def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]) -> Store:
-    """The same text under a tokenizer that has grown, as a new store; interrupted, it goes on where it stopped."""
+    """The same text under a tokenizer that has grown, as a new store; if interrupted, it continues where it stopped."""
     job = hashlib.sha256(f"{store.fingerprint} {store.facts['files']} {tokenizer.fingerprint()}".encode()).hexdigest()
     dtype = PieceEncoder.dtype_for(tokenizer)
     changes, hashed = _Changes(store.tokenizer, tokenizer), _Hash(store.facts["pieces"])
     with StoreWriter(out, job) as making:
-        with making.told("cannot take the tokenizer"):
+        with making.told("could not store the tokenizer"):
             tokenizer.save(making.folder / "tokenizer", store.max_tokens)
         for a, b in track(list(chunks(store, making.progress.document)), "rewriting the store"):
             making.add(_rewritten(store, a, b, changes, hashed, dtype), b"", 0, b, {})
@@ -197,12 +197,12 @@ def extended(
     grown = Store.open(folder)
     if {key: grown.facts.get("extended", {}).get(key) for key in about} != about:
         raise UserError(
-            f"{folder} was made from another text, model or --add-tokens than it is now. "
-            "Give the same ones again, or choose another --out."
+            f"{folder} was made from a different text, model or --add-tokens. "
+            "Use the same ones again, or choose another --out."
         )
     if world.is_main:
         note(
-            f"{grown.facts['extended']['words']:,} words became pieces of their own: {grown.tokens:,} tokens instead "
+            f"{grown.facts['extended']['words']:,} words were added to the vocabulary: {grown.tokens:,} tokens instead "
             f"of {store.tokens:,} ({1 - grown.tokens / store.tokens:.1%} fewer)."
         )
     model = with_rows(source.model, source.tokenizer, grown.tokenizer)
@@ -210,7 +210,7 @@ def extended(
 
 
 def useful_words(store: Store, most: int) -> list[str]:
-    """Words of letters alone that save most tokens as pieces of their own: count × (pieces - 1), best first."""
+    """Words of letters only that save most tokens as single pieces: count × (pieces - 1), best first."""
     tokenizer = store.tokenizer
     found = words_of(store)
     found = found[found.counts >= LEAST]
@@ -227,15 +227,15 @@ def useful_words(store: Store, most: int) -> list[str]:
                     return list(chosen)
     if not chosen:
         raise UserError(
-            f"No word of {store.folder} occurs {LEAST} times and has more than one piece: there is nothing to add. "
+            f"No word of {store.folder} occurs {LEAST} times and has more than one piece, so there is nothing to add. "
             "Leave --add-tokens out."
         )
-    note(f"Only {len(chosen):,} of {most:,} new words: no more occur {LEAST} times and have more than one piece.")
+    note(f"Added {len(chosen):,} of {most:,} new words: no others occur {LEAST} times and have more than one piece.")
     return list(chosen)
 
 
 def _can_be_one_piece(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether it is letters that the tokenizer's rules leave together (they take Chinese apart into characters)."""
+    """Whether it is letters that the tokenizer's rules keep together (they split Chinese into characters)."""
     backend = tokenizer.backend
     # A byte-level piece holds the space before its word; what has none is the first word of a text.
     if not text.strip().isalpha() or (tokenizer.kind == "bpe" and not text.startswith(" ")):

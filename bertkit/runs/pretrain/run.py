@@ -25,7 +25,7 @@ from bertkit.training.run_folder import RunFolder, Signals
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
-    """Run it. Returns what was reached."""
+    """Run the pretraining. Returns the final scores."""
     threads = machine.set_up(settings.threads)
     world = worlds.join(machine.device_for(settings.device))
     try:
@@ -52,22 +52,22 @@ class _Run(Run[dict[str, Any]]):
         self.evaluation = self._evaluation()
 
     def _evaluation(self) -> Evaluation | None:
-        """None where nothing is held out, or what is held out is too short for this packing."""
+        """The evaluation set; None if nothing is held out, or too little for this packing."""
         if not len(self.built.held_out):
             return None
         try:
             return Evaluation(self.built, self.world)
         except UserError as reason:
             if self.world.is_main:
-                note(f"No evaluation while training: of the held-out documents alone, this is true: {reason}")
+                note(f"Evaluation is off, because the held-out documents are not enough: {reason}")
             return None
 
     def planned(self) -> None:
-        """Lengths and batches by share of the steps."""
+        """Lengths and batches by fraction of the steps."""
         self.store_feed.plan = plan_of(self.built, self.training.steps)
 
     def introduce(self) -> str:
-        """Model, text, steps."""
+        """Report the model, the text and the steps."""
         model, s = self.built.model, self.settings
         parameters = sum(p.numel() for p in self.built.objective.parameters())
         precision = {"torch.float32": "fp32", "torch.bfloat16": "bf16"}[str(model.encoder.dtype)]
@@ -83,7 +83,7 @@ class _Run(Run[dict[str, Any]]):
         return self.evaluation() if self.evaluation else {}
 
     def logged(self, row: dict[str, Any]) -> None:
-        """To TensorBoard, where asked."""
+        """Log to TensorBoard, if requested."""
         if not self.settings.tensorboard:
             return
         if not hasattr(self, "board"):
@@ -118,7 +118,7 @@ class _Run(Run[dict[str, Any]]):
         return result
 
     def _with(self, folder: model_folder.Folder, weights: dict[str, Tensor]) -> model_folder.Folder:
-        """The folder with these weights of the run (averaged, or gathered from all ranks) in a model of its own."""
+        """The folder with a separate model that has these weights (averaged, or gathered from all ranks)."""
         prefix = "generator." if folder is self.built.folders.get("generator") else "model."
         state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         shared = {k: v for k, v in folder.model.state_dict().items() if k not in state}  # tied to the other model

@@ -90,7 +90,7 @@ def test_the_card_tells_which_gelu_is_computed_where_the_two_codes_differ(
 ) -> None:
     write_folder(tmp_path / "out", read_folder(GOOGLE / family, google={"exact": exact}))
     card = (tmp_path / "out/README.md").read_text("utf-8")
-    assert "Read from a checkpoint of Google's." in card
+    assert "Converted from one of Google's checkpoints." in card
     assert told in card and ("GELU" in card) == bool(told)
 
 
@@ -146,7 +146,7 @@ def test_electra_without_a_config_is_measured(notes: list[str]) -> None:
     wanted = {"hidden_size": 4, "embedding_size": 6, "intermediate_size": 6, "num_hidden_layers": 2, "vocab_size": 20}
     wanted |= {"max_position_embeddings": 10, "type_vocab_size": 2, "num_attention_heads": 1}
     assert wanted.items() <= config.items()
-    assert notes == ["electra_tiny: 44 variables read; left out: 3 of the optimiser."]
+    assert notes == ["electra_tiny: 44 variables read; left out: 3 of the optimizer."]
 
 
 def test_a_generator_has_heads_as_wide_as_its_discriminator(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_config_that_contradicts_the_shapes_is_told_with_both_numbers(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_attention_heads": 3}, "no multiple of its 3 heads"),
+        ({"num_attention_heads": 3}, "not a multiple of its 3 heads"),
         ({"hidden_size": "8"}, "hidden_size is '8'; a whole number"),
         ({"num_hidden_layers": True}, "whole number"),
         ({"hidden_act": 7}, "hidden_act is 7; a value like 'gelu'"),
@@ -199,7 +199,7 @@ def test_a_config_that_is_no_json_object_is_told(release: Path, text: str) -> No
 def test_albert_cannot_be_measured_without_its_depth(tmp_path: Path) -> None:
     folder = shutil.copytree(GOOGLE / "albert", tmp_path / "albert")
     (folder / "albert_config.json").write_text('{"num_attention_heads": 2}')
-    with pytest.raises(UserError, match=r"albert_config\.json: num_hidden_layers is not there"):
+    with pytest.raises(UserError, match=r"albert_config\.json: num_hidden_layers is missing"):
         read_google(folder)
 
 
@@ -231,7 +231,7 @@ def test_unknown_variables_are_counted_and_named_once(release: Path, notes: list
     write_bundle(release / "bert_model.ckpt", numbers(make_google.bert()) | extra)
     read_google(release)
     assert notes == [
-        "bert_model.ckpt: 46 variables read; left out: 1 of the optimiser and 5 unknown "
+        "bert_model.ckpt: 46 variables read; left out: 1 of the optimizer and 5 unknown "
         "(task/extra_0, task/extra_1, task/extra_2, …)."
     ]
 
@@ -259,7 +259,7 @@ def test_a_checkpoint_that_contradicts_itself_is_refused(release: Path) -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (["resnet/conv"], "neither BERT, ALBERT nor ELECTRA.*resnet/conv"),
+        (["resnet/conv"], "not a BERT, ALBERT or ELECTRA.*resnet/conv"),
         (["model/layer/.ATTRIBUTES/VARIABLE_VALUE"], "TensorFlow 2"),
     ],
 )
@@ -270,7 +270,7 @@ def test_other_models_are_refused_with_their_names(tmp_path: Path, variables: li
 
 
 def test_a_part_that_is_not_there_is_told() -> None:
-    with pytest.raises(UserError, match="bert checkpoint without a generator"):
+    with pytest.raises(UserError, match="bert checkpoint contains no generator"):
         read_google(GOOGLE / "bert", part="generator")
     with pytest.raises(UserError, match="Did you mean 'generator'"):
         read_google(GOOGLE / "electra", part="genrator")
@@ -305,7 +305,7 @@ def test_damage_in_any_weight_is_found_but_not_in_what_is_never_read(release: Pa
                 read_google(release)
     (release / "bert_model.ckpt.index").write_bytes(b"")
     assert is_google(release)
-    with pytest.raises(DamagedFile, match="cut short"):
+    with pytest.raises(DamagedFile, match="truncated"):
         read_google(release)
 
 

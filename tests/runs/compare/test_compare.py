@@ -300,7 +300,7 @@ def test_frozen_vectors_open_as_they_were_saved_in_any_precision(precision, tmp_
     model.save(tmp_path)
     again = FrozenVectors.load(tmp_path, precision)
     assert abs(again.probabilities(texts) - model.probabilities(texts)).max() < 1e-4
-    with pytest.raises(UserError, match="read its folder again"):
+    with pytest.raises(UserError, match="load its folder again"):
         write_folder(tmp_path / "not", bertkit.load("en", precision="bf16").folder)
 
 

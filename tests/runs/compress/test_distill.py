@@ -152,7 +152,7 @@ def test_what_cannot_be_is_refused(changes, words: str, runs, monkeypatch) -> No
 
 
 def test_a_teacher_without_a_task_or_of_another_kind_is_refused(runs) -> None:
-    with pytest.raises(UserError, match="not fine-tuned"):
+    with pytest.raises(UserError, match="not been fine-tuned"):
         go(runs, "classify", "no-task", teacher=str(runs.model))
     with pytest.raises(UserError, match="finetune embed --teacher"):
         runs("embed")

@@ -82,7 +82,7 @@ def test_a_fine_tuned_models_onnx_file_predicts_as_the_model(case, runs, tmp_pat
         assert after == pytest.approx(before, abs=1e-6), name
     assert found["after"]["megabytes"] > 0
     assert (tmp_path / "out/tokenizer.json").is_file() and not (tmp_path / "out/bertkit.json").exists()
-    assert "onnxruntime opens it" in verb.lines(result)[-1]
+    assert "Opens in onnxruntime" in verb.lines(result)[-1]
     assert "bertkit.load" not in (tmp_path / "out/README.md").read_text("utf-8")
 
 
@@ -119,11 +119,11 @@ def test_a_plain_softmax_gives_the_calibrated_probabilities(format, runs, tmp_pa
 @pytest.mark.parametrize(
     ("format", "case", "options", "told"),
     [
-        ("hf", "tag", {"word": "mean"}, "first piece speak for it; this model was taught to take the mean"),
-        ("onnx", "tag", {"word": "max"}, "left to its user; this model was taught to take the max"),
+        ("hf", "tag", {"word": "mean"}, "first piece of each word; this model was trained with the mean"),
+        ("onnx", "tag", {"word": "max"}, "combine them into words; this model was trained with the max"),
         ("hf", "regress", {"mean": 55.0}, "add 55 to each"),
-        ("hf", "classify", {"abstain": 0.8}, "bertkit marks answers below a score of 0.8"),
-        ("hf", "answer", {"impossible": True, "threshold": 1.5}, "The threshold of 1.5"),
+        ("hf", "classify", {"abstain": 0.8}, "bertkit marks answers with a score below 0.8"),
+        ("hf", "answer", {"impossible": True, "threshold": 1.5}, "The answer threshold of 1.5"),
     ],
 )
 def test_what_stays_behind_is_told(format, case, options, told, runs, tmp_path, notes):
@@ -137,7 +137,7 @@ def test_a_file_that_answers_otherwise_is_refused_and_not_left_behind(runs, tmp_
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     monkeypatch.setitem(POOLS, "first", lambda tokens, real: tokens[:, -1])  # an export that went wrong
     runs("classify")
-    with pytest.raises(UserError, match="answers otherwise"):
+    with pytest.raises(UserError, match="outputs differ"):
         go(runs.folder / "run-classify", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

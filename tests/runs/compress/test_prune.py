@@ -83,10 +83,10 @@ def test_a_fine_tuned_model_keeps_its_task_and_is_scored_before_and_after(runs, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "Nothing was asked for"),
+        ({}, "Nothing to prune"),
         ({"layers": 2}, "the model has 2"),
         ({"inner": 1.5}, "--inner is 1.5"),
-        ({"inner": 0.99}, "is all of them"),
+        ({"inner": 0.99}, "keeps all"),
     ],
 )
 def test_requests_that_change_nothing_or_cannot_be_are_refused(changes, words, runs, tmp_path):

@@ -62,11 +62,11 @@ def test_a_changed_model_has_no_score_of_the_originals(how: str, tuned: Path, tm
     change(tuned, tmp_path / "out")
     about, card = said(tmp_path / "out")
     assert not {"metrics", "scored_on"} & set(about) and "accuracy" not in about["facts"]
-    assert "0.98" not in card and "0.9001" not in card and "not its own and are left out" in card
+    assert "0.98" not in card and "0.9001" not in card and "do not apply to it and are left out" in card
     assert ("calibration" in about) == (not far)
     fitted = {} if far else {"temperature": 2.5, "abstain": 0.8}
     assert about["options"] == {"class_weights": {"ham": 2.0}} | fitted
-    assert ("uncalibrated" in card) == far and ("fitted to the original's outputs" in card) == (not far)
+    assert ("uncalibrated" in card) == far and ("fitted to the outputs of the original" in card) == (not far)
     assert (about["labels"], about["windows"], about["facts"]["base"]) == (ABOUT["labels"], ABOUT["windows"], "en")
     assert Predictor.load(tmp_path / "out", "fp32").predict(["the prize"])[0]["label"] in ("ham", "spam")
 
@@ -90,4 +90,4 @@ def test_a_copy_in_halves_tells_that_its_scores_were_measured_before(tuned: Path
     convert.run(convert.Settings(source=str(tuned), target=tmp_path / "out", dtype="bf16"))
     about, card = said(tmp_path / "out")
     assert about | {"notes": []} == ABOUT | {"notes": []} and len(about["notes"]) == 1
-    assert "rounded to bf16; scores that are told here were measured before" in card and "0.9877" in card
+    assert "rounded to bf16; the scores on this card were measured before" in card and "0.9877" in card

@@ -180,7 +180,7 @@ def test_labels_are_aligned_by_name_not_by_number_at_evaluation(runs):
 
 BAD = {
     "ragged.csv": ("text,label\na,ham\nb,spam,more\n", "classify", r"ragged.csv, line 3: 3 columns"),
-    "nolabel.csv": ("text,label\na,ham\nb,\n", "classify", r"nolabel.csv, line 3: there is no label"),
+    "nolabel.csv": ("text,label\na,ham\nb,\n", "classify", r"nolabel.csv, line 3: 'label' has no label"),
     "column.csv": ("text,topic\na,ham\n", "classify", r"column.csv.*label"),
     "number.csv": ("text,label\na,1\nb,two\n", "regress", r"number.csv, line 3: 'label' is .*two.*number"),
     "json.jsonl": ('{"text": "a", "label": "b"}\n{"text": \n', "classify", r"json.jsonl, line 2"),

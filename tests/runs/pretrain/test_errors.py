@@ -84,12 +84,12 @@ def test_a_store_of_another_tokenizer_does_not_go_with_the_model(make, tmp_path)
     learn(synthetic.text(30), VocabularySettings(size=150)).save(other, 64)
     data = prepared(tmp_path, "\n\n".join(synthetic.text(20)), other)
     table = {"init": str(tmp_path / "model"), "data": data, "out": tmp_path / "run", "steps": 1, "lengths": [[1.0, 32]]}
-    with pytest.raises(UserError, match=r"another tokenizer.*prepare the text again"):
+    with pytest.raises(UserError, match=r"different tokenizer.*prepare the text again"):
         pretrain(config.build(PretrainSettings, resolve(table)))
 
 
 @pytest.mark.parametrize("text, told", [
-    ("Only one sentence here.", r"1 sentence .*at least 2 are needed"), ("", "empty"), ("\n\n \n", "no text in it"),
+    ("Only one sentence here.", r"1 sentence .*at least 2 are needed"), ("", "empty"), ("\n\n \n", "contains no text"),
 ])  # fmt: skip
 def test_a_text_too_small_to_learn_from_is_refused_when_it_is_prepared(text, told, store, tmp_path):
     with pytest.raises(UserError, match=told):
@@ -116,7 +116,7 @@ def test_held_out_documents_without_pairs_cost_the_evaluation_not_the_run(make, 
         notes.clear()
         out = tmp_path / f"run-{seed}"
         result = pretrain(make("bert-tiny", out, data=data, steps=1, held_out=0.15, seed=seed))
-        if any("No evaluation while training" in note for note in notes):
+        if any("Evaluation is off" in note for note in notes):
             assert "mlm_loss" not in result and (out / "model.safetensors").exists()
             return
     pytest.fail("no split left the long documents to training")
@@ -137,13 +137,13 @@ def test_of_two_budgets_the_one_that_counts_is_told(make, tmp_path, notes):
 
 
 def test_lengths_beyond_the_model_are_refused_with_both_numbers(make, tmp_path):
-    with pytest.raises(UserError, match=r"lengths asks for 100 tokens, but the model sees 64"):
+    with pytest.raises(UserError, match=r"lengths has 100 tokens, but the model's limit is 64"):
         pretrain(make("bert-tiny", tmp_path / "run", lengths=[[1.0, 100]]))
 
 
 @pytest.mark.parametrize("lengths", [[], [[1.0]], [[1.0, 32, 3]], [[1.0, -32]], [[0.0, 32]]])
 def test_lengths_that_are_no_pairs_are_refused(make, tmp_path, lengths):
-    with pytest.raises(UserError, match=r"lengths is .*pairs of a share"):
+    with pytest.raises(UserError, match=r"lengths is .*pairs of a fraction"):
         pretrain(make("bert-tiny", tmp_path / "run", lengths=lengths))
 
 

@@ -187,7 +187,7 @@ def test_a_run_with_new_words_trains_resumes_and_opens_in_transformers(family, s
     out = tmp_path / "run"
     pretrain(settings(family, sources, out, add_tokens=3))
     made = (out / "store/tokens.bin").stat().st_mtime_ns
-    assert any("became pieces of their own" in note for note in notes)
+    assert any("were added to the vocabulary" in note for note in notes)
     result = pretrain(settings(family, sources, out, add_tokens=3, resume=True))
     assert result["steps"] == 2 and (out / "store/tokens.bin").stat().st_mtime_ns == made
     theirs = getattr(hf, FAMILIES[family][0]).from_pretrained(out)
@@ -202,7 +202,7 @@ def test_a_run_folder_with_the_store_of_another_wish_is_refused(sources, tmp_pat
     given = settings("bert", sources, tmp_path / "run", add_tokens=2)
     extended(sources("bert")[1], read_folder(Path(given.init)), given)
     other = settings("bert", sources, tmp_path / "run", add_tokens=3)
-    with pytest.raises(UserError, match="another text, model or --add-tokens"):
+    with pytest.raises(UserError, match="different text, model or --add-tokens"):
         extended(sources("bert")[1], read_folder(Path(given.init)), other)
 
 
