@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,10 +12,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.ancestors import folder as storage
 from bertkit.ancestors.baselines.linear import LinearModel, side_by_side
 from bertkit.ancestors.baselines.rows import Valued, both_sides
 from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.features import WordFeatures
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
 from bertkit.checkpoint.folder import write_folder as write_model
 from bertkit.data.examples import TextRow
@@ -42,6 +43,7 @@ class FrozenVectors:
 
     kind: type[LinearModel] = LinearModel
     reads_pairs = True
+    LAYOUT = Layout("scale of frozen vectors", "scale.json")
 
     def __init__(self, encoder: Predictor) -> None:
         self.encoder = encoder
@@ -83,16 +85,16 @@ class FrozenVectors:
         """The encoder too: the folder stands by itself."""
         write_model(folder / "encoder", self.encoder.as_written())
         self.linear.save(folder)
-        scale = {"shift": self.shift.tolist(), "spread": self.spread.tolist()}
-        (folder / "scale.json").write_text(json.dumps(scale), "utf-8")
+        storage.save(folder, self.LAYOUT, {"shift": self.shift.tolist(), "spread": self.spread.tolist()})
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
         """What was saved."""
         model = cls(Predictor.load(folder / "encoder", precision))
         model.linear = cls.kind.load(folder)
-        scale = json.loads((folder / "scale.json").read_text("utf-8"))
-        model.shift, model.spread = np.array(scale["shift"]), np.array(scale["spread"])
+        with storage.opened(folder, cls.LAYOUT):
+            scale, _ = storage.load(folder, cls.LAYOUT)
+            model.shift, model.spread = np.array(scale["shift"]), np.array(scale["spread"])
         return model
 
 

@@ -159,7 +159,7 @@ def test_one_contender_that_cannot_learn_does_not_take_the_others_along(tmp_path
             curve=False,
         )
     )  # fmt: skip
-    assert {row["name"] for row in found["contenders"]} == {"majority", "n-gram a label"}
+    assert {row["name"] for row in found["contenders"]} == {"majority", "one n-gram model per label"}
     assert found["skipped"][0]["name"] == "tfidf" and (tmp_path / "out" / "run.toml").is_file()
 
 
