@@ -155,6 +155,11 @@ class Predictor:
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
         """Texts that have masks, each short enough to be seen whole; another is refused."""
         self.needs("mlm", "guess masked words")
+        if self.config.causal:
+            raise UserError(
+                "This model reads from left to right, so it cannot fill a mask from both sides. "
+                "For the next words use `bertkit suggest`."
+            )
         mask = self.tokenizer.mask_id
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")

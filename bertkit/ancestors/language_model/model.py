@@ -29,9 +29,8 @@ def ordinary(tokenizer: Tokenizer, chances: np.ndarray, kept: int = -1) -> np.nd
     return np.where(allowed, chances, 0.0)
 
 
-def suggestions(tokenizer: Tokenizer, text: str, chances: np.ndarray, top: int) -> list[dict[str, Any]]:
-    """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-    given = add_bos_eos(tokenizer, [text])[0][:-1]
+def suggestions(tokenizer: Tokenizer, given: Sequence[int], chances: np.ndarray, top: int) -> list[dict[str, Any]]:
+    """The likeliest next pieces, best first: {token, score (its probability), text (`given` continued with it)}."""
     chances = ordinary(tokenizer, chances)
     return [
         {
@@ -115,7 +114,8 @@ class LanguageModel:
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
         """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-        return suggestions(self.tokenizer, text, self.probability(text), top)
+        given = add_bos_eos(self.tokenizer, [text])[0][:-1]
+        return suggestions(self.tokenizer, given, self.probability(text), top)
 
     def generate(self, text: str = "", pieces: int = 50, temperature: float = 1.0, seed: int = 0) -> str:
         """The text with up to `pieces` more, drawn by chance, or the likeliest each time (temperature 0).

@@ -114,7 +114,8 @@ class PieceNgram:
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
         """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-        return suggestions(self.tokenizer, text, self.probability(text), top)
+        given = add_bos_eos(self.tokenizer, [text])[0][:-1]
+        return suggestions(self.tokenizer, given, self.probability(text), top)
 
     @property
     def parameters(self) -> int:
