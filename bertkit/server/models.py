@@ -70,7 +70,8 @@ class ServedModel:
         """What it can be asked for, in the order of the routes."""
         can = [*BY_TASK[self.task], *ALWAYS]
         model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
-        if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None:
+        causal = self.predictor.config.causal  # it guesses what comes next, not what is hidden
+        if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None and not causal:
             can.insert(0, "fill")
         if self.task == "regress" and self.pairs is False:
             can.remove("rerank")
