@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
+    from bertkit.loading import Opened
 
 __version__ = "0.1.0"
 
 
-def load(name: str, precision: str = "auto", device: str = "auto") -> Predictor:
+def load(name: str, precision: str = "auto", device: str = "auto") -> Opened:
     """Open a model: an embedded name (`en`, `zh`), a folder, or a hub name `org/name`.
 
     Folders written by `compare` or `learn` open too, with the methods of their kind.
     """
     from bertkit.loading import open_model
 
-    opened: Predictor = open_model(name, precision, device)
-    return opened
+    return open_model(name, precision, device)
 
 
 def finetune(task: str, **settings: Any) -> Predictor:

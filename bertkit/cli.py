@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from types import ModuleType
 from typing import Any, TypeVar
 
 from bertkit import config, notify
@@ -93,7 +92,7 @@ def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
         print("[]" if before == "[" else "]")
 
 
-def _print(result: Any, module: ModuleType, as_json: bool) -> None:
+def _print(result: Any, module: Any, as_json: bool) -> None:
     if isinstance(result, Iterator):
         _print_rows(result, as_json)
     elif as_json and result is not None:
@@ -110,7 +109,7 @@ def _run(command: Command, argv: list[str]) -> None:
     notify.listen(Terminal(how.quiet))
     if how.quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    module = command.module
+    module: Any = command.module
     table = _environment(module.Settings)
     files = [config.read_toml(how.config_file)] if how.config_file else []
     for layer in [*files, given, *map(config.parse_set, how.sets)]:

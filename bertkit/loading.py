@@ -1,60 +1,46 @@
-"""Any folder of ours as something that answers: an encoder, or a contender that a comparison saved."""
+"""Any folder of ours as something that answers: an encoder, a contender that `compare` saved, or an ancestor."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, runtime_checkable
 
-from bertkit.errors import DamagedFile, UserError
+from bertkit.ancestors import ANCESTORS
+from bertkit.errors import UserError
+from bertkit.files.json import read_json
 from bertkit.inference.predictor import Predictor
-from bertkit.runs.compare.contenders import INSIDE, Numbers, Tags, Texts
 from bertkit.tasks.base import Reading, Task
 
-# contender's key → (form, module, class); how a saved one is opened again
-SAVED: dict[str, tuple[type[Texts] | type[Tags], str, str]] = {
-    "majority": (Texts, "ancestors.baselines.linear", "Majority"),
-    "bayes": (Texts, "ancestors.baselines.linear", "NaiveBayes"),
-    "tfidf": (Texts, "ancestors.baselines.linear", "TfIdf"),
-    "ngram": (Texts, "ancestors.baselines.rows", "NgramClassifier"),
-    "averaged": (Texts, "ancestors.baselines.fasttext", "FastText"),
-    "word2vec": (Texts, "ancestors.baselines.rows", "MeanOfVectors"),
-    "glove": (Texts, "ancestors.baselines.rows", "MeanOfVectors"),
-    "features": (Texts, "runs.compare.bert", "FrozenVectors"),
-    "mean": (Numbers, "ancestors.baselines.rows", "MeanNumber"),
-    "overlap": (Numbers, "ancestors.baselines.rows", "SharedWords"),
-    "tfidf-numbers": (Numbers, "ancestors.baselines.rows", "TfIdfNumber"),
-    "word2vec-numbers": (Numbers, "ancestors.baselines.rows", "VectorsNumber"),
-    "glove-numbers": (Numbers, "ancestors.baselines.rows", "VectorsNumber"),
-    "cosine": (Numbers, "runs.compare.bert", "FrozenCosine"),
-    "vectors": (Numbers, "runs.compare.bert", "TunedCosine"),
-    "features-numbers": (Numbers, "runs.compare.bert", "FrozenNumber"),
-    "bilstm": (Texts, "ancestors.lstm.bilstm", "BiLstmClassifier"),
-    "bilstm-tags": (Tags, "ancestors.lstm.bilstm", "BiLstmTagger"),
-    "features-tags": (Tags, "runs.compare.bert", "BertFeaturesTagger"),
-    "elmo": (Texts, "runs.compare.bert", "ElmoClassifier"),
-    "elmo-tags": (Tags, "runs.compare.bert", "ElmoTagger"),
-    "lstm-lm": (Texts, "ancestors.lstm.dai_le", "DaiLe"),
-    "lstm-autoencoder": (Texts, "ancestors.lstm.dai_le", "DaiLe"),
-    "ulmfit": (Texts, "ancestors.lstm.ulmfit", "Ulmfit"),
-    "frequent-tag": (Tags, "ancestors.hmm", "FrequentTag"),
-    "hmm": (Tags, "ancestors.hmm", "Hmm"),
-}
-# those with an encoder inside, which has a precision
-ENCODED = {"features", "features-tags", "cosine", "vectors", "features-numbers"}
-# a language model's or vectors' folder → the class whose `load` opens it
-ANCESTORS: dict[str, tuple[str, str]] = {
-    "ngram": ("ancestors.ngram.model", "NgramModel"),
-    "piece-ngram": ("ancestors.ngram.pieces", "PieceNgram"),
-    "nnlm": ("ancestors.language_model.model", "LanguageModel"),
-    "rnnlm": ("ancestors.language_model.model", "LanguageModel"),
-    "elmo": ("ancestors.elmo.model", "Elmo"),
-    "seq2seq": ("ancestors.transformer.train", "Seq2Seq"),
-    "word2vec": ("ancestors.vectors.vectors", "VectorsFolder"),
-    "glove": ("ancestors.vectors.vectors", "VectorsFolder"),
-}
+if TYPE_CHECKING:
+    from bertkit.ancestors import AncestorModel
+    from bertkit.runs.compare.contenders import Tags, Texts
+
+    Opened: TypeAlias = "Predictor | ContenderPredictor | AncestorModel"
+
+
+@runtime_checkable
+class Suggests(Protocol):
+    """A model that guesses from left to right."""
+
+    def suggest(self, text: str, top: int = 5, /) -> list[dict[str, Any]]:
+        """The likeliest next words or pieces, best first."""
+
+
+@runtime_checkable
+class Scores(Protocol):
+    """A model that says how likely texts are."""
+
+    def score(self, texts: Any, /) -> list[float]:
+        """Log-likelihoods."""
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """A language model with a perplexity."""
+
+    def perplexity(self, texts: Any, /) -> dict[str, float]:
+        """How surprised it is, over all texts."""
 
 
 class ContenderPredictor:
@@ -85,46 +71,47 @@ class ContenderPredictor:
         self.task.check(examples, str(path))
         return dict(self.task.score(examples, self.predict_examples(examples)))
 
-    def __getattr__(self, name: str) -> Any:
+    def embed(self, *_: Any, **__: Any) -> NoReturn:
         """What an encoder can and this cannot."""
-        if name in ("embed", "fill", "score"):
-            raise UserError(f"{self.contender.name} cannot {name}: it is no encoder. Use a model such as 'en'.")
-        raise AttributeError(name)
+        self._refuse("embed")
+
+    def fill(self, *_: Any, **__: Any) -> NoReturn:
+        """What an encoder can and this cannot."""
+        self._refuse("fill")
+
+    def score(self, *_: Any, **__: Any) -> NoReturn:
+        """What an encoder can and this cannot."""
+        self._refuse("score")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UserError(f"{self.contender.name} cannot {what}: it is not an encoder. Use a model such as 'en'.")
 
 
-def open_model(name: str | Path, precision: str = "auto", device: str = "auto") -> Any:
-    """A Predictor, or where the folder says so a contender or an ancestor with the same methods."""
-    about = _about(Path(name))
+def open_model(name: str | Path, precision: str = "auto", device: str = "auto") -> Opened:
+    """The model of a folder, an embedded or a hub name: what its bertkit.json says it is, else an encoder.
+
+    An n-gram model may be an ARPA file, by its name: x.arpa, x.arpa.gz.
+    """
+    folder = Path(name)
+    if folder.is_file() and ".arpa" in folder.suffixes:
+        from bertkit.ancestors.ngram.arpa import read_arpa
+
+        return read_arpa(folder)
+    file = folder / "bertkit.json"
+    about = read_json(file) if file.is_file() else {}
     if key := about.get("contender"):
-        return ContenderPredictor(_contender(Path(name), str(key), about, precision))
+        from bertkit.runs.compare.contenders import saved
+
+        if row := saved(str(key)):
+            return ContenderPredictor(row.open(folder, about, precision))
+        raise _unknown(file, key)
     if kind := about.get("ancestor"):
-        return _class(*_known(ANCESTORS, str(kind), Path(name))).load(Path(name))
+        for ancestor in ANCESTORS:
+            if ancestor.stored == kind:
+                return ancestor.open(folder)
+        raise _unknown(file, kind)
     return Predictor.load(name, precision, device)
 
 
-def _about(folder: Path) -> dict[str, Any]:
-    path = folder / "bertkit.json"
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as problem:
-        raise DamagedFile(f"{path}: not JSON ({problem}). Write the folder again.") from None
-    return found if isinstance(found, dict) else {}
-
-
-def _contender(folder: Path, key: str, about: dict[str, Any], precision: str) -> Texts | Tags:
-    form, module, kind = _known(SAVED, key, folder)
-    how = {"precision": precision} if key in ENCODED else {}
-    model = _class(module, kind).load(folder / INSIDE, **how)
-    return form(key, about["name"], model).restore(about)
-
-
-def _known(table: dict[str, Any], key: str, folder: Path) -> Any:
-    if key not in table:
-        raise UserError(f"{folder / 'bertkit.json'}: '{key}' is a model of a kind this version does not know.")
-    return table[key]
-
-
-def _class(module: str, kind: str) -> Any:
-    return getattr(import_module(f"bertkit.{module}"), kind)
+def _unknown(file: Path, kind: Any) -> UserError:
+    return UserError(f"{file}: '{kind}' is a model of a kind this version does not know.")

@@ -222,12 +222,10 @@ def numbers_of(settings: type) -> Iterator[tuple[type, Field]]:
 
 
 def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> None:
-    from importlib import import_module
-
-    from bertkit.commands import COMMANDS
+    from bertkit.commands import COMMANDS, find
 
     for verb in COMMANDS:
-        for settings, f in numbers_of(import_module(f"bertkit.commands.{verb}").Settings):
+        for settings, f in numbers_of(find(verb).Settings):
             where = f"{verb}: {settings.__name__}.{f.name}"
             assert f.metadata["at_least"] is not None, f"{where} has no smallest number"
             assert f.metadata["at_least"] <= f.default, where
@@ -235,12 +233,10 @@ def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> Non
 
 
 def test_hints_resolve_for_every_verb() -> None:
-    from importlib import import_module
-
-    from bertkit.commands import COMMANDS
+    from bertkit.commands import COMMANDS, find
 
     for verb in COMMANDS:
-        settings = import_module(f"bertkit.commands.{verb}").Settings
+        settings = find(verb).Settings
         assert set(config.hints(settings)) >= {f.name for f in fields(settings)}
         assert {"seed", "threads", "device", "precision"} <= {f.name for f in fields(settings)}
 
@@ -260,12 +256,10 @@ def test_older_and_usual_names_of_a_setting_are_understood():
 
 
 def test_other_names_hide_no_setting_of_their_own():
-    from importlib import import_module
-
-    from bertkit.commands import COMMANDS
+    from bertkit.commands import COMMANDS, find
 
     for verb in COMMANDS:
-        settings = import_module(f"bertkit.commands.{verb}").Settings
+        settings = find(verb).Settings
         names = {f.name for f in fields(settings)}
         aliases = [alias for f in fields(settings) for alias in config.aliases_of(f)]
         assert len(set(aliases)) == len(aliases) and not names & set(aliases), verb

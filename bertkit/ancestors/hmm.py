@@ -7,7 +7,6 @@ frequencies of tags among rare words with the same ending, each longer ending mi
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -19,8 +18,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.ngram.model import HAN
-from bertkit.errors import DamagedFile, UserError
+from bertkit.errors import UserError
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -55,6 +56,8 @@ class HmmSettings:
 
 class HmmTagger:
     """Learns tags of words in sentences with `fit`, gives them with `tag`."""
+
+    LAYOUT = Layout("HMM tagger", "hmm.json")
 
     def __init__(self, settings: HmmSettings | None = None) -> None:
         """A tagger that has seen nothing yet."""
@@ -192,29 +195,25 @@ class HmmTagger:
 
     def save(self, folder: str | Path) -> None:
         """Write `hmm.json` (settings, tags, words) and `hmm.npz` (counts of tags in threes) into a folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         described = {"settings": asdict(self.settings), "tags": self.tags, "lexicon": self.lexicon}
-        (folder / "hmm.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
         places = np.nonzero(self.trigrams)
-        np.savez_compressed(folder / "hmm.npz", places=np.array(places), counts=self.trigrams[places])
+
+        def write_counts(path: Path) -> None:
+            np.savez_compressed(path / "hmm.npz", places=np.array(places), counts=self.trigrams[places])
+
+        storage.save(folder, self.LAYOUT, described, also=write_counts)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The tagger that was saved in a folder."""
-        folder = Path(folder)
-        try:
-            described = json.loads((folder / "hmm.json").read_text(encoding="utf-8"))
+        with storage.opened(folder, cls.LAYOUT):
+            described, _ = storage.load(folder, cls.LAYOUT)
             tagger = cls(HmmSettings(**described["settings"]))
             tagger.tags = described["tags"]
             tagger.lexicon = {w: {int(t): n for t, n in counts.items()} for w, counts in described["lexicon"].items()}
             tagger.trigrams = np.zeros((len(tagger.tags) + 1,) * 3, np.int64)
-            with np.load(folder / "hmm.npz", allow_pickle=False) as arrays:
+            with np.load(Path(folder) / "hmm.npz", allow_pickle=False) as arrays:
                 tagger.trigrams[tuple(arrays["places"])] = arrays["counts"]
-        except FileNotFoundError as problem:
-            raise UserError(f"{folder} holds no HMM tagger: {problem.filename} is missing.") from problem
-        except (ValueError, KeyError, TypeError, IndexError, OSError) as problem:
-            raise DamagedFile(f"{folder}: the HMM tagger is damaged ({problem}). Fit and save it again.") from problem
         tagger._estimate()
         return tagger
 
@@ -258,6 +257,7 @@ class FrequentTag:
     """The tag a word had most often; for a word never seen, the most frequent tag of all words seen once."""
 
     name = "most frequent tag"
+    LAYOUT = Layout("table of tags", "tags.json")
 
     def fit(self, sentences: Sentences, tags: Sequence[Sequence[int]], count: int, *_: Any, **__: Any) -> Self:
         """Count."""
@@ -298,14 +298,17 @@ class FrequentTag:
             "count": self.count, "tags": self.tags, "shares": self.shares, "unknown": self.unknown,
             "unknown_share": self.unknown_share,
         }  # fmt: skip
-        (folder / "tags.json").write_text(json.dumps(described, ensure_ascii=False), "utf-8")
+        storage.save(folder, self.LAYOUT, described)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
-        described = json.loads((folder / "tags.json").read_text("utf-8"))
         model = cls()
-        vars(model).update(described)
+        with storage.opened(folder, cls.LAYOUT):
+            described, _ = storage.load(folder, cls.LAYOUT)
+            model.count, model.unknown = int(described["count"]), int(described["unknown"])
+            model.tags, model.shares = dict(described["tags"]), dict(described["shares"])
+            model.unknown_share = float(described["unknown_share"])
         return model
 
 
@@ -313,6 +316,7 @@ class Hmm:
     """The trigram tagger, for tags that are numbers."""
 
     name = "HMM, trigram"
+    LAYOUT = Layout("HMM tagger of numbered tags", "count.json")
 
     def __init__(self, tagger: HmmTagger | None = None) -> None:
         self.tagger = tagger or HmmTagger()
@@ -345,11 +349,12 @@ class Hmm:
     def save(self, folder: Path) -> None:
         """As the tagger does, and how many tags there are."""
         self.tagger.save(folder)
-        (folder / "count.json").write_text(json.dumps(self.count), "utf-8")
+        storage.save(folder, self.LAYOUT, self.count)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
         model = cls(HmmTagger.load(folder))
-        model.count = int(json.loads((folder / "count.json").read_text("utf-8")))
+        with storage.opened(folder, cls.LAYOUT):
+            model.count = int(storage.load(folder, cls.LAYOUT)[0])
         return model

@@ -1,7 +1,17 @@
 """One file per command: a `Settings` class, a `run(settings)` function, and `lines(result)` for the terminal.
 
 Modules here import nothing heavy at the top, so that `--help` is fast.
+
+Most files are one command. A file may hold further ones that do the same for other models: see SHARED.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 COMMANDS = {  # the order of `bertkit --help`
     "demo": "Fine-tune and predict on sample data, in a minute or two.",
@@ -32,3 +42,25 @@ COMMANDS = {  # the order of `bertkit --help`
     "convert": "Convert a checkpoint to a folder that bertkit and transformers open.",
     "completion": "Print a completion script for your shell.",
 }
+
+SHARED = {
+    "rewrite": "predict",
+    "suggest": "fill",
+    "seq2seq": "learn",
+}  # command → the file it is in, under its own name
+
+
+@dataclass(frozen=True)
+class SharedCommand:
+    """A command that has no file of its own, with a command file's three names."""
+
+    Settings: type
+    run: Callable[[Any], Any]
+    lines: Callable[[Any], list[str]]
+
+
+def find(name: str) -> ModuleType | SharedCommand:
+    """What a command consists of: its `Settings`, `run` and `lines`."""
+    module = import_module(f"bertkit.commands.{SHARED.get(name, name)}")
+    command: ModuleType | SharedCommand = getattr(module, name) if name in SHARED else module
+    return command

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bertkit.settings.compare import CompareSettings as Settings
 
+if TYPE_CHECKING:
+    from bertkit.runs.compare.run import CompareResult
 
-def run(settings: Settings) -> dict[str, Any]:
+
+def run(settings: Settings) -> CompareResult:
     """The ladder from the most frequent label to BERT, on the same splits, with costs and a verdict."""
     from bertkit.files.atomic import check_folder
     from bertkit.runs.compare.run import compare
@@ -16,25 +19,23 @@ def run(settings: Settings) -> dict[str, Any]:
     return compare(settings)
 
 
-def lines(result: dict[str, Any]) -> list[str]:
+def lines(result: CompareResult) -> list[str]:
     """A table, what was left out, and the verdict."""
-    wide = max(len(row["name"]) for row in result["contenders"])
-    shown = [
-        f"{result['headline']} on {result['rows']:,} rows (95 % interval, p against the best, training, a text, size)"
-    ]
-    for row in result["contenders"]:
-        low, high = row["interval"]
-        p = row.get("p_value")
+    wide = max(len(row.name) for row in result.contenders)
+    shown = [f"{result.headline} on {result.rows:,} rows (95 % interval, p against the best, training, per text, size)"]
+    for row in result.contenders:
+        low, high = row.interval
         shown.append(
-            f"  {row['name']:{wide}}  {row['score']:.4f}  {low:.3f}–{high:.3f}  "
-            f"{_chance(p)}  {row['train_seconds']:8.1f} s  {row['ms_per_text']:8.3f} ms  "
-            f"{row['megabytes']:7.2f} MB"
+            f"  {row.name:{wide}}  {row.score:.4f}  {low:.3f}–{high:.3f}  "
+            f"{_chance(row.p_value)}  {row.train_seconds:8.1f} s  {row.ms_per_text:8.3f} ms  "
+            f"{row.megabytes:7.2f} MB"
         )
-    shown += [f"  left out: {one['name']}: {one['reason']}" for one in result["skipped"]]
-    shown += ["", str(result["verdict"])]
-    if result.get("outlook"):
-        shown.append(result["outlook"])
-    return [*shown, f"Report: {result['report']}"]
+    shown += [f"  {row.name} was stopped early: {row.stopped}" for row in result.contenders if row.stopped]
+    shown += [f"  left out: {row.name}: {row.reason}" for row in result.skipped]
+    shown += ["", result.verdict]
+    if result.outlook:
+        shown.append(result.outlook)
+    return [*shown, f"Report: {result.report}"]
 
 
 def _chance(p: float | None) -> str:

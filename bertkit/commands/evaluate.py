@@ -32,7 +32,8 @@ def run(settings: Settings) -> dict[str, Any]:
     """Score a model on a labelled file."""
     from bertkit import machine, metrics
     from bertkit.errors import UserError, suggest
-    from bertkit.loading import open_model
+    from bertkit.inference.predictor import Predictor
+    from bertkit.loading import ContenderPredictor, open_model
     from bertkit.tasks.base import Reading
 
     machine.set_up(settings.threads)
@@ -40,12 +41,10 @@ def run(settings: Settings) -> dict[str, Any]:
         raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
     predictor = open_model(settings.model, settings.precision, settings.device)
     if settings.task:
-        if not (
-            hasattr(predictor, NEEDED[settings.task]) or (settings.task == "perplexity" and hasattr(predictor, "fill"))
-        ):
+        if not _can(predictor, settings.task):
             raise UserError(f"{settings.model} cannot be scored by {settings.task}: it is a different kind of model.")
         return OTHERS[settings.task](predictor, settings)
-    if not hasattr(predictor, "task"):
+    if not isinstance(predictor, (Predictor, ContenderPredictor)):
         raise UserError(
             f"{settings.model} has not been fine-tuned for a task. Choose how to score it: --task {'|'.join(OTHERS)}."
         )
@@ -117,8 +116,14 @@ OTHERS: dict[str, Callable[[Any, Settings], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-# what a model must be able to do; an encoder that guesses from left to right has a perplexity too
-NEEDED = {"minimal-pairs": "score", "perplexity": "perplexity", "analogies": "analogy", "similarity": "similarity"}
+def _can(model: Any, task: str) -> bool:
+    """Whether a model is of the kind that a task scores; an encoder has a perplexity, or a pseudo-perplexity, too."""
+    from bertkit.ancestors.vectors.vectors import WordVectors
+    from bertkit.inference.predictor import Predictor
+    from bertkit.loading import Measures, Scores
+
+    kinds: dict[str, tuple[type, ...]] = {"minimal-pairs": (Scores,), "perplexity": (Measures, Predictor)}
+    return isinstance(model, kinds.get(task, (WordVectors,)))
 
 
 def lines(result: dict[str, Any]) -> list[str]:

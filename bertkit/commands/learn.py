@@ -1,17 +1,24 @@
-"""`bertkit learn KIND`: teach one of BERT's ancestors from running text."""
+"""`bertkit learn KIND`: teach one of BERT's ancestors from running text.
+
+`bertkit seq2seq`: the Transformer, from pairs of texts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bertkit.ancestors import ANCESTORS
+from bertkit.commands import SharedCommand
 from bertkit.config import Common, option
+from bertkit.settings.ancestors import UNITS, Seq2SeqSettings
 
-VECTORS = ("word2vec", "glove")
-PIECES = ("piece-ngram", "nnlm", "rnn", "lstm", "gru")  # of a store, in the pieces of its tokenizer
-KINDS = ("ngram", *VECTORS, *PIECES, "elmo")
+PIECES = tuple(row.key for row in ANCESTORS if row.source == "store")  # in the pieces of the store's tokenizer
+KINDS = tuple(row.key for row in ANCESTORS if row.source != "pairs")
+SAMPLE = 1_000_000  # characters of a text that are looked at before it is learnt from
+MOST_UNKNOWN = 0.1  # of a small text's words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +40,12 @@ class Settings(Common):
     architecture: str = option("skip-gram", "Of word2vec.", choices=("skip-gram", "cbow"))
     loss: str = option("negative", "Of word2vec.", choices=("negative", "hierarchical"))
     window: int = option(0, "Farthest word around that counts, for vectors.", at_least=0)
-    units: str = option("words", "How text is cut into words.", choices=("words", "jieba", "characters"))
+    units: str = option(
+        "auto", "How text is cut into words; auto: Chinese by jieba, other text at spaces and marks.",
+        choices=("auto", *UNITS),
+    )  # fmt: skip
     cased: bool = option(False, "Keep capitals apart.")
+    arpa: Path | None = option(None, "Also write ngram as an ARPA file, which KenLM reads; packed if .gz or .xz.")
     vocabulary: int = option(20_000, "Words that elmo can guess.", at_least=1)
     resume: bool = option(False, "Continue a neural model's run in --out.")
 
@@ -56,6 +67,9 @@ def run(settings: Settings) -> dict[str, Any]:
         )
     if settings.kind not in PIECES and stores:
         raise UserError(f"{settings.kind} learns from text files; {stores[0]} is a store. Give the text itself.")
+    if settings.arpa and settings.kind != "ngram":
+        raise UserError(f"--arpa is for ngram; {settings.kind} has no such file.")
+    settings = _suited(settings)
     at_once: dict[str, Callable[[Settings], dict[str, Any]]] = {
         "ngram": _ngram, "word2vec": _vectors, "glove": _vectors, "piece-ngram": _pieces,
     }  # fmt: skip
@@ -66,13 +80,65 @@ def run(settings: Settings) -> dict[str, Any]:
     return result
 
 
+def _suited(s: Settings) -> Settings:
+    """How the text is cut and which words count, where that is left to us: as suits the text, and told."""
+    from bertkit.notify import note
+
+    text, whole = ("", False) if s.kind in PIECES else _sample(s.source)
+    if s.units == "auto":
+        s = replace(s, units="jieba" if _is_chinese(text) else "words")
+        if s.units == "jieba":
+            note("The text is Chinese: it is cut into words by jieba. Pass --units words to take single characters.")
+    if s.kind == "ngram" and not s.min_count:
+        once = _share_seen_once(text, s.units, s.cased) if whole else 0.0
+        s = replace(s, min_count=1 if once > MOST_UNKNOWN else 2)
+        if s.min_count == 1:
+            note(f"The text is small, and {once:.0%} of its words occur once: all are kept (--min-count 1).")
+    return s
+
+
+def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
+    """The beginning of a text, and whether that is all of it. What can be read only once is left alone."""
+    from bertkit.data.readers.documents import read_documents
+
+    if not all(path.is_file() or path.is_dir() for path in source):
+        return "", False
+    parts: list[str] = []
+    size = 0
+    for document in read_documents(source):
+        parts.append(document[: SAMPLE - size])
+        size += len(document)
+        if size > SAMPLE:
+            return "\n".join(parts), False
+    return "\n".join(parts), True
+
+
+def _is_chinese(text: str) -> bool:
+    """Whether a quarter of the characters or more are ideographs."""
+    from bertkit.text.words import is_cjk
+
+    return bool(text) and sum(map(is_cjk, text)) >= len(text) / 4
+
+
+def _share_seen_once(text: str, units: str, cased: bool) -> float:
+    from collections import Counter
+
+    from bertkit.ancestors.ngram.model import cut
+
+    counts = Counter(word for word in cut(text, units, cased) if word != "\n")
+    return sum(times == 1 for times in counts.values()) / max(1, counts.total())
+
+
 def _ngram(s: Settings) -> dict[str, Any]:
+    from bertkit.ancestors.ngram.arpa import write_arpa
     from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
     from bertkit.data.readers.documents import read_documents
 
-    how = NgramSettings(order=s.order, min_count=s.min_count or 2, cased=s.cased, units=s.units)
+    how = NgramSettings(order=s.order, min_count=s.min_count, cased=s.cased, units=s.units)
     model = NgramModel(how).fit(read_documents(s.source))
-    _write(s, model.save)
+    _write(s, model.write)
+    if s.arpa:
+        write_arpa(model, s.arpa)
     return {"ngrams": sum(model.ngrams), "words": len(model.words)}
 
 
@@ -115,8 +181,6 @@ def _network(s: Settings) -> dict[str, Any]:
 
 
 def _elmo(s: Settings) -> dict[str, Any]:
-    from dataclasses import replace
-
     from bertkit.ancestors.elmo.train import train
     from bertkit.settings.ancestors import ElmoNumbers, ElmoSettings
 
@@ -145,5 +209,26 @@ def _write(s: Settings, save: Callable[[Path], None]) -> None:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """What was learnt, and where it is."""
-    told = ", ".join(f"{name} {value:,.6g}" for name, value in result.items() if isinstance(value, (int, float)))
-    return [f"{result['kind']}: {told}; in {result['out']}"]
+    facts = ", ".join(f"{name} {value:,.6g}" for name, value in result.items() if isinstance(value, (int, float)))
+    return [f"{result['kind']}: {facts}; in {result['out']}"]
+
+
+# ---- bertkit seq2seq
+
+
+def run_seq2seq(settings: Seq2SeqSettings) -> dict[str, Any]:
+    """Train the encoder-decoder Transformer to turn sources into targets."""
+    from bertkit.ancestors.transformer.train import train
+    from bertkit.files.atomic import check_folder
+
+    check_folder(settings.out)
+    return train(settings)
+
+
+def seq2seq_lines(result: dict[str, Any]) -> list[str]:
+    """The scores, and where the model is."""
+    shown = [f"{name:20} {value:.4f}" for name, value in result["metrics"].items()]
+    return [*shown, f"scored on {result['rows']:,} dev pairs; best of step {result['best_step']:,} in {result['out']}"]
+
+
+seq2seq = SharedCommand(Seq2SeqSettings, run_seq2seq, seq2seq_lines)

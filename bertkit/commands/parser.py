@@ -8,12 +8,10 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn, get_args, get_origin
 
-from bertkit.commands import COMMANDS
+from bertkit.commands import COMMANDS, find
 from bertkit.config import KIND_NAMES, Common, aliases_of, hints, option
 from bertkit.errors import UserError
 
@@ -27,7 +25,7 @@ GROUPS = {  # heading → settings; `option(group=…)` comes first
     "Training": "epochs steps minutes tokens batch batch_tokens micro_tokens lr warmup schedule decay clip layer_decay "
     "loss smoothing class_weights language teacher teacher_batch temperature alpha seeds search plan compile shard",
     "Evaluation": "evals eval_every eval_tokens minimal_pairs patience folds abstain max_test_rows curve beam",
-    "Output": "out lang resume allow_changed_settings overwrite save_minutes save_every log_every tensorboard",
+    "Output": "out arpa lang resume allow_changed_settings overwrite save_minutes save_every log_every tensorboard",
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names.split()}
 
@@ -126,7 +124,7 @@ class Command:
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
-        self.module: ModuleType = import_module(f"bertkit.commands.{verb}")
+        self.module = find(verb)
         everywhere = {f.name for f in fields(Common)}
         every = options(self.module.Settings)
         self.own = [o for o in every if o.field.name not in everywhere]

@@ -1,16 +1,28 @@
-"""`bertkit predict`: a model's answers to the rows of a file, in order, in constant memory."""
+"""`bertkit predict`: a model's answers to the rows of a file, in order, in constant memory.
+
+`bertkit rewrite`: the same for a Transformer, which answers a text with another.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bertkit.commands import SharedCommand
 from bertkit.config import Common, option
+
+if TYPE_CHECKING:
+    from bertkit.ancestors.transformer.model import Seq2Seq
+    from bertkit.inference.predictor import Predictor
+    from bertkit.loading import ContenderPredictor
+
+TEXTS_AT_ONCE = 512  # texts to rewrite that are read, sorted by length and written together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,28 +54,35 @@ class Count:
 def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     """Answer every row of a file."""
     from bertkit import machine
-    from bertkit.data.write_rows import write_all
+    from bertkit.ancestors.transformer.model import Seq2Seq
     from bertkit.errors import UserError
     from bertkit.files.atomic import not_the_input
-    from bertkit.loading import open_model
+    from bertkit.inference.predictor import Predictor
+    from bertkit.loading import ContenderPredictor, open_model
 
     not_the_input(settings.out, settings.file)
     machine.limit_onednn_cache()
     machine.set_up(settings.threads)
     predictor = open_model(settings.model, settings.precision, settings.device)
-    if not hasattr(predictor, "predict_examples"):
-        raise UserError(
-            f"{settings.model} answers no rows: it is no fine-tuned model. Use bertkit finetune or compare."
-        )
+    if not isinstance(predictor, (Predictor, ContenderPredictor)):
+        hint = "`bertkit rewrite` is its command" if isinstance(predictor, Seq2Seq) else "Run `bertkit finetune` first"
+        raise UserError(f"{settings.model} has not been fine-tuned, so it cannot predict. {hint}.")
     count = Count()
-    answers = _answers(settings, predictor, count)
-    if settings.out is None:  # whoever called prints them while they come
+    return _written(settings.out, _answers(settings, predictor, count), count)
+
+
+def _written(
+    out: Path | None, answers: Iterator[dict[str, Any]], count: Count | RewriteCount
+) -> dict[str, Any] | Iterator[dict[str, Any]]:
+    from bertkit.data.write_rows import write_all
+
+    if out is None:  # whoever called prints them while they come
         return answers
-    write_all(settings.out, answers)
-    return {"file": str(settings.out), **asdict(count)}
+    write_all(out, answers)
+    return {"file": str(out), **asdict(count)}
 
 
-def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[str, Any]]:
+def _answers(settings: Settings, predictor: Predictor | ContenderPredictor, count: Count) -> Iterator[dict[str, Any]]:
     """Each row's answer, in order and in constant memory; what was cut is told at the end."""
     from bertkit import machine
     from bertkit.inference.predictor import AT_ONCE
@@ -84,21 +103,21 @@ def _answers(settings: Settings, predictor: Any, count: Count) -> Iterator[dict[
     if cut := count.tokens_cut:
         note(f"{count.rows_cut} of {count.rows} rows were cut: {cut} of {cut + count.tokens} tokens were not seen.")
     count.seconds = seconds = time.perf_counter() - start
-    note(f"{count.rows:,} rows in {seconds:.1f} s ({count.rows / seconds:,.0f} a second), {predictor.precision}.")
+    note(f"{count.rows:,} rows in {seconds:.1f} s ({count.rows / seconds:,.0f} per second), {predictor.precision}.")
 
 
-def examples(settings: Settings, predictor: Any) -> Iterator[Any]:
+def examples(settings: Settings, predictor: Predictor | ContenderPredictor) -> Iterator[Any]:
     """The file's examples as the model's task reads them; lines of standard input are texts."""
     if settings.file == "-":
         from bertkit.files.open import open_text
 
         for number, line in enumerate(open_text("-", settings.encoding), 1):
-            yield from predictor.task.from_inputs([_said(line)], number)
+            yield from predictor.task.from_inputs([_input(line)], number)
         return
     yield from predictor.task.stream(settings.file, _reading(settings))
 
 
-def _said(line: str) -> Any:
+def _input(line: str) -> Any:
     """A line of standard input: an object where it is one, else the text itself."""
     try:
         return json.loads(line) if line.startswith("{") else line
@@ -115,3 +134,83 @@ def _reading(settings: Settings) -> Any:
 def lines(result: dict[str, Any]) -> list[str]:
     """One line."""
     return [f"{result['file']}: {result['rows']:,} rows"]
+
+
+# ---- bertkit rewrite
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteSettings(Common):
+    """What `rewrite` needs."""
+
+    model: Path = option(help="A folder that `bertkit seq2seq` wrote.", argument=True)
+    file: str = option(help="Rows with a text each, or - for lines from standard input.", argument=True)
+    out: Path | None = option(
+        None, "Where to: .jsonl, .csv or .parquet; without it JSON lines (--json: an array) on standard output."
+    )
+    beam: int = option(4, "Hypotheses kept; 1 is greedy.", at_least=1)
+    penalty: float = option(0.6, "Length penalty; 0: none, which favours short targets.", at_least=0)
+    text: str = option("text", "Name (or number) of the text column.")
+    encoding: str = option("utf-8", "Encoding of the file.")
+
+
+@dataclass
+class RewriteCount:
+    """What was rewritten so far."""
+
+    rows: int = 0
+    rows_cut: int = 0
+    tokens_cut: int = 0
+    unfinished: int = 0
+    seconds: float = 0.0
+
+
+def run_rewrite(settings: RewriteSettings) -> dict[str, Any] | Iterator[dict[str, Any]]:
+    """Write the best target found for every text of a file."""
+    from bertkit import machine
+    from bertkit.ancestors.transformer.model import Seq2Seq
+    from bertkit.files.atomic import not_the_input
+
+    not_the_input(settings.out, settings.file)
+    machine.set_up(settings.threads)
+    model = Seq2Seq.load(settings.model, settings.precision, machine.device_for(settings.device))
+    count = RewriteCount()
+    return _written(settings.out, _targets(settings, model, count), count)
+
+
+def _targets(settings: RewriteSettings, model: Seq2Seq, count: RewriteCount) -> Iterator[dict[str, Any]]:
+    """Each text's target, in order; what was cut or broken off is told at the end."""
+    from bertkit.notify import note, track
+
+    start = time.perf_counter()
+    source = iter(track(_texts(settings), f"rewriting {settings.file}"))
+    while chunk := list(islice(source, TEXTS_AT_ONCE)):
+        for answer in model.rewrite(chunk, settings.beam, settings.penalty):
+            count.rows += 1
+            count.rows_cut += answer["cut"] > 0
+            count.tokens_cut += answer["cut"]
+            count.unfinished += not answer["finished"]
+            yield answer
+    if count.tokens_cut:
+        note(f"{count.rows_cut} of {count.rows} texts were cut: {count.tokens_cut} of their tokens were not seen.")
+    if count.unfinished:
+        note(f"{count.unfinished} of {count.rows} targets did not come to an end and were broken off.")
+    count.seconds = time.perf_counter() - start
+    note(f"{count.rows:,} texts in {count.seconds:.1f} s.")
+
+
+def _texts(settings: RewriteSettings) -> Iterator[str]:
+    """The file's texts; of standard input every line is one."""
+    from bertkit.ancestors.transformer.data import read_sources
+
+    if settings.file == "-":
+        return (line.rstrip("\n") for line in sys.stdin)
+    return read_sources(Path(settings.file), settings.text, settings.encoding)
+
+
+def rewrite_lines(result: dict[str, Any]) -> list[str]:
+    """One line."""
+    return [f"{result['file']}: {result['rows']:,} texts"]
+
+
+rewrite = SharedCommand(RewriteSettings, run_rewrite, rewrite_lines)

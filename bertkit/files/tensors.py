@@ -40,7 +40,8 @@ def chunks(tensors: Tensors) -> Iterator[memoryview]:
     yield memoryview(_header(tensors))
     for name in _order(tensors):
         flat = _as_tensor(tensors[name]).detach().cpu().contiguous().reshape(-1)
-        yield flat.view(torch.uint8).numpy().data
+        if flat.numel():  # numpy gives an empty array no stride, and torch then refuses to view its bytes
+            yield flat.view(torch.uint8).numpy().data
 
 
 def write(path: Path, tensors: Tensors) -> tuple[str, int]:

@@ -154,6 +154,11 @@ class Predictor:
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts with masks; a text without masks or beyond the model's limit is refused."""
         self.needs("mlm", "predict masked words")
+        if self.config.causal:
+            raise UserError(
+                "This model reads from left to right, so it cannot fill a mask from both sides. "
+                "Use `bertkit suggest` for the next words."
+            )
         mask = self.tokenizer.mask_id
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")

@@ -140,6 +140,7 @@ NOISE = 0.05
 SMALL = 0.02  # a gap of scores between 0 and 1 that few would pay for
 NEAR = 0.15  # of the way from the worst to the best: more is a loss, whatever a test on few rows says
 CHEAPER = 1.5  # a smaller saving is no reason to take a lower score
+NOTICEABLE = 1.1  # a smaller difference in cost is the clock's
 COSTS = ("ms_per_text", "train_seconds", "megabytes")
 
 
@@ -149,8 +150,17 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
     A cheaper one that lost much, but not more than chance may take on so few rows, leaves it open.
 
     Within noise: its p-value against the best is not under `p_below`; without a p-value, the best score lies inside
-    its interval. The cost is milliseconds a text, else training seconds, else megabytes: the first that all have.
+    its interval. The cost is milliseconds per text, else training seconds, else megabytes: the first that all have.
+    One whose training was stopped early is not judged, and named.
     """
+    unfinished = [c for c in contenders if c.get("stopped")]
+    finished = [c for c in contenders if not c.get("stopped")]
+    sentences = [_verdict(finished, lang, p_below)] if finished or not unfinished else []
+    sentences += [words(lang)["verdict_stopped"].format(name=c.get("name"), steps=c["stopped"]) for c in unfinished]
+    return " ".join(sentences)
+
+
+def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float) -> str:
     said = words(lang)
     scored = [c for c in contenders if as_number(c.get("score")) is not None]
     if not scored:
@@ -175,14 +185,33 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
         )
     if not cheaper:
         return said["verdict_both"].format(best=best.get("name"), a=plain(_score(best)))
-    rival = max(cheaper, key=_score)
+    savings = {id(c): _saving(c, best, scored) for c in scored if c is not best}
+    rival = max((c for c in scored if savings.get(id(c))), key=_score, default=max(cheaper, key=_score))
     sentence = said["verdict_unsure" if _is_level(rival, best, p_below) else "verdict_best"].format(
         best=best.get("name"), rival=rival.get("name"), a=plain(_score(best)), b=plain(_score(rival)), p=_p_value(rival)
     )
-    if kind is None:
+    saving = savings[id(rival)]
+    if saving is None:
         return sentence
-    ratio = float(best[kind]) / float(rival[kind])
-    return sentence + " " + said["verdict_price"].format(ratio=_times(ratio), cost=said[f"cost_{kind}"])
+    cost, ratio = saving
+    return sentence + " " + said["verdict_price"].format(ratio=_times(ratio), cost=said[f"cost_{cost}"])
+
+
+def _saving(
+    contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]
+) -> tuple[str, float] | None:
+    """The first cost in which a contender is cheaper than the best, and how many times; None if it is dearer before.
+
+    The first cost counts from a tenth on; in the others a saving must be clear.
+    """
+    known = [key for key in COSTS if all((as_number(c.get(key)) or 0.0) > 0 for c in scored)]
+    for key in known:
+        ratio = float(best[key]) / float(contender[key])
+        if ratio >= (NOTICEABLE if key == known[0] else CHEAPER):
+            return key, ratio
+        if ratio * NOTICEABLE < 1:
+            return None
+    return None
 
 
 def _is_near(contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> bool:

@@ -67,7 +67,8 @@ class ServedModel:
         """The operations it supports, in the order of the routes."""
         can = [*(self.predictor.task.abilities if self.task else BY_VECTORS), *ALWAYS]
         model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
-        if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None:
+        causal = self.predictor.config.causal  # it guesses what comes next, not what is hidden
+        if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None and not causal:
             can.insert(0, "fill")
         if "predict" in can and "rerank" in can and self.pairs is False:
             can.remove("rerank")  # by reading both texts, which this model does not

@@ -335,5 +335,5 @@ def test_mistakes_are_told(model: LanguageModel, tmp_path: Path) -> None:
     file = tmp_path / "saved" / "bertkit.json"
     about = json.loads(file.read_text())
     file.write_text(json.dumps(about | {"head": {"pooling": "none", "labels": 2, "inner": 3}}))
-    with pytest.raises(DamagedFile, match="strange"):
+    with pytest.raises(DamagedFile, match="damaged"):
         Ulmfit.load(tmp_path / "saved")

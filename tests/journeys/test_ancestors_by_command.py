@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
+import bertkit
 from bertkit import samples
-from bertkit.commands import evaluate, learn, neighbours, prepare, suggest, tokenizer
-from bertkit.config import read_toml, remember
+from bertkit.ancestors.language_model.gpt import _scores
+from bertkit.checkpoint.folder import Folder, write_folder
+from bertkit.commands import evaluate, fill, learn, neighbours, prepare, tokenizer
+from bertkit.commands.fill import suggest
+from bertkit.config import build, preset, read_toml, remember
 from bertkit.errors import UserError
+from bertkit.model.heads import Model
+from bertkit.settings.model import Config
+from bertkit.text.tokenizer import Tokenizer
+from tests.support.toy import make_model
 
 TEXT = samples.path("en", "passages.txt")
 
@@ -88,3 +98,78 @@ def test_what_is_no_vector_or_no_guesser_is_told(tmp_path):
     learn.run(learn.Settings(kind="word2vec", source=(TEXT,), out=tmp_path / "v", min_count=5, epochs=1, width=8))
     with pytest.raises(UserError, match="left to right"):
         suggest.run(suggest.Settings(model=str(tmp_path / "v"), text="in the"))
+
+
+# ---- What users saw.
+
+
+@pytest.fixture(scope="module")
+def gpt(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model that reads from left to right."""
+    tokenizer = Tokenizer.load(store.parent / "tokenizer")
+    numbers = preset("gpt-mini")["model"] | {"vocabulary": tokenizer.size, "width": 32, "heads": 2, "init_std": 0.1}
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("gpt") / "gpt"
+    write_folder(folder, Folder(Model(build(Config, numbers), {"mlm": 0}), tokenizer, "gpt2"))
+    return folder
+
+
+def test_suggest_gives_the_next_words_of_a_gpt(gpt):
+    guesses = suggest.run(suggest.Settings(model=str(gpt), text="you are the", top=3))["found"]
+    scores = [guess["score"] for guess in guesses]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True) and 0 < sum(scores) < 1
+    assert all(guess["text"].startswith("you are the") for guess in guesses)
+    model = bertkit.load(str(gpt), precision="fp32")
+    best, other = suggest.run(suggest.Settings(model=str(gpt), text="you are the", top=2, precision="fp32"))["found"]
+    given = model.tokenizer.ids_batch(["you are the"])[0][:-1]
+    longer = [[*given, model.tokenizer.token_to_id(guess["token"])] for guess in (best, other)]
+    more, less = _scores(model, longer)  # as the model scores texts
+    assert more - less == pytest.approx(math.log(best["score"] / other["score"]), abs=1e-4)
+    assert suggest.run(suggest.Settings(model=str(gpt), text="you " * 700, top=2))["found"]
+
+
+def test_fill_refuses_a_gpt_and_names_suggest(gpt):
+    with pytest.raises(UserError, match="bertkit suggest"):
+        fill.run(fill.Settings(model=str(gpt), text="you are [MASK]"))
+
+
+def test_suggest_refuses_an_encoder_and_names_fill(tmp_path):
+    model = make_model(tmp_path / "bert")
+    with pytest.raises(UserError, match="bertkit fill"):
+        suggest.run(suggest.Settings(model=str(model), text="you are"))
+
+
+@pytest.mark.parametrize("kind", ["ngram", "word2vec"])
+def test_chinese_text_is_learnt_in_words_not_in_single_characters(kind, tmp_path, notes):
+    learn.run(
+        learn.Settings(kind=kind, source=(samples.path("zh", "passages.txt"),), out=tmp_path / "m", epochs=1, width=8)
+    )
+    model = bertkit.load(str(tmp_path / "m"))
+    assert sum(len(word) > 1 for word in model.words) > len(model.words) / 4
+    assert any("jieba" in note for note in notes)
+    assert json.loads((tmp_path / "m/bertkit.json").read_text())["units"] == "jieba"
+    learn.run(learn.Settings(kind="ngram", source=(TEXT,), out=tmp_path / "en", order=2))
+    assert json.loads((tmp_path / "en/bertkit.json").read_text())["units"] == "words"
+
+
+def test_an_ngram_of_a_small_text_knows_its_words(tmp_path, notes):
+    (tmp_path / "text.txt").write_text("the cat sat on a mat\nsome dogs sleep in the sun\n", "utf-8")
+    learn.run(learn.Settings(kind="ngram", source=(tmp_path / "text.txt",), out=tmp_path / "small", order=2))
+    guesses = suggest.run(suggest.Settings(model=str(tmp_path / "small"), text="some", top=1))["found"]
+    assert guesses[0]["token"] == "dogs" and any("--min-count 1" in note for note in notes)
+    made = learn.run(
+        learn.Settings(kind="ngram", source=(tmp_path / "text.txt",), out=tmp_path / "rare", order=2, min_count=2)
+    )
+    assert made["words"] == 4  # the, and the three special ones
+
+
+@pytest.mark.parametrize("name", ["lm.arpa", "lm.arpa.gz"])
+def test_an_arpa_file_is_written_and_scored(name, tmp_path):
+    learn.run(learn.Settings(kind="ngram", source=(TEXT,), out=tmp_path / "lm", order=3, arpa=tmp_path / name))
+    measured = [
+        evaluate.run(evaluate.Settings(model=str(model), file=TEXT, task="perplexity"))["metrics"]["perplexity_unk"]
+        for model in (tmp_path / "lm", tmp_path / name)
+    ]
+    assert measured[0] == pytest.approx(measured[1], rel=1e-4)
+    with pytest.raises(UserError, match="--arpa is for ngram"):
+        learn.run(learn.Settings(kind="word2vec", source=(TEXT,), out=tmp_path / "v", arpa=tmp_path / name))

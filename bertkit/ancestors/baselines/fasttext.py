@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -17,6 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.ngram.model import UNITS
 from bertkit.data.batch import Batch
 from bertkit.settings.training import LoopSettings, Plan
@@ -105,6 +106,7 @@ class FastText:
     """Every word and every two neighbouring words have a vector; a text is their mean."""
 
     name = "averaged words (fastText-like)"
+    LAYOUT = Layout("fastText-like classifier", "averaged.json", "averaged.safetensors")
 
     def __init__(self, numbers: FastTextNumbers | None = None) -> None:
         self.numbers = numbers or FastTextNumbers()
@@ -185,22 +187,18 @@ class FastText:
 
     def save(self, folder: Path) -> None:
         """Weights and words."""
-        from safetensors.torch import save_file
-
-        save_file(self._state(), folder / "averaged.safetensors")
         described = {"numbers": vars(self.numbers), "words": list(self.words), "labels": self.out.out_features}
-        (folder / "averaged.json").write_text(json.dumps(described, ensure_ascii=False), "utf-8")
+        storage.save(folder, self.LAYOUT, described, self._state())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
-        from safetensors.torch import load_file
-
-        described: dict[str, Any] = json.loads((folder / "averaged.json").read_text("utf-8"))
-        model = cls(FastTextNumbers(**described["numbers"]))
-        model._name(described["words"])
-        model._build(described["labels"], 0)
-        model._restore(load_file(folder / "averaged.safetensors"))
+        with storage.opened(folder, cls.LAYOUT):
+            described, tensors = storage.load(folder, cls.LAYOUT)
+            model = cls(FastTextNumbers(**described["numbers"]))
+            model._name(described["words"])
+            model._build(described["labels"], 0)
+            model._restore(tensors)
         return model
 
 

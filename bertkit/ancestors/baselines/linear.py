@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 
 # ---- Logistic and ridge regression on given features, kept as two plain arrays.
 
@@ -20,11 +22,14 @@ IMPOSSIBLE = -50.0  # the logit of a label that no training row had
 class LinearModel:
     """weights: (labels, features). bias: (labels,)."""
 
+    LAYOUT = Layout("linear model", tensors="linear.safetensors")
+
     def fit(
         self, features: Any, labels: NDArray[Any], count: int, *, strengths: Sequence[float] = (1.0,), seed: int = 0
     ) -> Self:
         """Learn; of several inverse strengths of regularisation the best in threefold cross-validation is taken.
 
+        The best by log-loss: on few rows accuracies tie, and the first of them would let all texts be the majority.
         Labels with fewer than three rows have no say in it; with fewer than two others the middle strength is taken.
         """
         from sklearn.linear_model import LogisticRegression
@@ -35,7 +40,7 @@ class LinearModel:
         if len(strengths) > 1 and len(np.unique(labels[common])) > 1:
             folds = StratifiedKFold(3, shuffle=True, random_state=seed)
             trial = LogisticRegression(max_iter=1000, random_state=seed)
-            search = GridSearchCV(trial, {"C": list(strengths)}, cv=folds)
+            search = GridSearchCV(trial, {"C": list(strengths)}, cv=folds, scoring="neg_log_loss")
             strength = search.fit(features[common], labels[common]).best_params_["C"]
         model = LogisticRegression(max_iter=1000, C=strength, random_state=seed).fit(features, labels)
         weights, bias = model.coef_, model.intercept_
@@ -71,19 +76,16 @@ class LinearModel:
 
     def save(self, folder: Path) -> None:
         """As safetensors, in half the precision it was learnt in."""
-        from safetensors.numpy import save_file
-
         arrays = {"weights": self.weights.astype(np.float32), "bias": self.bias.astype(np.float32)}
-        save_file(arrays, folder / "linear.safetensors")
+        storage.save(folder, self.LAYOUT, tensors=arrays)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
-        from safetensors.numpy import load_file
-
         model = cls()
-        arrays = load_file(folder / "linear.safetensors")
-        model.weights, model.bias = arrays["weights"].astype(np.float64), arrays["bias"].astype(np.float64)
+        with storage.opened(folder, cls.LAYOUT):
+            arrays = storage.arrays(storage.load(folder, cls.LAYOUT)[1])
+            model.weights, model.bias = arrays["weights"].astype(np.float64), arrays["bias"].astype(np.float64)
         return model
 
 
@@ -119,6 +121,7 @@ class Majority:
     """Always says how often each label was seen."""
 
     name = "majority"
+    LAYOUT = Layout("shares of labels", "majority.json")
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, **__: Any) -> Self:
         """Count."""
@@ -136,13 +139,14 @@ class Majority:
 
     def save(self, folder: Path) -> None:
         """Into an existing folder."""
-        (folder / "majority.json").write_text(json.dumps(self.shares.tolist()), "utf-8")
+        storage.save(folder, self.LAYOUT, self.shares.tolist())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
         model = cls()
-        model.shares = np.array(json.loads((folder / "majority.json").read_text("utf-8")))
+        with storage.opened(folder, cls.LAYOUT):
+            model.shares = np.array(storage.load(folder, cls.LAYOUT)[0], np.float64)
         return model
 
 
@@ -151,6 +155,8 @@ class CountedWords:
 
     A pair of texts becomes four blocks: the words of each, those they share, and those they do not.
     """
+
+    LAYOUT = Layout("table of terms", "terms.json")
 
     def fit(self, texts: Sequence[Text]) -> Self:
         """Learn which terms there are and how rare they are."""
@@ -181,16 +187,17 @@ class CountedWords:
         """Terms and weights as JSON."""
         terms = [str(term) for term in self._vectorizer.get_feature_names_out()]
         described = {"how": self.how, "terms": terms, "idf": self._vectorizer.idf_.tolist()}
-        (folder / "terms.json").write_text(json.dumps(described, ensure_ascii=False), "utf-8")
+        storage.save(folder, self.LAYOUT, described)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
-        described = json.loads((folder / "terms.json").read_text("utf-8"))
         words = cls()
-        words.how = described["how"]
-        words._vectorizer = words._make(vocabulary={term: n for n, term in enumerate(described["terms"])})
-        words._vectorizer.idf_ = np.array(described["idf"])
+        with storage.opened(folder, cls.LAYOUT):
+            described, _ = storage.load(folder, cls.LAYOUT)
+            words.how = described["how"]
+            words._vectorizer = words._make(vocabulary={term: n for n, term in enumerate(described["terms"])})
+            words._vectorizer.idf_ = np.array(described["idf"])
         return words
 
 

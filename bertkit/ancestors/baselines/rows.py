@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.ancestors import folder as storage
 from bertkit.ancestors.baselines.linear import LinearModel, Ridge, Text, TfIdf, flat, side_by_side, without_spaces
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.vectors.corpus import words_of
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.errors import UserError
 
-# ---- Text classifiers made of ancestors: one n-gram model a label, and means of word vectors.
+# ---- Text classifiers made of ancestors: one n-gram model per label, and means of word vectors.
 
 Floats = NDArray[np.float64]
 
@@ -24,10 +25,11 @@ Floats = NDArray[np.float64]
 class NgramClassifier:
     """Which label's own n-gram model finds the text least surprising, weighed by how frequent the label is."""
 
-    name = "n-gram a label"
+    name = "one n-gram model per label"
+    LAYOUT = Layout("n-gram classifier", "seen.json")
 
     def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, **__: Any) -> Self:
-        """One model a label."""
+        """One model per label."""
         from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
 
         rows = np.asarray(labels)
@@ -54,10 +56,13 @@ class NgramClassifier:
         return sum(sum(model.ngrams) for model in self.models.values())
 
     def save(self, folder: Path) -> None:
-        """A folder a label."""
-        (folder / "seen.json").write_text(json.dumps(self.seen.tolist()), "utf-8")
-        for label, model in self.models.items():
-            model.save(folder / f"label-{label}")
+        """One folder per label."""
+
+        def write_models(path: Path) -> None:
+            for label, model in self.models.items():
+                model.write(path / f"label-{label}")
+
+        storage.save(folder, self.LAYOUT, self.seen.tolist(), also=write_models)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -65,8 +70,9 @@ class NgramClassifier:
         from bertkit.ancestors.ngram.model import NgramModel
 
         model = cls()
-        model.seen = np.array(json.loads((folder / "seen.json").read_text("utf-8")))
-        model.models = {int(n): NgramModel.load(folder / f"label-{n}") for n in np.flatnonzero(model.seen)}
+        with storage.opened(folder, cls.LAYOUT):
+            model.seen = np.array(storage.load(folder, cls.LAYOUT)[0], np.int64)
+            model.models = {int(n): NgramModel.load(folder / f"label-{n}") for n in np.flatnonzero(model.seen)}
         return model
 
 
@@ -82,6 +88,7 @@ class MeanOfVectors:
     source: WordVectors | None = None
     kind: ClassVar[type[LinearModel]] = LinearModel
     reads_pairs: ClassVar[bool] = True
+    LAYOUT: ClassVar[Layout] = Layout("mean of word vectors", "vectors.json")
 
     @property
     def name(self) -> str:
@@ -128,17 +135,18 @@ class MeanOfVectors:
 
     def save(self, folder: Path) -> None:
         """Vectors in word2vec's own format, weights beside them."""
-        self.vectors.save(folder / "vectors.bin")
         self.linear.save(folder)
-        (folder / "vectors.json").write_text(json.dumps({"how": self.how, "units": self.units}), "utf-8")
+        described = {"how": self.how, "units": self.units}
+        storage.save(folder, self.LAYOUT, described, also=lambda path: self.vectors.save(path / "vectors.bin"))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
-        described = json.loads((folder / "vectors.json").read_text("utf-8"))
-        model = cls(described["how"])
-        model.units = described["units"]
-        model.vectors, model.linear = WordVectors.load(folder / "vectors.bin"), cls.kind.load(folder)
+        with storage.opened(folder, cls.LAYOUT):
+            described, _ = storage.load(folder, cls.LAYOUT)
+            model = cls(described["how"])
+            model.units = described["units"]
+            model.vectors, model.linear = WordVectors.load(folder / "vectors.bin"), cls.kind.load(folder)
         return model
 
 
@@ -151,6 +159,7 @@ class MeanNumber:
 
     name = "the mean"
     reads_pairs = True
+    LAYOUT = Layout("mean of numbers", "mean.json")
 
     def fit(self, texts: Sequence[Text], numbers: Sequence[float], *_: Any, **__: Any) -> Self:
         """Add up and divide."""
@@ -168,13 +177,14 @@ class MeanNumber:
 
     def save(self, folder: Path) -> None:
         """Into an existing folder."""
-        (folder / "mean.json").write_text(json.dumps(self.mean), "utf-8")
+        storage.save(folder, self.LAYOUT, self.mean)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
         model = cls()
-        model.mean = float(json.loads((folder / "mean.json").read_text("utf-8")))
+        with storage.opened(folder, cls.LAYOUT):
+            model.mean = float(storage.load(folder, cls.LAYOUT)[0])
         return model
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,14 +14,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertkit.ancestors import folder as storage
 from bertkit.ancestors.elmo.words import PADDING, Lexicon
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.lstm.network import ReadingOrder, read_in_order
-from bertkit.checkpoint.weights import read_weights
 from bertkit.config import build
 from bertkit.data.batch import Batch, run_batched
-from bertkit.errors import DamagedFile, UserError
-from bertkit.files import tensors
-from bertkit.files.atomic import mend_folder, write_folder
+from bertkit.errors import UserError
 from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import ElmoNumbers
 from bertkit.training.objective import Objective
@@ -164,6 +162,7 @@ class Elmo:
     """A lexicon and the model over it. about: facts of its training, kept in its folder."""
 
     name = "ELMo"
+    LAYOUT = Layout("ELMo", "bertkit.json", "model.safetensors", ("elmo",))
 
     def __init__(self, lexicon: Lexicon, numbers: ElmoNumbers | None = None, seed: int = 0) -> None:
         """An untrained model; seed: of its first weights."""
@@ -235,31 +234,17 @@ class Elmo:
         """Write model.safetensors and bertkit.json into a folder."""
         lexicon = asdict(self.lexicon)
         described = {"ancestor": "elmo", "numbers": asdict(self.numbers), **self.about, "lexicon": lexicon}
-
-        def write(path: Path) -> None:
-            tensors.write(path / "model.safetensors", self.model.state_dict())
-            (path / "bertkit.json").write_text(json.dumps(described, ensure_ascii=False), "utf-8")
-
-        write_folder(Path(folder), write)
+        storage.save(folder, self.LAYOUT, described, self.model.state_dict())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The model that was saved in a folder."""
-        folder = Path(folder)
-        mend_folder(folder)
-        file = folder / "bertkit.json"
-        try:
-            described = json.loads(file.read_text("utf-8"))
-            if described.get("ancestor") != "elmo":
-                raise UserError(f"{file}: this is not an ELMo but {described.get('ancestor', 'another model')!r}.")
+        described, tensors = storage.load(folder, cls.LAYOUT)
+        with storage.opened(folder, cls.LAYOUT):
             lexicon = described.pop("lexicon")
             lexicon = Lexicon(**lexicon | {"words": tuple(lexicon["words"])})
-            found = cls(lexicon, build(ElmoNumbers, described.pop("numbers"), str(file)))
-            found.model.load_state_dict(read_weights(folder)[0])
-        except FileNotFoundError as problem:
-            raise UserError(f"{folder} holds no ELMo: {problem.filename} is missing.") from problem
-        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as problem:
-            raise DamagedFile(f"{folder}: the ELMo is damaged ({problem}). Train or copy it again.") from problem
-        found.about = {key: value for key, value in described.items() if key != "ancestor"}
-        found.model.eval()
-        return found
+            elmo = cls(lexicon, build(ElmoNumbers, described.pop("numbers"), str(Path(folder) / cls.LAYOUT.numbers)))
+            elmo.model.load_state_dict(tensors)
+        elmo.about = {key: value for key, value in described.items() if key != "ancestor"}
+        elmo.model.eval()
+        return elmo

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from bertkit.ancestors.language_model.base import perplexity_of
+from bertkit.ancestors.language_model.model import suggestions
 from bertkit.data.batch import pack, run_batched
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
@@ -38,6 +39,23 @@ def perplexity(predictor: Causal, texts: Sequence[str]) -> dict[str, float]:
     _refuse_others(predictor)
     rows = predictor.tokenizer.ids_batch(texts)
     return perplexity_of(texts, _scores(predictor, rows), rows, predictor.tokenizer.unk_id)
+
+
+def suggest(predictor: Causal, text: str, top: int = 5) -> list[dict[str, Any]]:
+    """The likeliest next pieces, best first; of a text too long for the model, its first piece and its end are read."""
+    _refuse_others(predictor)
+    given = predictor.tokenizer.ids_batch([text])[0]
+    if given and given[-1] == predictor.tokenizer.sep_id:  # the text goes on
+        given = given[:-1]
+    if not given:
+        raise UserError("There is nothing to continue: this tokenizer has no mark for a beginning. Give some words.")
+    limit = predictor.config.max_tokens
+    seen = given if len(given) <= limit else [given[0], *given[1 - limit :]]
+    with torch.inference_mode():
+        batch = pack([seen]).to(predictor.device)
+        last = torch.tensor([len(seen) - 1], device=predictor.device)
+        logits = predictor.model.ask("mlm", predictor.model.encoder(batch), last)[0]
+    return suggestions(predictor.tokenizer, given, logits.double().softmax(-1).cpu().numpy(), top)
 
 
 def _refuse_others(predictor: Causal) -> None:

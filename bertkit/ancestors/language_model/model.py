@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.language_model.base import Network, Nnlm, Rnnlm, Shape, add_bos_eos, perplexity_of
-from bertkit.checkpoint.folder import read_json
-from bertkit.checkpoint.weights import read_weights
 from bertkit.data.batch import run_batched
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files import tensors as tensor_file
-from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.objectives.vocab_loss import CHUNK
 from bertkit.text.tokenizer import Tokenizer
 
@@ -32,9 +29,8 @@ def ordinary(tokenizer: Tokenizer, chances: np.ndarray, kept: int = -1) -> np.nd
     return np.where(allowed, chances, 0.0)
 
 
-def suggestions(tokenizer: Tokenizer, text: str, chances: np.ndarray, top: int) -> list[dict[str, Any]]:
-    """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-    given = add_bos_eos(tokenizer, [text])[0][:-1]
+def suggestions(tokenizer: Tokenizer, given: Sequence[int], chances: np.ndarray, top: int) -> list[dict[str, Any]]:
+    """The likeliest next pieces, best first: {token, score (its probability), text (`given` continued with it)}."""
     chances = ordinary(tokenizer, chances)
     return [
         {
@@ -51,7 +47,6 @@ def suggestions(tokenizer: Tokenizer, text: str, chances: np.ndarray, top: int) 
 
 NETWORKS: dict[str, type[Network]] = {"nnlm": Nnlm, "rnnlm": Rnnlm}
 ANCESTOR = {"nnlm": "nnlm", "rnn": "rnnlm", "lstm": "rnnlm", "gru": "rnnlm"}  # kind → row of NETWORKS
-NO_LIMIT = 1_000_000  # what the tokenizer's files say of the longest text: these models read on for ever
 
 
 def network_of(shape: Shape) -> Network:
@@ -61,6 +56,8 @@ def network_of(shape: Shape) -> Network:
 
 class LanguageModel:
     """A network and its tokenizer. about: further facts for bertkit.json."""
+
+    LAYOUT = Layout("left-to-right model", "bertkit.json", "model.safetensors", tuple(NETWORKS))
 
     def __init__(self, network: Network, tokenizer: Tokenizer, about: dict[str, Any] | None = None) -> None:
         self.network, self.tokenizer, self.about = network.eval(), tokenizer, dict(about or {})
@@ -117,7 +114,8 @@ class LanguageModel:
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
         """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-        return suggestions(self.tokenizer, text, self.probability(text), top)
+        given = add_bos_eos(self.tokenizer, [text])[0][:-1]
+        return suggestions(self.tokenizer, given, self.probability(text), top)
 
     def generate(self, text: str = "", pieces: int = 50, temperature: float = 1.0, seed: int = 0) -> str:
         """The text with up to `pieces` more, drawn by chance, or the likeliest each time (temperature 0).
@@ -151,44 +149,25 @@ class LanguageModel:
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors, bertkit.json and the tokenizer's files; all of them or none."""
-        write_folder(Path(folder), self.write)
-
-    def write(self, folder: Path) -> None:
-        """The files themselves, into a folder that is empty."""
         shape = self.network.shape
         tensors = {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
-        tensor_file.write(folder / "model.safetensors", tensors)
         about = {**self.about, "ancestor": ANCESTOR[shape.kind], "kind": shape.kind, "numbers": asdict(shape)}
-        (folder / "bertkit.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        self.tokenizer.save(folder, NO_LIMIT)
+        storage.save(folder, self.LAYOUT, about, tensors, self.tokenizer)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The model that was saved in a folder."""
         folder = Path(folder)
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder}: there is no such folder. Learn a model first: bertkit.ancestors.language_model.train.learn."
-            )
-        mend_folder(folder)
-        about = read_json(folder / "bertkit.json")
-        if about.get("ancestor") not in NETWORKS:
-            raise UserError(
-                f"{folder} holds no left-to-right model: bertkit.json says ancestor {about.get('ancestor')!r}, "
-                f"not {' or '.join(NETWORKS)}."
-            )
-        try:
+        about, tensors = storage.load(folder, cls.LAYOUT)
+        with storage.opened(folder, cls.LAYOUT):
             shape = Shape(**about["numbers"])
-        except (KeyError, TypeError) as problem:
-            raise DamagedFile(f"{folder / 'bertkit.json'}: numbers are missing or strange ({problem}).") from problem
-        tensors, source = read_weights(folder)
         tokenizer = Tokenizer.load(folder)
         if tokenizer.size > shape.vocabulary:
             raise DamagedFile(
                 f"{folder}: the tokenizer has {tokenizer.size} pieces but the model only {shape.vocabulary}. "
                 "Tokenizer and weights do not belong together."
             )
-        return cls(with_weights(shape, tensors, str(source)), tokenizer, about)
+        return cls(with_weights(shape, tensors, str(folder / cls.LAYOUT.tensors)), tokenizer, about)
 
 
 def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Network:

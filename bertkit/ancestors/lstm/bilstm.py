@@ -6,7 +6,6 @@ mix, or BERT's (six_features.py).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -18,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.lstm.network import (
     BiLstmNetwork,
     Features,
@@ -29,12 +30,9 @@ from bertkit.ancestors.lstm.network import (
 )
 from bertkit.ancestors.ngram.model import cut
 from bertkit.ancestors.vectors.vectors import WordVectors
-from bertkit.checkpoint.weights import read_weights
 from bertkit.config import build
 from bertkit.data.batch import batches_by_tokens
-from bertkit.errors import DamagedFile, UserError
-from bertkit.files import tensors
-from bertkit.files.atomic import mend_folder, write_folder
+from bertkit.errors import UserError
 from bertkit.model.layers import DropoutMasks
 from bertkit.notify import note
 from bertkit.settings.ancestors import BiLstmSettings
@@ -166,30 +164,21 @@ class BiLstm:
             described["layers"] = source.layers
         else:
             described |= {"words": source.names, "further": source.further}
-        weights = self.model.state_dict()
+        storage.save(folder, self._layout(), described, self.model.state_dict())
 
-        def write(path: Path) -> None:
-            tensors.write(path / "model.safetensors", weights)
-            (path / DESCRIBED).write_text(json.dumps(described, ensure_ascii=False), "utf-8")
-
-        write_folder(Path(folder), write)
+    @classmethod
+    def _layout(cls) -> Layout:
+        return Layout(cls.ancestor, DESCRIBED, "model.safetensors", (cls.ancestor,))
 
     @classmethod
     def load(cls, folder: str | Path, features: Features | None = None) -> Self:
         """The model that was saved in a folder; features: the same function that it was trained on, if on any."""
-        folder = Path(folder)
-        mend_folder(folder)
-        file = folder / DESCRIBED
-        try:
-            described = json.loads(file.read_text("utf-8"))
-            if described.get("ancestor") != cls.ancestor:
-                raise UserError(
-                    f"{file}: this is not a {cls.ancestor} but {described.get('ancestor', 'another model')!r}."
-                )
+        described, weights = storage.load(folder, cls._layout())
+        with storage.opened(folder, cls._layout()):
             if ("layers" in described) != (features is not None):
                 wanted = "give load the same features" if "layers" in described else "load it without features"
                 raise UserError(f"{folder}: trained with{'' if 'layers' in described else 'out'} features; {wanted}.")
-            made = cls(build(BiLstmSettings, described["settings"], str(file)), features=features)
+            made = cls(build(BiLstmSettings, described["settings"], str(Path(folder) / DESCRIBED)), features=features)
             chance, source = DropoutMasks(), None
             if features:
                 source = GivenFeatures(features, described["layers"], described["width"])
@@ -197,14 +186,8 @@ class BiLstm:
                 source or WordEmbedding(described["words"], described["further"], described["width"], chance),
                 described["labels"], chance,
             )  # fmt: skip
-            made.model.load_state_dict(read_weights(folder)[0])
-        except FileNotFoundError as problem:
-            raise UserError(f"{folder} holds no {cls.ancestor}: {problem.filename} is missing.") from problem
-        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as problem:
-            raise DamagedFile(
-                f"{folder}: the {cls.ancestor} is damaged ({problem}). Train or copy it again."
-            ) from problem
-        made.result = described["result"]
+            made.model.load_state_dict(weights)
+            made.result = described["result"]
         made.model.eval()
         return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,14 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit import machine
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.language_model.base import LanguageModelObjective, Rnnlm, Shape, State, add_bos_eos, unpacked
-from bertkit.ancestors.language_model.model import NO_LIMIT, LanguageModel, fill, network_of
-from bertkit.checkpoint.folder import read_json
-from bertkit.checkpoint.weights import read_weights
+from bertkit.ancestors.language_model.model import LanguageModel, fill, network_of
 from bertkit.data.batch import Batch, batches_by_tokens, pack, run_batched
-from bertkit.errors import DamagedFile, UserError
-from bertkit.files import tensors as tensor_file
-from bertkit.files.atomic import mend_folder, write_folder
+from bertkit.errors import UserError
 from bertkit.model.inference import choose
 from bertkit.model.layers import Dropout, Linear, Norm
 from bertkit.settings.training import LoopSettings, Plan
@@ -359,34 +356,24 @@ class RecurrentClassifier:
         reader = self._reader
         head = {"pooling": reader.pooling, "labels": reader.labels, "inner": reader.inner}
         about = {"ancestor": self.ancestor, "numbers": asdict(reader.network.shape), "head": head, **self._about()}
+        storage.save(folder, self._layout(), about, reader.state_dict(), self.tokenizer)
 
-        def write(path: Path) -> None:
-            tensor_file.write(path / "model.safetensors", reader.state_dict())
-            (path / "bertkit.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
-            self.tokenizer.save(path, NO_LIMIT)
-
-        write_folder(Path(folder), write)
+    @classmethod
+    def _layout(cls) -> Layout:
+        return Layout(cls.ancestor, "bertkit.json", "model.safetensors", (cls.ancestor,))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The classifier that was saved in a folder."""
-        folder = Path(folder)
-        if not folder.is_dir():
-            raise UserError(f"{folder}: there is no such folder. Fit a classifier and save it there first.")
-        mend_folder(folder)
-        about = read_json(folder / "bertkit.json")
-        if about.get("ancestor") != cls.ancestor:
-            raise UserError(f"{folder} holds no {cls.ancestor}: bertkit.json says {about.get('ancestor')!r}.")
+        folder, layout = Path(folder), cls._layout()
+        about, tensors = storage.load(folder, layout)
         model = cls._from(about)
-        try:
-            with torch.device("meta"):
-                network = network_of(Shape(**about["numbers"]))
-                assert isinstance(network, Rnnlm)
-                model.reader = Reader(network, **about["head"], dropout=0.0)
-        except (KeyError, TypeError, ValueError, RuntimeError, AssertionError) as problem:
-            raise DamagedFile(f"{folder / 'bertkit.json'}: numbers are missing or strange ({problem}).") from problem
-        tensors, source = read_weights(folder)
-        fill(model.reader, tensors, str(source))
+        with storage.opened(folder, layout), torch.device("meta"):
+            network = network_of(Shape(**about["numbers"]))
+            if not isinstance(network, Rnnlm):
+                raise ValueError(f"its network is no recurrent one but {type(network).__name__}")
+            model.reader = Reader(network, **about["head"], dropout=0.0)
+        fill(model.reader, tensors, str(folder / layout.tensors))
         model.reader.requires_grad_(False).eval()
         model._tokenizer = Tokenizer.load(folder)
         return model

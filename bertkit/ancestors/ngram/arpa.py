@@ -9,11 +9,12 @@ from __future__ import annotations
 import gzip
 import lzma
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from bertkit.ancestors.ngram.kneser_ney import NEVER, Level
 from bertkit.ancestors.ngram.model import SPECIAL, NgramModel, NgramSettings
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.atomic import open_new
 from bertkit.notify import note
+from bertkit.text.words import is_cjk
 
 OPENERS = {".gz": gzip.open, ".xz": lzma.open}
 WRITTEN_AT_ONCE = 100_000
@@ -30,8 +33,8 @@ NO_UNKNOWN = -100.0
 
 
 @contextmanager
-def _text(path: Path, mode: str) -> Iterator[TextIO]:
-    with OPENERS.get(path.suffix, open)(path, mode, encoding="utf-8") as file:  # type: ignore[operator]
+def _text(path: Path) -> Iterator[TextIO]:
+    with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:  # type: ignore[operator]
         yield cast(TextIO, file)
 
 
@@ -44,9 +47,13 @@ def _unescape(word: str) -> str:
 
 
 def write_arpa(model: NgramModel, path: str | Path) -> None:
-    """Write the model as an ARPA file (`.gz` and `.xz` are compressed). The speller of unknown words is left out."""
+    """Write the model as an ARPA file, whole or not at all (`.gz` and `.xz` are compressed).
+
+    The speller of unknown words is left out.
+    """
     names = np.array([_escape(word) for word in model.words], object)
-    with _text(Path(path), "wt") as file:
+    with open_new(path) as raw:
+        file = TextIOWrapper(cast(BinaryIO, raw), "utf-8", newline="")
         sizes = [size for size in model.ngrams if size]  # Short sentences leave the highest orders empty.
         file.write("\\data\\\n" + "".join(f"ngram {k}={size}\n" for k, size in enumerate(sizes, 1)))
         for order, level in enumerate(model.levels[: len(sizes)], 1):
@@ -62,6 +69,8 @@ def write_arpa(model: NgramModel, path: str | Path) -> None:
                 else:
                     file.writelines(f"{p:.9g}\t{g}\n" for p, g in zip(probs, grams))
         file.write("\n\\end\\\n")
+        file.flush()
+        file.detach()  # its maker closes it
 
 
 def words_of(model: NgramModel, order: int, ranks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -76,12 +85,12 @@ def words_of(model: NgramModel, order: int, ranks: NDArray[np.int64]) -> list[ND
 
 
 def read_arpa(path: str | Path, settings: NgramSettings | None = None) -> NgramModel:
-    """Read an ARPA file. `settings` say how texts are cut (units, cased); the order is the file's."""
+    """Read an ARPA file. `settings` say how texts are cut (units, cased), else its words tell; the order is its own."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path} does not exist. Name an ARPA file.")
     try:
-        with _text(path, "rt") as file:
+        with _text(path) as file:
             sections = list(_sections(path, file))
     except (UnicodeDecodeError, EOFError, OSError, lzma.LZMAError) as problem:
         raise DamagedFile(f"{path} cannot be read as an ARPA file: {problem}.") from problem
@@ -90,7 +99,17 @@ def read_arpa(path: str | Path, settings: NgramSettings | None = None) -> NgramM
     for section in sections[1:]:
         model.levels.append(_level(path, model, *section))
     model.levels[-1].back_off = np.empty(0, np.float32)
+    if settings is None:
+        model.settings = replace(model.settings, **_way_of_cutting(model.words[len(SPECIAL) :]))
     return model
+
+
+def _way_of_cutting(words: Sequence[str]) -> dict[str, Any]:
+    """As the words of a vocabulary tell it: with capitals, by character, or Chinese in words."""
+    units = "characters" if " " in words else "words"
+    if any(len(word) > 1 and any(map(is_cjk, word)) for word in words):
+        units = "jieba"
+    return {"units": units, "cased": any(word != word.lower() for word in words)}
 
 
 Section = tuple[list[list[str]], NDArray[np.float32], NDArray[np.float32], int]

@@ -8,7 +8,6 @@ loses: the spaces between words, and capitals when `cased` is off. Units 'charac
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tempfile
@@ -21,9 +20,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, Spool, count_windows
 from bertkit.ancestors.ngram.kneser_ney import Level, estimate, gather
-from bertkit.errors import DamagedFile, UserError, suggest
+from bertkit.errors import UserError, suggest
+from bertkit.files.atomic import write_folder
 from bertkit.notify import note
 
 # ---- How an n-gram model cuts a text into sentences and words.
@@ -122,6 +124,8 @@ class NgramSettings:
 
 class NgramModel:
     """An n-gram language model: `fit` it on texts, then `score`, `perplexity`, `probability` and `suggest`."""
+
+    LAYOUT = Layout("n-gram model", "ngram.json", "ngram.safetensors")
 
     def __init__(self, settings: NgramSettings | None = None) -> None:
         """A model that has seen nothing yet."""
@@ -353,39 +357,29 @@ class NgramModel:
     # ---- keeping
 
     def save(self, folder: str | Path) -> None:
-        """Write `ngram.json` (settings, words) and `ngram.safetensors` (the levels) into a folder."""
-        from safetensors.numpy import save_file
+        """Write `ngram.json` (settings, words) and `ngram.safetensors` (the levels) into a folder; both or none."""
+        write_folder(Path(folder), self.write)
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    def write(self, folder: Path) -> None:
+        """The files themselves, into a folder that the caller makes whole."""
         arrays = {
             f"{k}.{name}": part for k, level in enumerate(self._learnt(), 1) for name, part in vars(level).items()
         }
-        save_file(arrays, folder / "ngram.safetensors")
-        described = {"settings": asdict(self.settings), "words": self.words}
-        (folder / "ngram.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
+        storage.write(folder, self.LAYOUT, {"settings": asdict(self.settings), "words": self.words}, arrays)
         if self.speller:
-            self.speller.save(folder / "speller")
+            self.speller.write(folder / "speller")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The model that was saved in a folder."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
         folder = Path(folder)
-        try:
-            described = json.loads((folder / "ngram.json").read_text(encoding="utf-8"))
-            arrays = load_file(folder / "ngram.safetensors")
+        with storage.opened(folder, cls.LAYOUT):
+            described, tensors = storage.load(folder, cls.LAYOUT)
+            arrays = storage.arrays(tensors)
             model = cls(NgramSettings(**described["settings"]))
             names = ("keys", "log_prob", "back_off")
-            levels = [Level(*(arrays[f"{k}.{n}"] for n in names)) for k in range(1, model.settings.order + 1)]
+            model.levels = [Level(*(arrays[f"{k}.{n}"] for n in names)) for k in range(1, model.settings.order + 1)]
             model.name_words(described["words"])
-        except FileNotFoundError as problem:
-            raise UserError(f"{folder} holds no n-gram model: {problem.filename} is missing.") from problem
-        except (ValueError, KeyError, TypeError, SafetensorError) as problem:
-            raise DamagedFile(f"{folder}: the n-gram model is damaged ({problem}). Fit and save it again.") from problem
-        model.levels = levels
         if (folder / "speller").is_dir():
             model.speller = cls.load(folder / "speller")
         return model

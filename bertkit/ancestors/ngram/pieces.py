@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -12,26 +11,26 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.language_model.base import add_bos_eos, perplexity_of
 from bertkit.ancestors.language_model.model import suggestions
 from bertkit.ancestors.language_model.train import split
 from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, count_windows
 from bertkit.ancestors.ngram.kneser_ney import estimate, gather
 from bertkit.ancestors.ngram.model import END, SPECIAL, START, UNKNOWN, NgramModel, NgramSettings, padded
-from bertkit.checkpoint.folder import read_json
 from bertkit.data.packing import FullSentences
 from bertkit.data.store import Store
-from bertkit.errors import UserError
-from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.notify import note
 from bertkit.text.tokenizer import Tokenizer
 
-NO_LIMIT = 1_000_000
 Ids = NDArray[np.int64]
 
 
 class PieceNgram:
     """Modified Kneser-Ney over pieces. The marks [CLS] and [SEP] are the model's own start and end of a sentence."""
+
+    LAYOUT = Layout("n-gram model of pieces", "bertkit.json", kinds=("piece-ngram",))
 
     def __init__(self, model: NgramModel, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -115,7 +114,8 @@ class PieceNgram:
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
         """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-        return suggestions(self.tokenizer, text, self.probability(text), top)
+        given = add_bos_eos(self.tokenizer, [text])[0][:-1]
+        return suggestions(self.tokenizer, given, self.probability(text), top)
 
     @property
     def parameters(self) -> int:
@@ -126,21 +126,11 @@ class PieceNgram:
 
     def save(self, folder: str | Path) -> None:
         """Write the counts, bertkit.json and the tokenizer's files; all of them or none."""
-
-        def write(path: Path) -> None:
-            self.model.save(path)
-            about = {"ancestor": "piece-ngram", "kind": "ngram", "numbers": {"order": self.model.settings.order}}
-            (path / "bertkit.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
-            self.tokenizer.save(path, NO_LIMIT)
-
-        write_folder(Path(folder), write)
+        about = {"ancestor": "piece-ngram", "kind": "ngram", "numbers": {"order": self.model.settings.order}}
+        storage.save(folder, self.LAYOUT, about, tokenizer=self.tokenizer, also=self.model.write)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The model that was saved in a folder."""
-        folder = Path(folder)
-        mend_folder(folder)
-        about = read_json(folder / "bertkit.json")
-        if about.get("ancestor") != "piece-ngram":
-            raise UserError(f"{folder} holds no n-gram model of pieces: bertkit.json says {about.get('ancestor')!r}.")
-        return cls(NgramModel.load(folder), Tokenizer.load(folder))
+        storage.load(folder, cls.LAYOUT)
+        return cls(NgramModel.load(folder), Tokenizer.load(Path(folder)))

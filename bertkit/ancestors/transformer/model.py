@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,15 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from bertkit import __version__, config
+from bertkit.ancestors import folder as storage
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.transformer.data import Pairs, ends, places
 from bertkit.ancestors.transformer.layers import Decoder, Memory, Words
 from bertkit.ancestors.transformer.search import LENGTH_PENALTY, search
-from bertkit.checkpoint.folder import read_json
-from bertkit.checkpoint.weights import read_weights
 from bertkit.data.batch import batches_by_tokens, pack
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files import tensors as tensor_file
-from bertkit.files.atomic import mend_folder, write_folder
 from bertkit.model.encoder import Encoder
 from bertkit.model.inference import choose
 from bertkit.settings.ancestors import Shape
@@ -85,6 +82,8 @@ class Transformer(nn.Module):
 class Seq2Seq:
     """A trained Transformer with its tokenizer: texts in, texts out."""
 
+    LAYOUT = Layout("Transformer of `bertkit seq2seq`", "bertkit.json", "model.safetensors", (ANCESTOR,))
+
     def __init__(self, model: Transformer, tokenizer: Tokenizer, about: dict[str, Any] | None = None) -> None:
         self.model, self.tokenizer, self.about = model, tokenizer, about or {}
 
@@ -131,13 +130,8 @@ class Seq2Seq:
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors, bertkit.json and the tokenizer's files, all or nothing."""
         about = {**self.about, "ancestor": ANCESTOR, "bertkit": __version__, "model": asdict(self.model.shape)}
-
-        def write(path: Path) -> None:
-            tensor_file.write(path / "model.safetensors", {k: p.detach() for k, p in named(self.model).items()})
-            self.tokenizer.save(path, self.model.shape.max_tokens)
-            (path / "bertkit.json").write_text(dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-        write_folder(Path(folder), write)
+        tensors = {name: parameter.detach() for name, parameter in named(self.model).items()}
+        storage.save(folder, self.LAYOUT, about, tensors, self.tokenizer, limit=self.model.shape.max_tokens)
 
     @classmethod
     def load(cls, folder: str | Path, precision: str = "auto", device: str = "cpu") -> Seq2Seq:
@@ -147,16 +141,11 @@ class Seq2Seq:
         answer does not depend on which texts are written together.
         """
         folder = Path(folder)
-        if not folder.is_dir():
-            raise UserError(f"{folder}: there is no such folder. Give one that `bertkit seq2seq` wrote.")
-        mend_folder(folder)
-        about = read_json(folder / "bertkit.json")
-        if about.get("ancestor") != ANCESTOR:
-            raise UserError(f"{folder} holds another kind of model, and only `bertkit seq2seq` makes this one.")
+        about, tensors = storage.load(folder, cls.LAYOUT)
+        source = folder / cls.LAYOUT.tensors
         where = f"{folder / 'bertkit.json'}: model"
         shape = config.build(Shape, about.get("model") or {}, where)
         tokenizer = Tokenizer.load(folder)
-        tensors, source = read_weights(folder)
         held = sum(tensor.numel() for tensor in tensors.values())
         if tokenizer.size > shape.vocabulary or shape.vocabulary * shape.width > held or shape.depth > len(tensors):
             raise DamagedFile(f"{folder}: {source.name}, bertkit.json and the tokenizer do not belong together.")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import math
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.ancestors import folder as storage
 from bertkit.ancestors.baselines.linear import LinearModel, side_by_side
 from bertkit.ancestors.baselines.rows import Valued, both_sides
 from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.features import WordFeatures
+from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
 from bertkit.checkpoint.folder import write_folder as write_model
 from bertkit.data.examples import TextRow
 from bertkit.files.atomic import write_folder
+from bertkit.files.json import read_json
 from bertkit.inference.predictor import Predictor
 from bertkit.runs.finetune.run import LEAST_STEPS, MOST_PASSES, Finetuning
 from bertkit.runs.finetune.split import Split
@@ -42,6 +45,7 @@ class FrozenVectors:
 
     kind: type[LinearModel] = LinearModel
     reads_pairs = True
+    LAYOUT = Layout("scale of frozen vectors", "scale.json")
 
     def __init__(self, encoder: Predictor) -> None:
         self.encoder = encoder
@@ -83,16 +87,16 @@ class FrozenVectors:
         """The encoder too: the folder stands by itself."""
         write_model(folder / "encoder", self.encoder.as_written())
         self.linear.save(folder)
-        scale = {"shift": self.shift.tolist(), "spread": self.spread.tolist()}
-        (folder / "scale.json").write_text(json.dumps(scale), "utf-8")
+        storage.save(folder, self.LAYOUT, {"shift": self.shift.tolist(), "spread": self.spread.tolist()})
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
         """What was saved."""
         model = cls(Predictor.load(folder / "encoder", precision))
         model.linear = cls.kind.load(folder)
-        scale = json.loads((folder / "scale.json").read_text("utf-8"))
-        model.shift, model.spread = np.array(scale["shift"]), np.array(scale["spread"])
+        with storage.opened(folder, cls.LAYOUT):
+            scale, _ = storage.load(folder, cls.LAYOUT)
+            model.shift, model.spread = np.array(scale["shift"]), np.array(scale["spread"])
         return model
 
 
@@ -109,13 +113,22 @@ class FrozenCosine(FrozenNumber):
         return ((first * second).sum(1) / np.maximum(lengths, 1e-9))[:, None]
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far training came: steps run and steps planned, and whether the time ran out before the last."""
+
+    steps: int
+    planned: int
+    stopped: bool
+
+
 class FineTuned:
     """A whole encoder (BERT, one of its relatives, or GPT) trained on the task; its folder is any model's folder."""
 
     def __init__(self, name: str, start: str, threads: int = 0, precision: str = "auto", device: str = "auto") -> None:
         """start: the model to begin with."""
         self.name, self.start, self.threads, self.precision, self.device = name, start, threads, precision, device
-        self.shortened = ""
+        self.progress: Progress | None = None
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
         """Passes as `finetune` chooses them, fewer if the time is short."""
@@ -130,7 +143,7 @@ class FineTuned:
         split = Split({"train": list(train), "dev": list(dev)})
         run = Finetuning(settings, split, task.labels)
         run.go()
-        self.shortened = run.shortened
+        self.progress = _progress(settings)
         self.predictor = Predictor.load(settings.out, self.precision, self.device)
         return self
 
@@ -155,6 +168,13 @@ class FineTuned:
         write_folder(folder, copy)
 
 
+def _progress(settings: FinetuneSettings) -> Progress:
+    """What really happened, as the finished run's folder tells it."""
+    run = read_json(settings.out / "result.json")["run"]
+    planned = max(1, math.ceil(settings.epochs * run["steps"] / run["passes"] - 1e-6))
+    return Progress(run["steps"], planned, stopped=bool(run["stopped"]))
+
+
 class TunedCosine(FrozenCosine):
     """The cosine of vectors that were fine-tuned to be alike where the numbers are high (`finetune embed`)."""
 
@@ -165,9 +185,9 @@ class TunedCosine(FrozenCosine):
             super().__init__(encoder)
 
     @property
-    def shortened(self) -> str:
-        """What the time did not allow."""
-        return self.tuned.shortened if self.tuned else ""
+    def progress(self) -> Progress | None:
+        """Of the encoder's fine-tuning."""
+        return self.tuned.progress if self.tuned else None
 
     def fit(
         self, texts: Sequence[Text], labels: Sequence[float], count: int, *dev: Any, seed: int = 0, **how: Any
@@ -242,15 +262,18 @@ class BertSource:
         return cls(Predictor.load(folder, precision))
 
 
-class OnFeatures:
+Inner = TypeVar("Inner", BiLstmTagger, BiLstmClassifier)
+
+
+class OnFeatures(Generic[Inner]):
     """kind: the BiLSTM that learns. Once the source's features are computed for a set of rows they are kept."""
 
-    kind: type[BiLstmTagger] | type[BiLstmClassifier]
+    kind: type[Inner]
     source_kind: type[ElmoSource] | type[BertSource]
 
     def __init__(self, source: Any) -> None:
         self.source: Source = source
-        self.inner = self.kind(BiLstmSettings(units=source.units), features=source.features)
+        self.inner: Inner = self.kind(BiLstmSettings(units=source.units), features=source.features)
 
     def fit(self, *rows: Any, **how: Any) -> Self:
         """As the BiLSTM learns."""
@@ -274,26 +297,38 @@ class OnFeatures:
         model.inner = cls.kind.load(folder / "bilstm", features=model.source.features)
         return model
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """`tag`, `judge` or `probabilities`: what the BiLSTM inside has."""
-        if name in ("tag", "judge", "probabilities"):
-            return getattr(self.inner, name)
-        raise AttributeError(name)
+
+class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
+    """Tags of words by a BiLSTM."""
+
+    kind = BiLstmTagger
+
+    def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The most likely label of every word."""
+        return self.inner.tag(sentences)
+
+    def judge(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], np.ndarray]]:
+        """Of each sentence the most likely labels, and the log-probabilities of all: (words, labels)."""
+        return self.inner.judge(sentences)
 
 
-class ElmoTagger(OnFeatures):
+class ElmoTagger(TaggerOnFeatures):
     """Words by ELMo, tags by a BiLSTM."""
 
-    kind, source_kind = BiLstmTagger, ElmoSource
+    source_kind = ElmoSource
 
 
-class ElmoClassifier(OnFeatures):
+class BertFeaturesTagger(TaggerOnFeatures):
+    """Words by a frozen BERT, tags by a BiLSTM."""
+
+    source_kind = BertSource
+
+
+class ElmoClassifier(OnFeatures[BiLstmClassifier]):
     """Words by ELMo, labels by a BiLSTM."""
 
     kind, source_kind = BiLstmClassifier, ElmoSource
 
-
-class BertFeaturesTagger(OnFeatures):
-    """Words by a frozen BERT, tags by a BiLSTM."""
-
-    kind, source_kind = BiLstmTagger, BertSource
+    def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(texts, labels)"""
+        return self.inner.probabilities(texts)

@@ -4,17 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 
 from bertkit import __version__, metrics
+from bertkit.ancestors.baselines.fasttext import FastText
+from bertkit.ancestors.baselines.linear import Majority, NaiveBayes, TfIdf
+from bertkit.ancestors.baselines.rows import (
+    MeanNumber,
+    MeanOfVectors,
+    NgramClassifier,
+    SharedWords,
+    TfIdfNumber,
+    VectorsNumber,
+)
+from bertkit.ancestors.hmm import FrequentTag, Hmm
+from bertkit.ancestors.language_model.model import LanguageModel
+from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
+from bertkit.ancestors.lstm.dai_le import DaiLe
+from bertkit.ancestors.lstm.ulmfit import Ulmfit
 from bertkit.ancestors.ngram.model import UNITS
+from bertkit.ancestors.vectors.vectors import open_vectors
 from bertkit.data.examples import TaggedSentence
 from bertkit.errors import UserError, suggest
 from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.inference.predictor import Predictor
+from bertkit.runs.compare.bert import (
+    BertFeaturesTagger,
+    BertSource,
+    ElmoClassifier,
+    ElmoSource,
+    ElmoTagger,
+    FineTuned,
+    FrozenCosine,
+    FrozenNumber,
+    FrozenVectors,
+    Progress,
+    TunedCosine,
+)
 from bertkit.settings.compare import TASK_NAMES
 from bertkit.tasks import make
 from bertkit.tasks.base import Item, Prediction, Task
@@ -44,6 +74,25 @@ class ContenderModel(Protocol):
     def parameters(self) -> int:
         """Numbers learnt or kept."""
 
+    @property
+    def progress(self) -> Progress | None:
+        """How far training came, where it is made of steps."""
+
+
+class SavedModel(Protocol):
+    """What a contender's model has, besides `fit` and the method its form asks for answers."""
+
+    @property
+    def parameters(self) -> int:
+        """Numbers learnt or kept."""
+
+    def save(self, folder: Path) -> None:
+        """Into a folder, whole."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """What was saved."""
+
 
 class _ContenderModel:
     """The common half: what is written beside the model, and predictions by the task's own decoder."""
@@ -58,9 +107,9 @@ class _ContenderModel:
         return int(self.model.parameters)
 
     @property
-    def shortened(self) -> str:
-        """What the time did not allow, where the model tells."""
-        return getattr(self.model, "shortened", "")
+    def progress(self) -> Progress | None:
+        """How far training came, where it is made of steps."""
+        return self.model.progress if isinstance(self.model, TunedCosine) else None
 
     def save(self, folder: Path) -> None:
         """The model and `bertkit.json`, which says what it is."""
@@ -98,7 +147,7 @@ class Texts(_ContenderModel):
         """Labels as numbers."""
         self.task = task
         if task.options.get("multi_label"):
-            raise UserError("compare takes one label a text. Fine-tune with --multi-label instead.")
+            raise UserError("compare takes one label per text. Fine-tune with --multi-label instead.")
         labels, dev_labels = ([task.labels.index(row.label) for row in rows] for rows in (train, dev))
         self.model.fit(
             self._texts(train), labels, len(task.labels), self._texts(dev), dev_labels, seed=seed, minutes=minutes
@@ -168,10 +217,10 @@ class Tags(_ContenderModel):
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
         """One tag a word; plain texts are split into words and marks."""
         rows = [_with_words(example) for example in examples]
-        found = self.model.judge([list(row.sentence.tokens) for row in rows])
+        judged = self.model.judge([list(row.sentence.tokens) for row in rows])
         return [
             self.task.decode(Item(row, [], len(numbers), 0), np.column_stack([numbers, shares]))
-            for row, (numbers, shares) in zip(rows, found)
+            for row, (numbers, shares) in zip(rows, judged)
         ]
 
 
@@ -192,7 +241,7 @@ def _with_words(example: Words) -> Words:
     return Words(TaggedSentence(tokens, None, example.sentence.line), example.text, tuple(spans))
 
 
-# ---- The entries of the ladder, cheapest first: what each contender is called, what it can do, and how it is made.
+# ---- The table, cheapest first: what each contender is called, what it can do, how it is made and opened again.
 
 TEXT = ("classify", "pair")
 
@@ -213,130 +262,79 @@ class Resources:
 
 @dataclass(frozen=True)
 class Contender:
-    """make: a fresh contender from what is given. lacks: why it cannot be made from that, or nothing."""
+    """A row of the table: `compare` makes models from it, `bertkit.load` opens them again.
+
+    form: how rows become what the model learns from. model: its class. build: makes one from what is given; without it
+    the class is called with nothing. title: its name in tables; without it the model's own. lacks: why it cannot be
+    made from what is given, or nothing. load: opens it at a precision, where an encoder is inside.
+    """
 
     key: str
     tasks: tuple[str, ...]
-    make: Callable[[Resources], ContenderModel]
-    lacks: Callable[[Resources], str] = field(default=lambda given: "")
+    form: type[Texts] | type[Tags]
+    model: type[SavedModel]
+    build: Callable[[Resources], SavedModel] | None = None
+    title: Callable[[Resources], str] | None = None
+    lacks: Callable[[Resources], str] = lambda given: ""
+    load: Callable[[Path, str], SavedModel] | None = None
+
+    def make(self, given: Resources) -> ContenderModel:
+        """A fresh one."""
+        model: Any = self.build(given) if self.build else self.model()
+        return self.form(self.key, self.title(given) if self.title else model.name, model)
+
+    def open(self, folder: Path, about: dict[str, Any], precision: str = "auto") -> Texts | Tags:
+        """One that was saved. about: its bertkit.json."""
+        inside = folder / INSIDE
+        model = self.load(inside, precision) if self.load else self.model.load(inside)
+        return self.form(self.key, about["name"], model).restore(about)
 
 
-def _texts(key: str, where: str, kind: str) -> Contender:
-    """A classifier that needs nothing but the rows."""
+@dataclass(frozen=True)
+class WholeEncoder:
+    """An encoder that is fine-tuned whole: what it writes is any model's folder. start: the model to begin with."""
 
-    def make(given: Resources) -> ContenderModel:
-        model = _class(where, kind)()
-        return Texts(key, model.name, model)
+    key: str
+    tasks: tuple[str, ...]
+    name: str
+    start: Callable[[Resources], str]
+    lacks: Callable[[Resources], str] = lambda given: ""
 
-    return Contender(key, TEXT, make)
-
-
-def _class(where: str, kind: str) -> Any:
-    from importlib import import_module
-
-    return getattr(import_module(f"bertkit.{where}"), kind)
-
-
-def _tagger(key: str, where: str, kind: str) -> Contender:
-    def make(given: Resources) -> ContenderModel:
-        model = _class(where, kind)()
-        return Tags(key, model.name, model)
-
-    return Contender(key, ("tag",), make)
+    def make(self, given: Resources) -> ContenderModel:
+        """A fresh one."""
+        start = self.start(given)
+        name = f"{self.name} ({_short(start, given)})"
+        return FineTuned(name, start, given.threads, given.precision, given.device)
 
 
-def _number(key: str, kind: str) -> Contender:
-    def make(given: Resources) -> ContenderModel:
-        model = _class("ancestors.baselines.rows", kind)()
-        return Numbers(key, model.name, model)
-
-    return Contender(key, ("regress",), make)
+Entry = Contender | WholeEncoder
 
 
-def _vectors(how: str, form: type[Texts] = Texts) -> Contender:
-    """form: what they answer with, labels or numbers."""
-    key, where, kind, tasks = {
-        Texts: (how, "ancestors.baselines.rows", "MeanOfVectors", TEXT),
-        Numbers: (f"{how}-numbers", "ancestors.baselines.rows", "VectorsNumber", ("regress",)),
-    }[form]
-
-    def make(given: Resources) -> ContenderModel:
-        from bertkit.ancestors.vectors.vectors import open_vectors
-
-        own = given.vectors and how == "word2vec"  # they take its place
-        made = _class(where, kind)
-        model = made("given", open_vectors(given.vectors).writable()) if own else made(how)
-        return form(key, model.name, model)
-
-    return Contender(key, tasks, make)
+def _vectors_of(given: Resources, how: str, kind: type[MeanOfVectors]) -> MeanOfVectors:
+    if given.vectors and how == "word2vec":  # they take its place
+        return kind("given", open_vectors(given.vectors).writable())
+    return kind(how)
 
 
-def _bilstm_texts(given: Resources) -> ContenderModel:
-    model = _class("ancestors.lstm.bilstm", "BiLstmClassifier")()
-    return Texts("bilstm", "BiLSTM", model)
+def _encoder(given: Resources) -> Predictor:
+    return Predictor.load(given.models[0], given.precision, given.device)
 
 
-def _bilstm_tags(given: Resources) -> ContenderModel:
-    model = _class("ancestors.lstm.bilstm", "BiLstmTagger")()
-    return Tags("bilstm-tags", "BiLSTM", model)
+def _lm(given: Resources) -> LanguageModel:
+    return LanguageModel.load(Path(given.lm))
 
 
-def _elmo(kind: str) -> Callable[[Resources], ContenderModel]:
-    def make(given: Resources) -> ContenderModel:
-        source = _class("runs.compare.bert", "ElmoSource").load(Path(given.elmo))
-        model = _class("runs.compare.bert", kind)(source)
-        if kind == "ElmoTagger":
-            return Tags("elmo-tags", "ELMo + BiLSTM", model)
-        return Texts("elmo", "ELMo + BiLSTM", model)
-
-    return make
+def _elmo(given: Resources) -> ElmoSource:
+    return ElmoSource.load(Path(given.elmo))
 
 
-def _sequence(key: str, start: str, name: str) -> Callable[[Resources], ContenderModel]:
-    def make(given: Resources) -> ContenderModel:
-        lm = _class("ancestors.language_model.model", "LanguageModel").load(Path(given.lm))
-        return Texts(key, name, _class("ancestors.lstm.dai_le", "DaiLe")(lm, start=start))
-
-    return make
+def _tuned_cosine(given: Resources) -> TunedCosine:
+    return TunedCosine(tuned=FineTuned("", given.models[0], given.threads, given.precision, given.device))
 
 
-def _ulmfit(given: Resources) -> ContenderModel:
-    lm = _class("ancestors.language_model.model", "LanguageModel").load(Path(given.lm))
-    return Texts("ulmfit", "ULMFiT", _class("ancestors.lstm.ulmfit", "Ulmfit")(lm))
-
-
-def _frozen(key: str, kind: str, name: str, form: type[Texts] = Texts) -> Callable[[Resources], ContenderModel]:
-    def make(given: Resources) -> ContenderModel:
-        from bertkit.inference.predictor import Predictor
-
-        encoder = Predictor.load(given.models[0], given.precision, given.device)
-        model = _class("runs.compare.bert", kind)(encoder)
-        return form(key, f"{name}, frozen ({_short(given.models[0], given)})", model)
-
-    return make
-
-
-def _frozen_tags(given: Resources) -> ContenderModel:
-    source = _class("runs.compare.bert", "BertSource").load(given.models[0], given.precision)
-    model = _class("runs.compare.bert", "BertFeaturesTagger")(source)
-    return Tags("features-tags", f"BERT frozen + BiLSTM ({_short(given.models[0], given)})", model)
-
-
-def _fine_tuned(name: str, start: Callable[[Resources], str]) -> Callable[[Resources], ContenderModel]:
-    def make(given: Resources) -> ContenderModel:
-        from bertkit.runs.compare.bert import FineTuned
-
-        model = start(given)
-        return FineTuned(f"{name} ({_short(model, given)})", model, given.threads, given.precision, given.device)
-
-    return make
-
-
-def _tuned_cosine(given: Resources) -> ContenderModel:
-    model = given.models[0]
-    tuned = _class("runs.compare.bert", "FineTuned")("", model, given.threads, given.precision, given.device)
-    inside = _class("runs.compare.bert", "TunedCosine")(tuned=tuned)
-    return Numbers("vectors", f"BERT fine-tuned as sentence vectors ({_short(model, given)})", inside)
+def _titled(name: str) -> Callable[[Resources], str]:
+    """A name, with the encoder's in place of {}."""
+    return lambda given: name.format(_short(given.models[0], given)) if "{}" in name else name
 
 
 def _short(model: str, given: Resources) -> str:
@@ -354,55 +352,81 @@ _NEEDS_ELMO = _needs("elmo", "--elmo FOLDER", "a bidirectional language model of
 _NEEDS_GPT = _needs("gpt", "--gpt MODEL", "a causal model (bertkit pretrain --preset gpt-mini)")
 _NEEDS_MODEL = _needs("models", "--models MODEL", "an encoder's folder, embedded or hub name")
 
-CONTENDERS = (
-    _texts("majority", "ancestors.baselines.linear", "Majority"),
-    _texts("bayes", "ancestors.baselines.linear", "NaiveBayes"),
-    _texts("tfidf", "ancestors.baselines.linear", "TfIdf"),
-    _tagger("frequent-tag", "ancestors.hmm", "FrequentTag"),
-    _tagger("hmm", "ancestors.hmm", "Hmm"),
-    _texts("ngram", "ancestors.baselines.rows", "NgramClassifier"),
-    _texts("averaged", "ancestors.baselines.fasttext", "FastText"),
-    _vectors("word2vec"),
-    _vectors("glove"),
-    _number("mean", "MeanNumber"),
-    _number("overlap", "SharedWords"),
-    _number("tfidf-numbers", "TfIdfNumber"),
-    _vectors("word2vec", Numbers),
-    _vectors("glove", Numbers),
-    Contender("features", TEXT, _frozen("features", "FrozenVectors", "BERT vectors"), _NEEDS_MODEL),
+# fmt: off
+CONTENDERS: tuple[Entry, ...] = (
+    Contender("majority", TEXT, Texts, Majority),
+    Contender("bayes", TEXT, Texts, NaiveBayes),
+    Contender("tfidf", TEXT, Texts, TfIdf),
+    Contender("frequent-tag", ("tag",), Tags, FrequentTag),
+    Contender("hmm", ("tag",), Tags, Hmm),
+    Contender("ngram", TEXT, Texts, NgramClassifier),
+    Contender("averaged", TEXT, Texts, FastText),
+    Contender("word2vec", TEXT, Texts, MeanOfVectors, lambda given: _vectors_of(given, "word2vec", MeanOfVectors)),
+    Contender("glove", TEXT, Texts, MeanOfVectors, lambda given: _vectors_of(given, "glove", MeanOfVectors)),
+    Contender("mean", ("regress",), Numbers, MeanNumber),
+    Contender("overlap", ("regress",), Numbers, SharedWords),
+    Contender("tfidf-numbers", ("regress",), Numbers, TfIdfNumber),
     Contender(
-        "cosine", ("regress",), _frozen("cosine", "FrozenCosine", "cosine of BERT vectors", Numbers), _NEEDS_MODEL
+        "word2vec-numbers", ("regress",), Numbers, VectorsNumber,
+        lambda given: _vectors_of(given, "word2vec", VectorsNumber),
     ),
     Contender(
-        "features-numbers",
-        ("regress",),
-        _frozen("features-numbers", "FrozenNumber", "BERT vectors", Numbers),
-        _NEEDS_MODEL,
+        "glove-numbers", ("regress",), Numbers, VectorsNumber,
+        lambda given: _vectors_of(given, "glove", VectorsNumber),
     ),
-    Contender("vectors", ("regress",), _tuned_cosine, _NEEDS_MODEL),
-    Contender("bilstm", TEXT, _bilstm_texts),
-    Contender("bilstm-tags", ("tag",), _bilstm_tags),
-    Contender("features-tags", ("tag",), _frozen_tags, _NEEDS_MODEL),
-    Contender("elmo", TEXT, _elmo("ElmoClassifier"), _NEEDS_ELMO),
-    Contender("elmo-tags", ("tag",), _elmo("ElmoTagger"), _NEEDS_ELMO),
-    Contender("lstm-lm", TEXT, _sequence("lstm-lm", "language-model", "LSTM started from a language model"), _NEEDS_LM),
     Contender(
-        "lstm-autoencoder",
-        TEXT,
-        _sequence("lstm-autoencoder", "autoencoder", "LSTM started from an autoencoder"),
-        _NEEDS_LM,
+        "features", TEXT, Texts, FrozenVectors, lambda given: FrozenVectors(_encoder(given)),
+        _titled("BERT vectors, frozen ({})"), _NEEDS_MODEL, FrozenVectors.load,
     ),
-    Contender("ulmfit", TEXT, _ulmfit, _NEEDS_LM),
-    Contender("gpt", (*TEXT, "regress"), _fine_tuned("GPT fine-tuned", lambda given: given.gpt), _NEEDS_GPT),
+    Contender(
+        "cosine", ("regress",), Numbers, FrozenCosine, lambda given: FrozenCosine(_encoder(given)),
+        _titled("cosine of BERT vectors, frozen ({})"), _NEEDS_MODEL, FrozenCosine.load,
+    ),
+    Contender(
+        "features-numbers", ("regress",), Numbers, FrozenNumber, lambda given: FrozenNumber(_encoder(given)),
+        _titled("BERT vectors, frozen ({})"), _NEEDS_MODEL, FrozenNumber.load,
+    ),
+    Contender(
+        "vectors", ("regress",), Numbers, TunedCosine, _tuned_cosine,
+        _titled("BERT fine-tuned as sentence vectors ({})"), _NEEDS_MODEL, TunedCosine.load,
+    ),
+    Contender("bilstm", TEXT, Texts, BiLstmClassifier),
+    Contender("bilstm-tags", ("tag",), Tags, BiLstmTagger),
+    Contender(
+        "features-tags", ("tag",), Tags, BertFeaturesTagger,
+        lambda given: BertFeaturesTagger(BertSource(_encoder(given))),
+        _titled("BERT frozen + BiLSTM ({})"), _NEEDS_MODEL, BertFeaturesTagger.load,
+    ),
+    Contender(
+        "elmo", TEXT, Texts, ElmoClassifier, lambda given: ElmoClassifier(_elmo(given)), _titled("ELMo + BiLSTM"),
+        _NEEDS_ELMO,
+    ),
+    Contender(
+        "elmo-tags", ("tag",), Tags, ElmoTagger, lambda given: ElmoTagger(_elmo(given)), _titled("ELMo + BiLSTM"),
+        _NEEDS_ELMO,
+    ),
+    Contender(
+        "lstm-lm", TEXT, Texts, DaiLe, lambda given: DaiLe(_lm(given), start="language-model"),
+        _titled("LSTM started from a language model"), _NEEDS_LM,
+    ),
+    Contender(
+        "lstm-autoencoder", TEXT, Texts, DaiLe, lambda given: DaiLe(_lm(given), start="autoencoder"),
+        _titled("LSTM started from an autoencoder"), _NEEDS_LM,
+    ),
+    Contender("ulmfit", TEXT, Texts, Ulmfit, lambda given: Ulmfit(_lm(given)), _titled("ULMFiT"), _NEEDS_LM),
+    WholeEncoder("gpt", (*TEXT, "regress"), "GPT fine-tuned", lambda given: given.gpt, _NEEDS_GPT),
 )
+# fmt: on
 
 
-def contenders_for(task: str, wanted: tuple[str, ...], given: Resources) -> list[Contender]:
+def saved(key: str) -> Contender | None:
+    """The row of a contender whose folder names it; None: this version does not know it."""
+    return next((row for row in CONTENDERS if isinstance(row, Contender) and row.key == key), None)
+
+
+def contenders_for(task: str, wanted: tuple[str, ...], given: Resources) -> list[Entry]:
     """Those of a task, cheapest first, a fine-tuned BERT for every model given last; only the `wanted`, if any."""
-    berts = [
-        Contender(f"bert:{model}", TASK_NAMES, _fine_tuned("BERT fine-tuned", lambda given, m=model: m))  # type: ignore[misc]
-        for model in given.models
-    ]
+    berts = [_bert(model) for model in given.models]
     entries = [entry for entry in (*CONTENDERS, *berts) if task in entry.tasks]
     if not entries:
         raise UserError(f"compare knows the tasks {', '.join(TASK_NAMES)}, not '{task}'.")
@@ -415,7 +439,11 @@ def contenders_for(task: str, wanted: tuple[str, ...], given: Resources) -> list
     return [entry for entry in entries if not wanted or {_plain(name) for name in _names(entry)} & asked]
 
 
-def _names(entry: Contender) -> tuple[str, ...]:
+def _bert(model: str) -> WholeEncoder:
+    return WholeEncoder(f"bert:{model}", TASK_NAMES, "BERT fine-tuned", lambda given: model)
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
     """What a user may call it: in full, without its task, or all BERTs at once."""
     others = ("majority",) if entry.key in ("frequent-tag", "mean") else ()
     return entry.key, entry.key.removesuffix("-tags").removesuffix("-numbers"), entry.key.split(":")[0], *others

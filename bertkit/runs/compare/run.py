@@ -17,7 +17,8 @@ from bertkit.errors import Stopped, UserError
 from bertkit.files.atomic import atomic_write
 from bertkit.notify import note
 from bertkit.report.comparison import comparison_report, verdict
-from bertkit.runs.compare.contenders import Contender, ContenderModel, Resources, contenders_for
+from bertkit.runs.compare.bert import Progress
+from bertkit.runs.compare.contenders import ContenderModel, Entry, Resources, contenders_for
 from bertkit.runs.finetune.split import held_out, key_of, names_of
 from bertkit.runs.finetune.start import starting_model
 from bertkit.settings.compare import CompareSettings
@@ -94,21 +95,80 @@ class Rows:
 
 
 @dataclass
-class Outcome:
-    """One contender's results. The score, its interval, its p-value and its folder are the first seed's.
+class ContenderResult:
+    """What one contender reached and cost. Score, interval, p-value and folder are the first seed's.
 
-    scores: of every seed. minutes: what it was allowed to take.
+    p_value: of its distance to the best; None for the best itself. stopped: how far training came, where the time ran
+    out before its end.
     """
 
-    entry: Contender
     name: str
+    score: float
+    train_seconds: float
+    ms_per_text: float
+    megabytes: float
+    parameters: int
+    seeds: int
+    folder: str
+    note: str = ""
+    stopped: str = ""
+    interval: list[float] = field(default_factory=list)
+    p_value: float | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON and the report; what is empty is left out."""
+        return {name: value for name, value in vars(self).items() if value not in ("", None, [])}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A contender, or a learning curve, that was not run, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """A finished comparison, the best contender first.
+
+    rows: how many were scored. data: facts of the files. curve: of some contenders, (training rows, score) from few
+    rows to all. outlook: what more labels would bring.
+    """
+
+    task: str
+    headline: str
+    rows: int
+    contenders: list[ContenderResult]
+    verdict: str
+    skipped: list[LeftOut]
+    data: dict[str, Any]
+    minutes: float
+    environment: dict[str, Any]
+    settings: dict[str, Any]
+    out: str
+    report: str
+    curve: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    outlook: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON and the report."""
+        lists = {"contenders": [row.plain() for row in self.contenders], "skipped": [vars(row) for row in self.skipped]}
+        table = {**vars(self), **lists}
+        return table if self.curve else {key: table[key] for key in table if key not in ("curve", "outlook")}
+
+
+@dataclass
+class Outcome:
+    """A contender's result, and what the rest of the comparison needs of it. minutes: what it was allowed to take."""
+
+    entry: Entry
     predictions: list[Prediction]
-    scores: list[float]
-    row: dict[str, Any] = field(default_factory=dict)
+    result: ContenderResult
     minutes: float = 0.0
 
 
-def compare(settings: CompareSettings) -> dict[str, Any]:
+def compare(settings: CompareSettings) -> CompareResult:
     """Run it. Returns what the report shows."""
     machine.set_up(settings.threads)
     import sklearn.feature_extraction.text  # before the clock runs: the first contender must not pay for all
@@ -135,7 +195,7 @@ class _Comparison:
         wanted = tuple(name.strip() for name in s.contenders.split(",") if name.strip())
         self.entries = contenders_for(s.task, wanted, self.resources)
         self.start = time.monotonic()
-        self.skipped: list[dict[str, str]] = []
+        self.skipped: list[LeftOut] = []
         self.outcomes: list[Outcome] = []
 
     def _left(self) -> float:
@@ -145,29 +205,28 @@ class _Comparison:
         whole = self.settings.minutes * 60
         return whole * (0.7 if self.settings.curve else 1.0) - (time.monotonic() - self.start)
 
-    def go(self) -> dict[str, Any]:
+    def go(self) -> CompareResult:
         """Every entry, then the curve, then the words."""
         for place, entry in enumerate(self.entries):
             if reason := entry.lacks(self.resources):
-                self.skipped.append({"name": entry.key, "reason": reason})
+                self.skipped.append(LeftOut(entry.key, reason))
                 continue
             left = self._left()
             if left < LEAST_SECONDS and self.outcomes:
-                self.skipped.append({"name": entry.key, "reason": f"no time was left of {self.settings.minutes:g} min"})
+                self.skipped.append(LeftOut(entry.key, f"no time was left of {self.settings.minutes:g} min"))
                 continue
             waiting = sum(not other.lacks(self.resources) for other in self.entries[place:])
             share = 0.0 if left == float("inf") else left / waiting / max(1, self.settings.seeds) / 60
             try:
                 self._run(entry, share)
             except (UserError, ValueError) as reason:  # of one contender; the others are worth having
-                self.skipped.append({"name": entry.key, "reason": str(reason)})
+                self.skipped.append(LeftOut(entry.key, str(reason)))
                 note(f"{entry.key} is left out: {reason}")
             except (Stopped, KeyboardInterrupt) as stop:
                 raise self._stopped(stop, place) from None
         if not self.outcomes:
-            raise UserError(
-                "No contender could be run: " + "; ".join(f"{s['name']}: {s['reason']}" for s in self.skipped)
-            )
+            reasons = "; ".join(f"{row.name}: {row.reason}" for row in self.skipped)
+            raise UserError(f"No contender could be run: {reasons}")
         self._judge()
         curve = self._curve() if self.settings.curve else {}
         return self._finish(curve)
@@ -177,16 +236,16 @@ class _Comparison:
         number = stop.signal if isinstance(stop, Stopped) else signal.SIGINT
         if not self.outcomes:
             return Stopped(number, "stopped before any contender was finished; nothing was written.")
-        self.skipped += [{"name": entry.key, "reason": "the comparison was stopped"} for entry in self.entries[place:]]
+        self.skipped += [LeftOut(entry.key, "the comparison was stopped") for entry in self.entries[place:]]
         self._judge()
-        told = self._finish({})["report"]
-        return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {told}.")
+        report = self._finish({}).report
+        return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {report}.")
 
-    def _run(self, entry: Contender, minutes: float) -> None:
+    def _run(self, entry: Entry, minutes: float) -> None:
         """Train with every seed, time it, keep the first."""
         scores: list[float] = []
         first: ContenderModel | None = None
-        said: list[Prediction] = []
+        first_predictions: list[Prediction] = []
         seconds = taken = 0.0
         notes = []
         for seed in range(max(1, self.settings.seeds)):
@@ -198,86 +257,89 @@ class _Comparison:
             begun = time.perf_counter()
             predictions = contender.predict(self.rows.judge)
             if first is None:
-                first, said, taken = contender, predictions, time.perf_counter() - begun
+                first, first_predictions, taken = contender, predictions, time.perf_counter() - begun
             scores.append(self._score(predictions))
         assert first is not None
         place = self.settings.out / "models" / entry.key.replace(":", "-").replace("/", "-")
         first.save(place)
         size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) / 1e6
-        row = {
-            "name": first.name, "score": scores[0], "train_seconds": seconds / len(scores),
-            "ms_per_text": 1000 * taken / len(self.rows.judge), "megabytes": size, "parameters": first.parameters,
-            "seeds": len(scores), "folder": str(place),
-        }  # fmt: skip
         if len(scores) > 1:
             notes.append(f"mean {np.mean(scores):.4f} ± {np.std(scores):.4f} over {len(scores)} seeds")
-        if getattr(first, "shortened", ""):
-            notes.append(f"cut short: {first.shortened}")  # type: ignore[attr-defined]
-        if notes:
-            row["note"] = "; ".join(notes)
-        note(f"{first.name}: {row['score']:.4f} in {row['train_seconds']:.1f} s, {row['ms_per_text']:.2f} ms a text.")
-        self.outcomes.append(Outcome(entry, first.name, said, scores, row, minutes))
+        far = _far(first.progress)
+        if far:
+            notes.append(f"cut short: {far} in {minutes:.1f} minutes")
+        result = ContenderResult(
+            name=first.name, score=scores[0], train_seconds=seconds / len(scores),
+            ms_per_text=1000 * taken / len(self.rows.judge), megabytes=size, parameters=first.parameters,
+            seeds=len(scores), folder=str(place), note="; ".join(notes),
+            stopped=far if first.progress and first.progress.stopped else "",
+        )  # fmt: skip
+        note(
+            f"{result.name}: {result.score:.4f} in {result.train_seconds:.1f} s, {result.ms_per_text:.2f} ms per text."
+        )
+        self.outcomes.append(Outcome(entry, first_predictions, result, minutes))
 
     def _score(self, predictions: Sequence[Prediction]) -> float:
         return float(next(iter(self.task.score(self.rows.judge, predictions).values())))
 
     def _judge(self) -> None:
         """Intervals, and the significance of every contender's distance to the best."""
-        best = max(self.outcomes, key=lambda one: one.row["score"])
+        finished = [outcome for outcome in self.outcomes if not outcome.result.stopped]
+        best = max(finished or self.outcomes, key=lambda outcome: outcome.result.score)
         metric, gold, top, more = self.task.metric_inputs(self.rows.judge, best.predictions)
         self.headline = next(iter(metric(gold, top, **more)))
-        for one in self.outcomes:
-            _, _, said, extra = self.task.metric_inputs(self.rows.judge, one.predictions)
-            found = metrics.bootstrap(metric, gold, said, seed=self.settings.seed, **extra)[self.headline]
-            one.row["interval"] = [float(edge) for edge in found]
-            if one is not best:
+        for outcome in self.outcomes:
+            _, _, answers, extra = self.task.metric_inputs(self.rows.judge, outcome.predictions)
+            interval = metrics.bootstrap(metric, gold, answers, seed=self.settings.seed, **extra)[self.headline]
+            outcome.result.interval = [float(edge) for edge in interval]
+            if outcome is not best:
                 pair = {**extra, "scores": (more["scores"], extra["scores"])} if "scores" in extra else extra
                 gap = metrics.paired_difference(
-                    gold, top, said, metric, name=self.headline, seed=self.settings.seed, **pair
+                    gold, top, answers, metric, name=self.headline, seed=self.settings.seed, **pair
                 )
-                one.row["p_value"] = gap.p_value
+                outcome.result.p_value = gap.p_value
         self.best = best
 
     def _curve(self) -> dict[str, list[tuple[int, float]]]:
         """Scores of the cheap and of the best from fewer rows, as far as the time goes."""
         end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
-        cheapest = sorted(self.outcomes, key=lambda one: one.row["train_seconds"])
-        shown = [self.best, *(one for one in cheapest if one is not self.best and one.entry.key not in BLIND)][:4]
+        cheapest = sorted(self.outcomes, key=lambda outcome: outcome.result.train_seconds)
+        others = (outcome for outcome in cheapest if outcome is not self.best and outcome.entry.key not in BLIND)
+        shown = [self.best, *others][:4]
         chance = np.random.default_rng((self.settings.seed, 7))
         order = chance.permutation(len(self.rows.train))
         curve: dict[str, list[tuple[int, float]]] = {}
-        for one in shown:
-            points = []
+        for outcome in shown:
+            result, points = outcome.result, []
             for share in SHARES:
                 part = [self.rows.train[n] for n in sorted(order[: max(2, round(share * len(order)))])]
-                needed = one.row["train_seconds"] * (0.3 + share)
+                needed = result.train_seconds * (0.3 + share)
                 if time.monotonic() + needed > end or not _has_labels(self.task, part):
                     break
-                contender = one.entry.make(self.resources)
-                contender.fit(self.task, part, self.rows.choose, seed=self.settings.seed, minutes=one.minutes)
+                contender = outcome.entry.make(self.resources)
+                contender.fit(self.task, part, self.rows.choose, seed=self.settings.seed, minutes=outcome.minutes)
                 points.append((len(part), self._score(contender.predict(self.rows.judge))))
             if len(points) == len(SHARES):
-                curve[one.name] = [*points, (len(self.rows.train), one.row["score"])]
+                curve[result.name] = [*points, (len(self.rows.train), result.score)]
             else:
-                self.skipped.append({"name": f"learning curve of {one.name}", "reason": "no time was left for it"})
+                self.skipped.append(LeftOut(f"learning curve of {result.name}", "no time was left for it"))
         return curve
 
-    def _finish(self, curve: dict[str, list[tuple[int, float]]]) -> dict[str, Any]:
+    def _finish(self, curve: dict[str, list[tuple[int, float]]]) -> CompareResult:
         s = self.settings
-        contenders = sorted((one.row for one in self.outcomes), key=lambda row: -row["score"])
-        result: dict[str, Any] = {
-            "task": s.task, "headline": self.headline, "rows": len(self.rows.judge), "contenders": contenders,
-            "verdict": verdict(contenders, lang=s.lang), "skipped": self.skipped, "data": self.rows.facts,
-            "minutes": round((time.monotonic() - self.start) / 60, 2),
-            "environment": machine.describe(machine.threads()), "settings": to_plain(s),
-            "out": str(s.out), "report": str(s.out / "report.html"),
-        }  # fmt: skip
-        if curve:
-            result |= {"curve": curve, "outlook": forecast(curve, self.best.name, lang=s.lang)}
+        contenders = sorted((outcome.result for outcome in self.outcomes), key=lambda row: -row.score)
+        result = CompareResult(
+            task=s.task, headline=self.headline, rows=len(self.rows.judge), contenders=contenders,
+            verdict=verdict([row.plain() for row in contenders], lang=s.lang), skipped=self.skipped,
+            data=self.rows.facts, minutes=round((time.monotonic() - self.start) / 60, 2),
+            environment=machine.describe(machine.threads()), settings=to_plain(s), out=str(s.out),
+            report=str(s.out / "report.html"), curve=curve,
+            outlook=forecast(curve, self.best.result.name, lang=s.lang),
+        )  # fmt: skip
         s.out.mkdir(parents=True, exist_ok=True)
         atomic_write(s.out / "run.toml", to_toml(to_plain(s)))
-        atomic_write(s.out / "compare.json", json.dumps(result, ensure_ascii=False, indent=1, default=str))
-        atomic_write(s.out / "report.html", comparison_report(result, lang=s.lang))
+        atomic_write(s.out / "compare.json", json.dumps(result.plain(), ensure_ascii=False, indent=1, default=str))
+        atomic_write(s.out / "report.html", comparison_report(result.plain(), lang=s.lang))
         return result
 
 
@@ -313,6 +375,13 @@ def _read(s: CompareSettings, task: Task) -> Rows:
         },
     }
     return Rows(train, choose, judge, facts)
+
+
+def _far(progress: Progress | None) -> str:
+    """The steps that were really run, where they are fewer than planned."""
+    if progress is None or progress.steps >= progress.planned:
+        return ""
+    return f"{progress.steps:,} of {progress.planned:,} steps"
 
 
 def _drawn(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:

@@ -1,0 +1,132 @@
+"""An ancestor's folder: a JSON file of numbers, a safetensors file, and the tokenizer's files where there is one.
+
+Every ancestor is written whole or not at all, and opened with the same messages: missing, of another kind, damaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files.atomic import mend_folder, write_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.files.tensors import Tensors
+    from bertkit.text.tokenizer import Tokenizer
+
+NO_LIMIT = 1_000_000  # what the tokenizer's files say of the longest text: most ancestors read on for ever
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which files a kind of model has.
+
+    name: what messages call it. numbers, tensors: its JSON and safetensors files; empty: it has none. kinds: what its
+    JSON may say under "ancestor"; empty: that file does not say.
+    """
+
+    name: str
+    numbers: str = ""
+    tensors: str = ""
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> list[str]:
+        """The files it cannot do without."""
+        return [file for file in (self.numbers, self.tensors) if file]
+
+
+def save(
+    folder: str | Path, layout: Layout, numbers: Any = None, tensors: Tensors | None = None,
+    tokenizer: Tokenizer | None = None, *, limit: int = NO_LIMIT, also: Callable[[Path], None] | None = None,
+) -> None:  # fmt: skip
+    """Write the files of a model: all of them or none. Other files of the folder stay.
+
+    limit: the longest text, for the tokenizer's files. also: writes what further files there are.
+    """
+
+    def fill(path: Path) -> None:
+        write(path, layout, numbers, tensors, tokenizer, limit=limit)
+        if also:
+            also(path)
+
+    write_folder(Path(folder), fill)
+
+
+def write(
+    folder: Path, layout: Layout, numbers: Any = None, tensors: Tensors | None = None,
+    tokenizer: Tokenizer | None = None, *, limit: int = NO_LIMIT,
+) -> None:  # fmt: skip
+    """The files themselves, into a folder that the caller makes whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if layout.tensors:
+        from bertkit.files import tensors as tensor_file
+
+        tensor_file.write(folder / layout.tensors, tensors or {})
+    if layout.numbers:
+        indent = 2 if layout.numbers == "bertkit.json" else None  # people read that one
+        text = json.dumps(numbers, ensure_ascii=False, indent=indent)
+        (folder / layout.numbers).write_text(text + "\n", "utf-8")
+    if tokenizer is not None:
+        tokenizer.save(folder, limit)
+
+
+def load(folder: str | Path, layout: Layout) -> tuple[Any, dict[str, Tensor]]:
+    """The numbers and tensors of a model; a folder that lacks them, or holds another kind, is refused."""
+    folder = Path(folder)
+    with opened(folder, layout):
+        numbers = json.loads((folder / layout.numbers).read_text("utf-8")) if layout.numbers else {}
+        if layout.kinds:
+            _check_kind(folder, layout, numbers)
+        return numbers, _tensors(folder / layout.tensors) if layout.tensors else {}
+
+
+@contextmanager
+def opened(folder: str | Path, layout: Layout) -> Iterator[None]:
+    """Whatever goes wrong while a model is read, or built from what was read, in one set of messages."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        files = " and ".join(layout.files)
+        raise UserError(f"{folder}: there is no such folder. The folder of a saved {layout.name} holds {files}.")
+    mend_folder(folder)
+    try:
+        yield
+    except FileNotFoundError as problem:
+        missing = Path(problem.filename).name if problem.filename else " and ".join(layout.files)
+        raise UserError(f"{folder} holds no {layout.name}: {missing} is missing.") from problem
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OSError) as problem:
+        reason = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem).splitlines()[0]
+        raise DamagedFile(
+            f"{folder}: the {layout.name} is damaged ({reason}). Copy it again, or make it anew."
+        ) from problem
+
+
+def _check_kind(folder: Path, layout: Layout, numbers: Any) -> None:
+    kind = numbers.get("ancestor") if isinstance(numbers, Mapping) else None
+    if kind not in layout.kinds:
+        raise UserError(
+            f"{folder} holds no {layout.name} but another kind of model: {layout.numbers} says ancestor {kind!r}, "
+            f"not {' or '.join(layout.kinds)}."
+        )
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    from bertkit.files import tensors as tensor_file
+
+    with path.open("rb") as file:
+        try:
+            return tensor_file.read(file.fileno(), str(path))
+        except DamagedFile as problem:
+            raise ValueError(str(problem)) from problem
+
+
+def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Tensors as numpy arrays."""
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
