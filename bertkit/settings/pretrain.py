@@ -27,6 +27,12 @@ class TeachingSettings:
     )
     weight: float = option(8.0, "Weight of the match beside the masked words.", at_least=0)
     weight_end: float = option(0.8, "The weight falls to this.", at_least=0)
+    cache: int = option(
+        0,
+        "Keep the teacher's states beside the store, reduced to this many numbers per layer (128 is a good choice), "
+        "instead of computing them at every step; worth it from the second pass over the text. 0: no cache.",
+        at_least=0,
+    )
     fall: float = option(0.6, "Share of the run by which it has fallen.", at_least=0, at_most=1)
 
     def layer_pairs(self, teacher: int, own: int) -> list[tuple[int, int]]:
