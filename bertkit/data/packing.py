@@ -7,7 +7,7 @@ as BERT's next-sentence pairs do, so no token ever attends across documents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +26,8 @@ class Example:
     special: np.ndarray
     word_starts: np.ndarray
     label: int = -1
+    # The store's number of each token, -1 for special ones; empty where the example is not from a store.
+    places: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class Packing(Protocol):
@@ -100,16 +102,18 @@ class _Chunks:
         segments = np.zeros(size, np.int64)
         special = np.zeros(size, bool)
         words = np.ones(size, bool)
+        places = np.full(size, -1)
         ids[0], special[0] = self.cls, True
         at = 1
         for side, (a, b) in enumerate(parts):
             stop = at + b - a
             ids[at:stop] = self.ids[a:b]
             words[at:stop] = self.words[a:b]
+            places[at:stop] = np.arange(a, b)
             ids[stop], special[stop] = self.sep, True
             segments[at : stop + 1] = side
             at = stop + 1
-        return Example(ids, segments, special, words, label)
+        return Example(ids, segments, special, words, label, places)
 
 
 class FullSentences(_Chunks):

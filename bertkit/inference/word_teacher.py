@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,9 +35,8 @@ class Words:
 
     def of(self, ids: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """The word of every token, -1 for special ones, and the words' spellings."""
-        begins = ~self.goes_on[ids]
-        begins[1:] |= self.own[ids[:-1]] | special[:-1]
-        begins[0] = True
+        begins = self.begins(ids)
+        begins[1:] |= special[:-1]
         begins &= ~special
         number = np.where(special, -1, np.cumsum(begins) - 1)
         places = np.flatnonzero(begins)
@@ -45,6 +45,13 @@ class Words:
         bounds = np.append(np.flatnonzero(begins | special), len(ids))
         row = ids.tolist()
         return number, [self._spelled(tuple(row[a : bounds[e]])) for a, e in zip(places, ends)]
+
+    def begins(self, ids: np.ndarray) -> np.ndarray:
+        """Where a word begins in a row of pieces without special tokens; the first piece begins one."""
+        begins = ~self.goes_on[ids]
+        begins[1:] |= self.own[ids[:-1]]
+        begins[:1] = True
+        return begins
 
     def _spelled(self, word: tuple[int, ...]) -> str:
         text = self.spelled.get(word)
@@ -70,6 +77,10 @@ class WordTeacher:
         config = folder.model.config
         top = max(layers)
         self.layers, self.device, self.width = tuple(layers), device, config.width
+        weights = hashlib.sha256(str(config).encode())
+        for name, tensor in sorted(folder.model.encoder.state_dict().items()):
+            weights.update(name.encode() + tensor.float().numpy().tobytes())
+        self.digest = weights.hexdigest()  # before the weights are laid out for inference
         self.tokenizer, self.longest = folder.tokenizer, config.max_tokens
         self.encoder = prepare(folder.model, precision, device).encoder
         if top < config.depth:  # the layers above are never asked for

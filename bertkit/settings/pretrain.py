@@ -28,6 +28,12 @@ class TeachingSettings:
     weight: float = option(8.0, "Weight of the matching loss relative to the masked-word loss.", at_least=0)
     weight_end: float = option(0.8, "Final weight of the matching loss.", at_least=0)
     fall: float = option(0.6, "Fraction of the run after which the final weight is reached.", at_least=0, at_most=1)
+    cache: int = option(
+        0,
+        "Keep the teacher's states beside the store, reduced to this many numbers per layer (128 is a good choice), "
+        "instead of computing them at every step; worth it from the second pass over the text (0: no cache).",
+        at_least=0,
+    )
 
     def layer_pairs(self, teacher: int, own: int) -> list[tuple[int, int]]:
         """(teacher's layer, model's layer) for these depths. Grammar sits lower in an encoder than sentiment, and the

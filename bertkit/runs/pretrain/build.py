@@ -99,7 +99,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
     if settings.teacher_texts:
         objective, taught = _taught(settings, objective, store.tokenizer)
     if settings.teacher and (settings.teaching.pairs or not settings.teacher_texts):
-        words_teacher = _word_teacher(settings, objective, store.tokenizer, world)
+        words_teacher = _word_teacher(settings, objective, store, world)
     folders[""] = Folder(model, store.tokenizer, settings.family, about=about)
     for name in sorted(folders):  # the run's own first
         check_writable(folders[name])
@@ -175,7 +175,7 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     return MaskedTaught(objective.model, task), items
 
 
-def _word_teacher(settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer, world: World) -> WordStatesOf:
+def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store, world: World) -> WordStatesOf:
     """A teacher whose states are matched at every word; the objective gets the maps to them."""
     from bertkit.inference.word_teacher import WordTeacher
 
@@ -184,10 +184,20 @@ def _word_teacher(settings: PretrainSettings, objective: Objective, tokenizer: T
     plan = settings.teaching
     folder = read_folder(locate(settings.teacher))
     pairs = plan.layer_pairs(folder.model.config.depth, objective.model.config.depth)
-    teacher = WordTeacher(folder, [of for of, _ in pairs], tokenizer, settings.precision, str(world.device))
+    teacher = WordTeacher(folder, [of for of, _ in pairs], store.tokenizer, settings.precision, str(world.device))
     objective.match = WordStates([own for _, own in pairs], objective.model.config.width, teacher.width)
     objective.match_weight = plan.at
-    return teacher
+    if not plan.cache:
+        return teacher
+    if settings.plan:
+        note("--plan measures with the teacher at every step; the cache would be made before the first one.")
+        return teacher
+    from bertkit.inference.word_cache import open_cache
+
+    if world.is_main:  # the others wait, and find it whole
+        open_cache(store, teacher, plan.cache, settings.length_plan[0][1])
+    world.wait()
+    return open_cache(store, teacher, plan.cache, settings.length_plan[0][1])
 
 
 def plan_of(built: Components, steps: int) -> list[Phase]:
