@@ -72,12 +72,8 @@ def run(settings: Settings) -> dict[str, Any]:
             note("Other machines may be able to connect and no key is required: set BERTKIT_API_KEY.")
         began = time.monotonic()
         app = make_app(service, hosts=hosts_of(settings.host, settings.allow_hosts), key=key)
-        serve(
-            app,
-            service,
-            bound,
-            lambda: note(f"Serving on {address} (open it in a browser to try it); press Ctrl-C to stop."),
-        )
+        ready = f"{address}: open it in a browser to try it; press Ctrl-C to stop."
+        serve(app, service, bound, lambda: note(ready))
     requests = service.metrics.counters["request_success"]
     return {"address": address, "answered": sum(requests.values()), "seconds": round(time.monotonic() - began, 1)}
 

@@ -270,5 +270,5 @@ def test_without_a_name_the_model_of_the_texts_language_is_taken_and_another_is_
     assert not [note for note in notes if "unknown" in note]
     index.run(index.Settings(files=(chinese,), model="en", out=tmp_path / "wrong", threads=1))
     assert [note for note in notes if "unknown to en" in note]
-    with pytest.raises(UserError, match="read twice"):
+    with pytest.raises(UserError, match="reads its files twice"):
         index.run(index.Settings(files=("-",), out=tmp_path / "pipe", threads=1))

@@ -313,5 +313,5 @@ def test_models_are_named_by_themselves_or_by_the_user(tmp_path: Path) -> None:
     }  # fmt: skip
     with pytest.raises(UserError, match="Two models would be called 'en'"):
         names_of(["en", "en"])
-    with pytest.raises(UserError, match="is no model"):
+    with pytest.raises(UserError, match="is not a model"):
         names_of(["=en"])

@@ -137,7 +137,7 @@ def test_a_run_with_a_teacher_resumes_to_the_last_bit(runs, monkeypatch) -> None
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seeds": 3}, "--seeds has no meaning"),
+        ({"seeds": 3}, "--seeds does not apply"),
         ({"alpha": 1.5}, "--alpha is 1.5"),
         ({"temperature": 0.0}, "--temperature is 0"),
         ({"layers": 2}, "the model has 2"),

@@ -184,7 +184,7 @@ def test_requests_that_cannot_be_are_refused(runs, tmp_path):
     (tmp_path / "full/file").write_text("mine")
     with pytest.raises(UserError, match="not empty"):
         go(runs.model, tmp_path / "full", format="hf")
-    with pytest.raises(UserError, match="the format hf has fp32, bf16, fp16"):
+    with pytest.raises(UserError, match="the format hf supports fp32, bf16, fp16"):
         go(runs.model, tmp_path / "out", format="hf", weights="int8")
     with pytest.raises(UserError, match="no score to compare"):
         go(runs.model, tmp_path / "out", format="hf", eval=tmp_path / "full/file")

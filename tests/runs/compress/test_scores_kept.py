@@ -66,7 +66,7 @@ def test_a_changed_model_has_no_score_of_the_originals(how: str, tuned: Path, tm
     assert ("calibration" in about) == (not far)
     fitted = {} if far else {"temperature": 2.5, "abstain": 0.8}
     assert about["options"] == {"class_weights": {"ham": 2.0}} | fitted
-    assert ("uncalibrated" in card) == far and ("fitted to the outputs of the original" in card) == (not far)
+    assert ("uncalibrated" in card) == far and ("of the original are kept" in card) == (not far)
     assert (about["labels"], about["windows"], about["facts"]["base"]) == (ABOUT["labels"], ABOUT["windows"], "en")
     assert Predictor.load(tmp_path / "out", "fp32").predict(["the prize"])[0]["label"] in ("ham", "spam")
 

@@ -174,10 +174,10 @@ def test_electra_cannot_go_on_without_its_generator(make, store, tmp_path):
 
 
 @pytest.mark.parametrize("preset, changes, told", [
-    ("modern-tiny", {"objective": "next-token", "model": {"causal": True}}, r"modernbert cannot say causal = True"),
-    ("bert-tiny", {"model": {"norm": "pre"}}, r"bert cannot say norm = 'pre' \(it has 'post'\)"),
-    ("bert-tiny", {"model": {"rotary_base": 1e4}}, r"bert cannot say rotary_base"),
-    ("electra-mini", {"model": {"gated": True}}, r"electra cannot say gated"),
+    ("modern-tiny", {"objective": "next-token", "model": {"causal": True}}, r"modernbert cannot express causal = True"),
+    ("bert-tiny", {"model": {"norm": "pre"}}, r"bert cannot express norm = 'pre' \(it has 'post'\)"),
+    ("bert-tiny", {"model": {"rotary_base": 1e4}}, r"bert cannot express rotary_base"),
+    ("electra-mini", {"model": {"gated": True}}, r"electra cannot express gated"),
     ("modern-tiny", {"packing": "next-sentence"}, r"no modernbert class with the heads mlm, next_sentence"),
     ("modern-tiny", {"objective": "replaced"}, r"no modernbert class with the heads replaced.*another family"),
 ])  # fmt: skip
