@@ -79,7 +79,7 @@ def test_an_embedder_gives_the_vectors_of_the_model(model):
     assert found.shape == (10, 32) and found.dtype == np.float32
     np.testing.assert_allclose(found, bertkit.load(model, precision="fp32").embed(X, pool="max"), atol=1e-5)
     assert made.get_feature_names_out().tolist() == [f"bertembedder{n}" for n in range(32)]
-    with pytest.raises(ValueError, match="one a text"):
+    with pytest.raises(ValueError, match="one per text"):
         BertEmbedder(model, pool="none").fit(X)
 
 

@@ -63,7 +63,7 @@ def test_asking_for_an_error_refuses_a_long_text_by_its_number(case, runs):
         "answer": [{"question": "q", "context": c} for c in ("short", long)],
         "choose": [{"text": t, "choices": ["a", "b"]} for t in ("short", long)],
     }[case]  # fmt: skip
-    with pytest.raises(UserError, match=r"Text 2 has \d+ tokens; the model sees 64") as error:
+    with pytest.raises(UserError, match=r"Text 2 has \d+ tokens; the model's limit is 64") as error:
         runs(case).predict(rows, on_long="error")
     assert "--on-long" in str(error.value)
 

@@ -74,7 +74,7 @@ def read(predictor: Predictor, task: str, path: Path, bad: str) -> list[Any]:
 def test_a_long_row_is_refused_by_its_line_in_the_file_whatever_the_chunk(task: str, folder, tmp_path: Path) -> None:
     predictor = Predictor(folder(task), "fp32")
     examples = read(predictor, task, tmp_path / "a.jsonl", LONG)
-    with pytest.raises(UserError, match=r"^Line 6: the text has \d+ tokens; the model sees 64.*--on-long"):
+    with pytest.raises(UserError, match=r"^Line 6: the text has \d+ tokens; the model's limit is 64.*--on-long"):
         predictor.predict_examples(examples, "error")
     with pytest.raises(UserError, match=r"^a.jsonl, line 6: the text has"):
         predictor.predict_examples(examples, "error", file="a.jsonl")

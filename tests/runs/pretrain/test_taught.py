@@ -68,7 +68,7 @@ def test_a_half_written_answer_is_asked_for_again(tmp_path):
 
 
 def test_what_cannot_be_taught_is_refused(taught, make, tmp_path):
-    with pytest.raises(UserError, match="go together"):
+    with pytest.raises(UserError, match="needs --teacher"):
         pretrain(taught("run", teacher=""))
     with pytest.raises(UserError, match="masked-word pretraining"):
         pretrain(make("gpt-mini", tmp_path / "gpt", teacher="x", teacher_texts=tmp_path / "texts.txt"))
