@@ -62,3 +62,10 @@ def status(message: str) -> None:
 def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
     """Iterate over items while the listener shows progress. `total`: the number of items."""
     yield from _listener.track(items, label, total)
+
+
+def duration(seconds: float) -> str:
+    """A time for the terminal: 4 min 05 s, or 2 h 03 min."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

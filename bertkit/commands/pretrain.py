@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertkit.config import merged, preset
+from bertkit.notify import duration
 
 
 def __getattr__(name: str) -> Any:
@@ -47,8 +48,8 @@ def lines(result: dict[str, Any]) -> list[str]:
         return [
             f"{p['preset']}: {p['parameters'] / 1e6:.1f}M parameters, {p['memory_gb']} GB of memory",
             f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_a_step']:.3f} s per step)",
-            f"one pass        {_time(p['seconds_an_epoch'])} for {p['store_tokens']:,} tokens",
-            f"this run        {_time(p['seconds'])}: {p['steps']:,} steps, {p['tokens']:,} tokens, "
+            f"one pass        {duration(p['seconds_an_epoch'])} for {p['store_tokens']:,} tokens",
+            f"this run        {duration(p['seconds'])}: {p['steps']:,} steps, {p['tokens']:,} tokens, "
             f"{p['epochs']} passes",
             f"expected loss   {low} to {high} (a rough guide)",
             *(f"warning         {words}" for words in p["warnings"]),
@@ -56,10 +57,5 @@ def lines(result: dict[str, Any]) -> list[str]:
     shown = ", ".join(f"{k} {v:.4g}" for k, v in result.items() if isinstance(v, float) and k not in ("seconds",))
     return [
         f"{result['folder']}: {result['steps']:,} steps, {result['tokens']:,} tokens, "
-        f"{_time(result['seconds'])}; {shown}"
+        f"{duration(result['seconds'])}; {shown}"
     ]
-
-
-def _time(seconds: float) -> str:
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours} h {rest // 60:02} min" if hours else f"{rest // 60} min {rest % 60:02} s"

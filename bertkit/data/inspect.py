@@ -26,6 +26,7 @@ from bertkit.data.readers.rows import has_pair
 from bertkit.errors import UserError
 from bertkit.files.open import DAMAGE, kind_of, open_bytes, open_text
 from bertkit.notify import track
+from bertkit.text.words import HAN, HANGUL, KANA
 
 # ---- Which form of data a file holds, and its rows seen alike whatever the form (for `doctor`).
 
@@ -234,7 +235,7 @@ MOST_HASHES = 4_000_000  # texts compared for duplicates; about half a gigabyte
 MOST_LABELS = 10_000
 BATCH = 256
 BEGINNING = 2000  # characters
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003134f]+")
+_CJK = re.compile(f"[{KANA}{HAN}{HANGUL}]+")
 _LETTER = re.compile(r"[\W\d_]+")
 _SUSPICIOUS: dict[str, re.Pattern[str]] = {
     "control characters": re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"),

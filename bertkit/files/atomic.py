@@ -75,7 +75,7 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
             write(staging)
             for folder, _, files in os.walk(staging):
                 for name in files:
-                    _sync(Path(folder, name))
+                    sync_folder(Path(folder, name))
                 sync_folder(Path(folder))
             calls.rename(staging, target / SWAP)
             sync_folder(target)
@@ -178,11 +178,7 @@ def write_all(handle: int, content: bytes | memoryview) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Sync a folder, so that the names in it survive a power failure."""
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
+    """Sync a folder (or a file), so that the names in it survive a power failure."""
     handle = calls.open(path, os.O_RDONLY)
     try:
         calls.fsync(handle)
@@ -308,7 +304,7 @@ def open_new(path: str | Path) -> Iterator[IO[bytes]]:
             raw.close()
             if not special:
                 draft.replace(path)
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
     finally:
         with suppress(OSError):  # a full disk says so a second time at closing
             raw.close()
@@ -385,13 +381,3 @@ def _zstd(raw: IO[bytes]) -> IO[bytes]:
 
 
 PACKERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {".gz": _gzip, ".xz": _xz, ".zst": _zstd, ".bz2": _bz2}
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

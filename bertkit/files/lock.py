@@ -17,6 +17,20 @@ from bertkit.files import atomic
 from bertkit.notify import note
 
 
+def claim(handle: int, path: Path) -> bool:
+    """Lock an open file or folder for this process; False if another process has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        note(
+            f"{path}: this filesystem does not support file locks ({error.strerror}). Make sure no other process "
+            "writes here."
+        )
+    return True
+
+
 class RunLock:
     """Hold `<run>/.lock` while training in it: `with RunLock(folder): …`. Readers need no lock.
 
@@ -32,19 +46,12 @@ class RunLock:
         with atomic.explained(f"{self.path} could not be opened"):
             atomic.make_folder(self.path.parent)
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not claim(handle, self.path):
             holder = _holder(handle)
             os.close(handle)
             raise UserError(
                 f"{self.path.parent} is in use: {holder} is training in it. Wait for it, stop it, or choose another "
                 "folder."
-            ) from None
-        except OSError as error:
-            note(
-                f"{self.path}: this filesystem does not support file locks ({error.strerror}). Make sure no other "
-                "process trains here."
             )
         facts = {
             "pid": os.getpid(),

@@ -42,9 +42,9 @@ def probabilities(logits: object, temperature: float = 1.0) -> Array:
     """Softmax of logits / temperature: (rows, labels), each row summing to 1."""
     if not temperature > 0:
         raise UserError(f"temperature={temperature} is not above 0. Use 1 to leave the model as it is.")
-    scaled = np.asarray(logits, dtype=float) / temperature
-    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+    from scipy.special import softmax
+
+    return np.asarray(softmax(np.asarray(logits, dtype=float) / temperature, axis=1))
 
 
 def fit_temperature(logits: object, gold: Gold) -> float:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.special import softmax
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -102,8 +103,7 @@ class Choose(Task):
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{choice, scores}, with tokens seen and cut."""
-        raised = np.exp(output - output.max())
-        scores = (raised / raised.sum()).tolist()
+        scores = softmax(output).tolist()
         return {"choice": int(output.argmax()), "scores": scores, "tokens": item.tokens, "cut": item.cut}
 
     def metric_inputs(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.special import softmax
 from torch import Tensor
 
 from bertkit import metrics
@@ -120,8 +121,7 @@ class Classify(Task):
         x = output / float(self.options.get("temperature", 1.0))
         if self.multi:
             return 1 / (1 + np.exp(-x))
-        raised = np.exp(x - x.max(-1, keepdims=True))
-        return raised / raised.sum(-1, keepdims=True)
+        return softmax(x, axis=-1)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{label, score, scores} or {labels, scores}, with tokens seen and cut."""

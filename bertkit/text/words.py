@@ -20,6 +20,12 @@ CJK_RANGES = (
 )
 
 
+# Character classes for regular expressions. HAN is wider than BERT's blocks: it also has those added to Unicode since.
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+KANA = "\u3040-\u30ff"
+HANGUL = "\uac00-\ud7a3"
+
+
 def is_cjk(char: str) -> bool:
     """Whether this character is Chinese, by BERT's definition."""
     code = ord(char)

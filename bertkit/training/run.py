@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertkit import machine
 from bertkit.data.feed import CountedFeed
 from bertkit.errors import Stopped
-from bertkit.notify import note, status
+from bertkit.notify import duration, note, status
 from bertkit.settings.training import Plan
 from bertkit.training.checkpoints import under_current_names
 from bertkit.training.loop import Step, Training, try_out
@@ -273,7 +273,7 @@ class Run(Generic[Result]):
         speed = f"{self._speed():,.0f} {self.unit}/s  " if self.unit else ""
         status(
             f"step {done:,}/{self.training.steps:,}  loss {step.loss:.3f}  lr {step.lr:.2e}  "
-            f"{speed}{memory:.1f} GB  {_clock(left)} to go"
+            f"{speed}{memory:.1f} GB  {duration(left)} to go"
         )
 
     def _row(self, step: Step) -> dict[str, Any]:
@@ -332,9 +332,3 @@ class MemoryRun(Run[dict[str, Any]]):
     def finish(self) -> dict[str, Any]:
         """The caller has the model already."""
         return {}
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
@@ -65,9 +66,7 @@ class LinearModel:
 
     def probabilities(self, features: Any) -> Floats:
         """(rows, labels)"""
-        logits = self.outputs(features)
-        raised = np.exp(logits - logits.max(1, keepdims=True))
-        return raised / raised.sum(1, keepdims=True)
+        return softmax(self.outputs(features), axis=1)
 
     @property
     def parameters(self) -> int:

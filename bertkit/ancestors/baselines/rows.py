@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.baselines.linear import LinearModel, Ridge, Text, TfIdf, flat, side_by_side, without_spaces
@@ -47,8 +48,7 @@ class NgramClassifier:
         logs = np.full((len(texts), len(self.seen)), -np.inf)
         for label, model in self.models.items():
             logs[:, label] = np.array(model.score(texts)) + np.log(self.seen[label] / self.seen.sum())
-        raised = np.exp(logs - logs.max(1, keepdims=True))
-        return raised / raised.sum(1, keepdims=True)
+        return softmax(logs, axis=1)
 
     @property
     def parameters(self) -> int:

@@ -27,11 +27,11 @@ from bertkit.ancestors.ngram.kneser_ney import Level, estimate, gather
 from bertkit.errors import UserError, suggest
 from bertkit.files.atomic import write_folder
 from bertkit.notify import note
+from bertkit.text.words import HAN
 
 # ---- How an n-gram model cuts a text into sentences and words.
 
 # Ideographs: the unified blocks, their extensions A and B onwards, and the compatibility forms.
-HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = rf"[^\W{HAN}]+(?:['’][^\W{HAN}]+)*|[^\w\s]|\n"
 _WORDS = re.compile(rf"[{HAN}]|{_WORD}")
 _RUNS = re.compile(rf"[{HAN}]+|{_WORD}")

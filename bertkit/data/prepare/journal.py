@@ -6,7 +6,6 @@ continues; at the end the folder is renamed, so that a store under its final nam
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,8 @@ import numpy as np
 from bertkit.data.prepare.chunk import Arrays
 from bertkit.data.store import FACTS, file_digest, partial_of
 from bertkit.errors import UserError
+from bertkit.files.atomic import sync_folder
+from bertkit.files.lock import claim
 from bertkit.notify import note
 
 JOURNAL = "journal.json"
@@ -136,9 +137,9 @@ class StoreWriter:
                 if path.name not in left_out
             }
             self._write(FACTS, json.dumps({**facts, "files": files}, indent=1, ensure_ascii=False) + "\n")
-            _sync(self.folder)
+            sync_folder(self.folder)
             self.folder.rename(self.out)
-            _sync(self.out.parent)
+            sync_folder(self.out.parent)
             # Only now: until the folder has its name, the journal must be able to repeat all this.
             for name in (JOURNAL, DIGESTS):
                 (self.out / name).unlink()
@@ -149,17 +150,10 @@ class StoreWriter:
 
     def _take(self) -> None:
         self._lock = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not claim(self._lock, self.folder):
             raise UserError(
                 f"{self.folder} is in use: another `bertkit prepare` is writing it. Wait for it, or choose another "
                 "--out."
-            ) from None
-        except OSError as error:
-            note(
-                f"{self.folder}: this filesystem does not support file locks ({error.strerror}). Make sure no other "
-                "process writes here."
             )
 
     def _recall(self) -> None:
@@ -215,11 +209,3 @@ class StoreWriter:
             with suppress(OSError):
                 os.close(handle)
         self._handles, self._lock = {}, None
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -21,6 +21,7 @@ from bertkit.runs.compress import measure
 from bertkit.runs.compress.onnx import OnnxModel, Padded, quantize_onnx, runtime, write_onnx
 from bertkit.settings.compress import ExportSettings
 from bertkit.tasks import task_classes
+from bertkit.tasks.embed import POOLS
 
 FILE = "model.onnx"
 MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
@@ -28,7 +29,6 @@ WORDS = {  # how others tag a word of several pieces
     "hf": "transformers uses the first piece of each word",
     "onnx": "The file gives outputs for every piece and leaves it to the caller how to combine them into words",
 }
-POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
 
 
 def export(settings: ExportSettings) -> dict[str, Any]:
