@@ -8,11 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import Common, option
+from bertkit.config import option
+from bertkit.settings.tables import TableSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Common):
+class Settings(TableSettings):
     """Options of `bertkit evaluate`."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
@@ -22,10 +23,6 @@ class Settings(Common):
         "by default the model's own task.",
     )  # fmt: skip
     most: int = option(0, "Maximum number of minimal pairs per file, or of texts for perplexity; 0: all.", at_least=0)
-    text: str = option("text", "Name (or number) of the text column.")
-    text_b: str = option("text_b", "Name (or number) of the second text's column.")
-    label: str = option("label", "Name (or number) of the label column.")
-    encoding: str = option("utf-8", "Encoding of the file.")
 
 
 def run(settings: Settings) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import Common, option
+from bertkit.config import option
+from bertkit.settings.tables import TextSettings
 
 FIRST = 2000  # characters of a document, by which its language is told
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Common):
+class Settings(TextSettings):
     """Options of `bertkit index`."""
 
     files: tuple[Path, ...] = option(
@@ -26,8 +27,6 @@ class Settings(Common):
     )
     out: Path = option(Path("index"), "The folder to write the index to.")
     passage: int = option(96, "Approximate tokens per passage: whole sentences up to this length.", at_least=8)
-    text: str = option("text", "Name (or number) of the text column.")
-    encoding: str = option("utf-8", "Encoding of the files.")
 
 
 def run(settings: Settings) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.commands import SharedCommand
-from bertkit.config import Common, option
+from bertkit.config import option
+from bertkit.settings.tables import PairSettings, TextSettings
 
 if TYPE_CHECKING:
     from bertkit.ancestors.transformer.model import Seq2Seq
@@ -26,7 +27,7 @@ TEXTS_AT_ONCE = 512  # texts to rewrite that are read, sorted by length and writ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Common):
+class Settings(PairSettings):
     """What `predict` needs."""
 
     model: str = option(help="A fine-tuned model's folder.", argument=True)
@@ -34,10 +35,7 @@ class Settings(Common):
     out: Path | None = option(
         None, "Where to: .jsonl, .csv or .parquet; without it JSON lines (--json: an array) on standard output."
     )
-    text: str = option("text", "Name (or number) of the text column.")
-    text_b: str = option("text_b", "Name (or number) of the second text's column.")
     on_long: str = option("", "Long texts; as in training unless said.", choices=("", "window", "truncate", "error"))
-    encoding: str = option("utf-8", "Encoding of the file.")
 
 
 @dataclass
@@ -140,7 +138,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewriteSettings(Common):
+class RewriteSettings(TextSettings):
     """What `rewrite` needs."""
 
     model: Path = option(help="A folder that `bertkit seq2seq` wrote.", argument=True)
@@ -150,8 +148,6 @@ class RewriteSettings(Common):
     )
     beam: int = option(4, "Hypotheses kept; 1 is greedy.", at_least=1)
     penalty: float = option(0.6, "Length penalty; 0: none, which favours short targets.", at_least=0)
-    text: str = option("text", "Name (or number) of the text column.")
-    encoding: str = option("utf-8", "Encoding of the file.")
 
 
 @dataclass

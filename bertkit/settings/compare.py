@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.config import Common, option
+from bertkit.config import option
+from bertkit.settings.tables import TableSettings
 
 TASK_NAMES = ("classify", "pair", "regress", "tag")  # those for which there are contenders
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareSettings(Common):
+class CompareSettings(TableSettings):
     """Options of `bertkit compare`."""
 
     task: str = option(help=f"One of {', '.join(TASK_NAMES)}.", argument=True, choices=TASK_NAMES)
@@ -32,8 +33,4 @@ class CompareSettings(Common):
     curve: bool = option(True, "Also train on a quarter and a half of the rows.")
     rows: int = option(0, "Maximum number of training rows; 0: all.", at_least=0)
     max_test_rows: int = option(0, "Maximum number of rows to score; 0: all.", at_least=0, aliases=("--judged",))
-    text: str = option("text", "Name (or number) of the text column.")
-    text_b: str = option("text_b", "Name (or number) of the second text's column.")
-    label: str = option("label", "Name (or number) of the label column.")
-    encoding: str = option("utf-8", "Encoding of the files.")
     lang: str = option("en", "Language of the report.", choices=("en", "zh"))

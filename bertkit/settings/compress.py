@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bertkit.config import Common, option
+from bertkit.config import option
 from bertkit.errors import UserError
 from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.tables import TableSettings
 
 # What the teacher has decided, or what only fine-tuning does.
 NOT_HERE = ("labels", "multi_label", "class_weights", "word", "crf", "language", "merge", "seeds", "folds", "search")
@@ -60,7 +61,7 @@ class DistillSettings(FinetuneSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareSettings(Common):
+class CompareSettings(TableSettings):
     """Options of every command that compares a model before and after."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
@@ -68,10 +69,6 @@ class CompareSettings(Common):
     eval: Path | None = option(
         None, "Labelled rows to score before and after (default: outputs on sample rows are compared)."
     )
-    text: str = option("text", "Name (or number) of the text column.")
-    text_b: str = option("text_b", "Name (or number) of the second text's column.")
-    label: str = option("label", "Name (or number) of the label column.")
-    encoding: str = option("utf-8", "Encoding of the files.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.config import Common, option
+from bertkit.config import option
+from bertkit.settings.tables import TableSettings
 
 TASKS: dict[str, tuple[str, str]] = {  # name → (module, class)
     "classify": ("bertkit.tasks.classify", "Classify"),
@@ -19,7 +20,7 @@ TASKS: dict[str, tuple[str, str]] = {  # name → (module, class)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(Common):
+class FinetuneSettings(TableSettings):
     """Options of `bertkit finetune`. Zero means: chosen from the data and the model, and reported."""
 
     task: str = option(help=f"One of {', '.join(TASKS)}.", argument=True, choices=TASKS)
@@ -28,11 +29,7 @@ class FinetuneSettings(Common):
     test: Path | None = option(None, "Labelled rows for one final evaluation.")
     model: str = option("auto", "Embedded name, folder, or hub name; auto: the embedded model of the texts' language.")
     out: Path = option(Path("runs/finetune"), "The run folder.")
-    text: str = option("text", "Name (or number) of the text column.")
-    text_b: str = option("text_b", "Name (or number) of the second text's column.")
-    label: str = option("label", "Name (or number) of the label column.")
     labels: str = option("", "All label names in order, comma-separated (default: those of --train, sorted).")
-    encoding: str = option("utf-8", "Encoding of the files.")
     multi_label: bool = option(False, "A text may have several labels.")
     epochs: float = option(0.0, "Passes over the training rows.", at_least=0)
     steps: int = option(0, "Steps instead of passes.", at_least=0)
