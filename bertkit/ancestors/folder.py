@@ -104,7 +104,7 @@ def opened(folder: str | Path, layout: Layout) -> Iterator[None]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OSError) as problem:
         reason = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem).splitlines()[0]
         raise DamagedFile(
-            f"{folder}: the {layout.name} is damaged ({reason}). Copy it again, or make it anew."
+            f"{folder}: the {layout.name} is damaged ({reason}). Copy it again, or make it again."
         ) from problem
 
 

@@ -81,7 +81,7 @@ def _written(
 
 
 def _answers(settings: Settings, predictor: Predictor | ContenderPredictor, count: Count) -> Iterator[dict[str, Any]]:
-    """Each row's answer, in order and in constant memory; what was cut is told at the end."""
+    """Each row's answer, in order and in constant memory; what was cut is reported at the end."""
     from bertkit import machine
     from bertkit.inference.predictor import AT_ONCE
     from bertkit.notify import note, track
@@ -175,7 +175,7 @@ def run_rewrite(settings: RewriteSettings) -> dict[str, Any] | Iterator[dict[str
 
 
 def _targets(settings: RewriteSettings, model: Seq2Seq, count: RewriteCount) -> Iterator[dict[str, Any]]:
-    """Each text's target, in order; what was cut or broken off is told at the end."""
+    """Each text's target, in order; what was cut or broken off is reported at the end."""
     from bertkit.notify import note, track
 
     start = time.perf_counter()

@@ -200,7 +200,7 @@ def merged(runs: list[Opener], budget: int) -> Iterator[Run]:
     for border in [*np.unique(sample[:: max(1, entries // step)][1:]), None]:
         slices: list[Run] = []
         for place, run in enumerate(runs):
-            keys, sums = run()  # opened anew for each range: pages of a file that stays open add up
+            keys, sums = run()  # opened again for each range: pages of a file that stays open add up
             begin, end = begins[place], len(keys) if border is None else int(np.searchsorted(keys, border))
             begins[place] = end
             if end > begin:

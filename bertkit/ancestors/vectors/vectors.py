@@ -193,7 +193,7 @@ class WordVectors:
         write_vectors(path, self.words, self.matrix, kind)
 
     def writable(self) -> Self:
-        """Without the words that no file can hold, those with spaces in them; how many is told."""
+        """Without the words that no file can hold, those with spaces in them; their number is reported."""
         kept = [place for place, word in enumerate(self.words) if can_be_written(word)]
         if len(kept) == len(self):
             return self

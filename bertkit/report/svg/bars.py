@@ -37,7 +37,7 @@ def bar_plot(
 ) -> str:
     """Bars that lie, a name and a value each; intervals: (low, high) or None a bar. most: the axis reaches this far.
 
-    A value below zero reaches to the left of zero, in another colour. The first 40 are drawn, and the rest is told.
+    A value below zero reaches to the left of zero, in another colour. The first 40 are drawn, and the rest is counted.
     """
     numbers = [as_number(value) for value in values]
     rows = [(n, value) for n, value in enumerate(numbers) if value is not None]
