@@ -214,7 +214,7 @@ class BiLstmNetwork(Objective):
         self.out = nn.Linear(2 * settings.cells, labels)
 
     def logits(self, batch: Batch) -> Tensor:
-        """(tokens or texts, labels), packed order."""
+        """Label scores of the BiLSTM: (tokens or texts, labels), packed order."""
         orders = ReadingOrder.of(batch), ReadingOrder.of(batch, backwards=True)
         x = self.source(batch)
         for pair in zip(self.ahead, self.back):

@@ -183,7 +183,7 @@ def write_model(run: Finetuning, result: FinetuneResult) -> None:
 
 
 def report(run: Finetuning, result: FinetuneResult) -> None:
-    """`report.html` and `result.json`."""
+    """Write `report.html` and `result.json` of a fine-tuning run."""
     curves = read_metrics(run.settings.out / "metrics.jsonl")
     shown = replace(result, run={**(result.run or {}), "curves": curves})
     atomic_write(run.settings.out / "report.html", finetuning_report(shown, lang=run.settings.lang))
