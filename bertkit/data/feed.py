@@ -117,7 +117,7 @@ class PretrainingFeed:
         self._make = lambda length: PACKINGS[packing](store, documents, length, short_prob)
         self._packings: dict[int, Packing] = {}
         for phase in plan:
-            self.packing(phase.length)  # now rather than in the middle of a run: what cannot be packed is told at once
+            self.packing(phase.length)  # now, not in the middle of a run: what cannot be packed is reported at once
         tokenizer = store.tokenizer
         ordinary = np.setdiff1d(np.arange(tokenizer.size), list(tokenizer.special_ids))
         self.pieces = MaskVocabulary(tokenizer.mask_id if tokenizer.mask_id is not None else -1, ordinary)

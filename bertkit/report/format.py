@@ -42,7 +42,7 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def shorten(text: object, limit: int = LONGEST_CELL, lang: str = "en") -> str:
-    """At most about `limit` characters; what was left out is told with the full length. Not yet escaped."""
+    """At most about `limit` characters; a cut text says how long the whole was. Not yet escaped."""
     whole = str(text)
     if len(whole) <= limit:
         return whole

@@ -53,7 +53,7 @@ def judge(scorer: TextScorer, path: str | Path, most: int = 0) -> dict[str, Any]
 
 
 def _interval(groups: list[tuple[int, int]]) -> list[float]:
-    """The 95 % interval of the mean of groups, pairs drawn anew within each. groups: (won, pairs) of each."""
+    """The 95 % interval of the mean of groups, pairs resampled within each. groups: (won, pairs) of each."""
     chance = np.random.default_rng(0)
     drawn = [chance.binomial(pairs, won / pairs, RESAMPLES) / pairs for won, pairs in groups]
     return [float(edge) for edge in np.percentile(np.mean(drawn, axis=0), (2.5, 97.5))]

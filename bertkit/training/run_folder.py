@@ -95,7 +95,7 @@ class RunFolder:
         return self.seconds + time.monotonic() - self.started
 
     def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Start anew or where the newest sound checkpoint stands. Returns the caller's own saved values.
+        """Start at the first step, or at the newest intact checkpoint. Returns the caller's own saved values.
 
         `self.generation` is the checkpoint the run goes on from, if any.
         """
@@ -142,7 +142,7 @@ class RunFolder:
         if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(
                 f"{self.path}: the run was begun with other settings: {', '.join(changed)}. "
-                "Resume it with the same, or say --allow-changed-settings: then it goes on as another run."
+                "Resume with the same settings, or pass --allow-changed-settings to continue with the new ones."
             )
         if self.world.is_main:
             if changed:
@@ -150,7 +150,7 @@ class RunFolder:
             atomic_write(path, now)
 
     def forget(self) -> None:
-        """Leave no checkpoint behind: the run is finished, or begins anew."""
+        """Leave no checkpoint behind: the run is finished, or starts over."""
         if self.world.is_main:
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()

@@ -203,7 +203,7 @@ def count_windows(
 ) -> tuple[list[Words], Ids]:
     """Count every window of `order` words that does not end in `start`.
 
-    `chunks` begins the text anew at each call; each chunk must begin with order - 1 times `start`.
+    `chunks` starts the text over at each call; each chunk must begin with order - 1 times `start`.
     Returns the words of the different windows, the last word first (`order` arrays, sorted by these columns),
     and their counts.
     """

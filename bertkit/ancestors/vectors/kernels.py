@@ -133,7 +133,7 @@ def subsample(text: Any, sentence: Any, kept: Any, state: Any) -> Any:
 
 @kernel
 def around(middle: Any, length: Any, window: Any, state: Any) -> Any:
-    """Where the window around a word begins and ends; its reach is drawn anew from 1 to `window` for each word."""
+    """Where the window around a word begins and ends; its reach is drawn from 1 to `window` for each word."""
     state += STRIDE
     reach = 1 + np.int64(scramble(state) % np.uint64(window))
     return max(0, middle - reach), min(length, middle + reach + 1), state
@@ -205,7 +205,7 @@ def skip_gram(
         length, state = subsample(text, sentence, kept, state)
         for middle in range(length):
             begin, end, state = around(middle, length, window, state)
-            # A path is the same for all words around; wrong targets are drawn anew for each, all before the
+            # A path is the same for all words around; wrong targets are drawn again for each, all before the
             # first step, so that their rows arrive meanwhile.
             for context in range(end - begin - 1 if choice.negatives else 1):
                 counts[context], state = pick(kept[middle], choice, outputs, targets, labels, context * most, state)

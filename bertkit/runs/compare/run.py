@@ -364,7 +364,7 @@ def _read(s: CompareSettings, task: Task) -> Rows:
     known = {key_of(row) for row in (*train, *choose)}
     shared = sum(key_of(row) in known for row in judge)
     if shared:
-        note(f"{shared} of {len(judge)} rows to score on are also among the training rows: scores will flatter.")
+        note(f"{shared} of {len(judge)} scored rows are also training rows; scores will be too optimistic.")
     facts = {
         "train": {"file": s.train.name, "rows": len(train)},
         "choose": {"rows": len(choose)},

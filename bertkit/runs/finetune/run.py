@@ -123,7 +123,7 @@ class Finetuning:
         tell_unknown(self.folder.tokenizer, self.items["train"], s.model)
 
     def _encoded(self, role: str, examples: Sequence[Any]) -> list[Item]:
-        """The rows of a role as ids; one that cannot be is told by its line."""
+        """The rows of a role as ids; a row that cannot be encoded is reported by its line."""
         with by_line(
             [getattr(example, "line", 0) for example in examples],
             str(getattr(self.settings, role) or self.settings.train),

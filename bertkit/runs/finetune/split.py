@@ -119,7 +119,7 @@ def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True
         both = sum(task.key(example) in known for example in examples.get(role, ()))
         if both:
             facts[f"{role}_overlap"] = both
-            note(f"{both} of {len(examples[role])} {role} rows are also in the training rows: scores will flatter.")
+            note(f"{both} of {len(examples[role])} {role} rows are also training rows; scores will be too optimistic.")
     return Split(examples, facts)
 
 

@@ -217,7 +217,7 @@ def test_rows_that_are_both_learnt_and_scored_are_told(tmp_path, notes):
         )
     )
     assert found.data["score"]["also_learnt_from"] == 60
-    assert any("will flatter" in note for note in notes)
+    assert any("too optimistic" in note for note in notes)
 
 
 def test_pairs_and_several_seeds(tmp_path):

@@ -113,7 +113,7 @@ def test_dev_rows_that_are_also_training_rows_are_told(runs, notes):
     rows = toy.messages(60)
     train, dev = toy.write(runs.folder / "t.csv", rows[:50]), toy.write(runs.folder / "d.csv", rows[40:])
     run = runs.tune("classify", "overlap", train=train, dev=dev, test=dev, **FEW)
-    assert any("10 of 20 dev rows are also in the training rows" in note for note in notes)
+    assert any("10 of 20 dev rows are also training rows" in note for note in notes)
     assert any("10 of 20 test rows" in note for note in notes)
     assert run.result["data"]["dev_overlap"] == 10
 
