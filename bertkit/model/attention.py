@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -52,6 +53,20 @@ def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: 
     if hidden is None:
         return None
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, torch.finfo(dtype).min)
+
+
+@dataclass
+class AttentionContext:
+    """What attention needs beside the tokens: who may attend to whom, and where every token is.
+
+    masks: one addend to the scores per group of the batch, or None. maps: receives (texts, heads, length, length)
+    per group, if the attention weights are requested.
+    """
+
+    batch: Batch
+    masks: list[Tensor | None]
+    rotation: Rotation | None = None
+    maps: list[Tensor] | None = None
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -110,21 +125,18 @@ class Attention(nn.Module):
         self.out = Linear(config.width, config.width, bias=config.bias)
         self.dropout = Dropout(config.attention_dropout, dropout_masks)
 
-    def forward(
-        self,
-        x: Tensor,
-        batch: Batch,
-        masks: list[Tensor | None],
-        rotation: Rotation | None,
-        maps: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Mix tokens. x: (tokens, width). Returns like x; `maps` gets (texts, heads, length, length) per group."""
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Mix tokens. x: (tokens, width). Returns like x."""
         heads, head_width = self.config.heads, self.config.head_width
+        batch, rotation = context.batch, context.rotation
         qkv = self.qkv(x).view(-1, 3, heads, head_width)
         if rotation is not None:
             qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
         parts = qkv.split([*(group.stop - group.start for group in batch.groups), batch.filler])
-        mixed = [self._attend(*one, maps) for one in zip(parts, batch.groups, masks)]
+        mixed = [
+            self._attend(part, group, hidden, context.maps)
+            for part, group, hidden in zip(parts, batch.groups, context.masks)
+        ]
         if batch.filler:
             mixed.append(x.new_zeros(batch.filler, self.config.width))
         return self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed) if mixed else x)
@@ -132,25 +144,24 @@ class Attention(nn.Module):
     def _attend(self, qkv: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
         """One group. qkv: (group's tokens, 3, heads, head_width). Returns (group's tokens, width)."""
         rows = qkv if group.gather is None else _Padded.apply(qkv, group.gather, group.scatter)
-        apart = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
+        by_head = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
         if maps is None and group.length >= self.fused_from and not (self.training and self.dropout.rate):
-            context = F.scaled_dot_product_attention(apart[0], apart[1], apart[2], attn_mask=hidden)
+            mixed = F.scaled_dot_product_attention(by_head[0], by_head[1], by_head[2], attn_mask=hidden)
         else:
-            context = self._plain(apart, group, hidden, maps)
-        flat = context.transpose(1, 2).reshape(group.texts * group.length, -1)
+            mixed = self._plain(by_head, hidden, maps)
+        flat = mixed.transpose(1, 2).reshape(group.texts * group.length, -1)
         return flat if group.scatter is None else _Unpadded.apply(flat, group.scatter)
 
-    def _plain(self, apart: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
-        """Two batched products with a softmax between. apart: (3, texts, heads, length, head_width)."""
-        _, texts, heads, length, head_width = apart.shape
-        # One copy lays the heads out for the batched products, which are slow on strided input.
-        exact = apart.is_cpu and length < EXACT_BELOW
-        laid = apart.float() if exact else apart
-        q, k, v = laid.reshape(3, texts * heads, length, head_width)
+    def _plain(self, qkv: Tensor, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
+        """Two batched products with a softmax between. qkv: (3, texts, heads, length, head_width)."""
+        _, texts, heads, length, head_width = qkv.shape
+        exact = qkv.is_cpu and length < EXACT_BELOW
+        # reshape copies: the batched products are slow on strided input.
+        q, k, v = (qkv.float() if exact else qkv).reshape(3, texts * heads, length, head_width)
         scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(head_width))
         if hidden is not None:
             scores = (scores.view(texts, heads, length, length) + hidden).view(texts * heads, length, length)
         weights = softmax(scores)
         if maps is not None:
             maps.append(weights.view(texts, heads, length, length))
-        return torch.bmm(self.dropout(weights), v).to(apart.dtype).view(texts, heads, length, head_width)
+        return torch.bmm(self.dropout(weights), v).to(qkv.dtype).view(texts, heads, length, head_width)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
-from bertkit.model.attention import Attention, Rotation, mask
+from bertkit.model.attention import Attention, AttentionContext, Rotation, mask
 from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, Norm
 from bertkit.settings.model import Config
 
@@ -91,21 +91,14 @@ class Layer(nn.Module):
         self.feed_forward_norm = Norm(config.width, config.eps, config.norm_bias)
         self.dropout = Dropout(config.dropout, dropout_masks)
 
-    def forward(
-        self,
-        x: Tensor,
-        batch: Batch,
-        masks: list[Tensor | None],
-        rotation: Rotation | None,
-        maps: list[Tensor] | None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """x: (tokens, width). Returns like x."""
         if self.pre:
             normed = x if self.attention_norm is None else self.attention_norm(x)
-            x = x + self.dropout(self.attention(normed, batch, masks, rotation, maps))
+            x = x + self.dropout(self.attention(normed, context))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         assert self.attention_norm is not None
-        x = self.attention_norm(x + self.dropout(self.attention(x, batch, masks, rotation, maps)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, context)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
@@ -141,17 +134,19 @@ class Encoder(nn.Module):
             for base in {config.rotary(i) for i in range(config.depth)}
             if base
         }
-        kept, kept_maps = [x], []
+        outputs, all_maps = [x], []
         for i in range(config.depth):
             layer_maps: list[Tensor] | None = [] if maps else None
-            layer = self.layers[i * config.unique_layers // config.depth]
-            x = layer(x, batch, masks[not config.is_global(i)], rotations.get(config.rotary(i)), layer_maps)
+            context = AttentionContext(
+                batch, masks[not config.is_global(i)], rotations.get(config.rotary(i)), layer_maps
+            )
+            x = self.layers[i * config.unique_layers // config.depth](x, context)
             if layers:
-                kept.append(x)
+                outputs.append(x)
             if layer_maps is not None:
-                kept_maps.append(tuple(layer_maps))
+                all_maps.append(tuple(layer_maps))
         if self.final_norm is not None:
             x = self.final_norm(x)
             if layers:
-                kept[-1] = x
-        return Encoded(x, batch, tuple(kept) if layers else (), tuple(kept_maps))
+                outputs[-1] = x
+        return Encoded(x, batch, tuple(outputs) if layers else (), tuple(all_maps))

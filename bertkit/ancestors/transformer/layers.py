@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertkit.ancestors.transformer.data import Pairs
 from bertkit.data.batch import Batch
-from bertkit.model.attention import Attention, mask, softmax
+from bertkit.model.attention import Attention, AttentionContext, mask, softmax
 from bertkit.model.encoder import FeedForward
 from bertkit.model.layers import Dropout, DropoutMasks, Linear, Norm
 from bertkit.settings.ancestors import Shape
@@ -123,11 +123,11 @@ class DecoderLayer(nn.Module):
         self.attention_norm, self.cross_norm, self.feed_forward_norm = (Norm(config.width, config.eps) for _ in "123")
         self.dropout = Dropout(config.dropout, dropout_masks)
 
-    def forward(self, x: Tensor, memory: Tensor, pairs: Pairs, masks: list[Tensor | None], hidden: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, pairs: Pairs, context: AttentionContext, hidden: Tensor) -> Tensor:
         """All of many targets at once. x: (target tokens, width), packed. Returns like x."""
         return self._through(
             x,
-            lambda y: self.attention(y, pairs.target, masks, None),
+            lambda y: self.attention(y, context),
             lambda y: self.cross(y, memory, pairs, hidden),
         )
 
@@ -174,9 +174,10 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, pairs: Pairs) -> Tensor:
         """x: (target tokens, width), memory: (source tokens, width). Returns like x."""
         masks = [mask(group, self.config, False, x.dtype, x.device) for group in pairs.target.groups]
+        context = AttentionContext(pairs.target, masks)
         hidden = padding(pairs.extra["seen_lengths"], pairs.extra["seen"].shape[1], x.dtype)
         for layer in self.layers:
-            x = layer(x, memory, pairs, masks, hidden)
+            x = layer(x, memory, pairs, context, hidden)
         return self.final_norm(x)
 
     def start(self, memory: Tensor, places: Tensor, lengths: Tensor) -> Memory:
