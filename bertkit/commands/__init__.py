@@ -2,7 +2,7 @@
 
 Modules here import nothing heavy at the top, so that `--help` is fast.
 
-Most files are one command. A file may hold further ones that do the same for other models: see SHARED.
+Most files are one command. A file may hold several that belong together: see SHARED.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ COMMANDS = {  # the order of `bertkit --help`
     "completion": "Print a completion script for your shell.",
 }
 
-SHARED = {
+SHARED = {  # command → the file it is in, under its own name
     "rewrite": "predict",
     "suggest": "fill",
     "seq2seq": "learn",
-}  # command → the file it is in, under its own name
+    "distill": "compress",
+    "quantize": "compress",
+    "prune": "compress",
+    "export": "compress",
+}
 
 
 @dataclass(frozen=True)

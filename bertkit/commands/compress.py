@@ -1,0 +1,85 @@
+"""`bertkit distill`, `quantize`, `prune` and `export`: smaller models, faster models, models for other programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertkit.commands import SharedCommand
+from bertkit.settings.compress import DistillSettings, ExportSettings, PruneSettings, QuantizeSettings
+
+
+def run_distill(settings: DistillSettings) -> dict[str, Any]:
+    """Distill a fine-tuned teacher into a smaller student on rows with or without labels, and compare the two."""
+    from bertkit.files.atomic import check_folder
+    from bertkit.runs.compress.distill import distill
+
+    check_folder(settings.out)
+    return distill(settings)
+
+
+def distill_lines(result: dict[str, Any]) -> list[str]:
+    """Teacher and student side by side."""
+    from bertkit.runs.compress.measure import lines
+
+    return [*lines(result["compared"]), f"the student model and its report.html are in {result['out']}"]
+
+
+def run_quantize(settings: QuantizeSettings) -> dict[str, Any]:
+    """Write a model with fewer bits per weight, and report the cost and the gain."""
+    from bertkit.runs.compress.quantize import quantize
+
+    start(settings)
+    return quantize(settings)
+
+
+def quantize_lines(result: dict[str, Any]) -> list[str]:
+    """The comparison of both models, and what opens the new folder."""
+    from bertkit.runs.compress.quantize import lines
+
+    return lines(result)
+
+
+def run_prune(settings: PruneSettings) -> dict[str, Any]:
+    """Remove whole layers or neurons from a model, and report the cost and the gain."""
+    from bertkit.runs.compress.prune import prune
+
+    start(settings)
+    return prune(settings)
+
+
+def prune_lines(result: dict[str, Any]) -> list[str]:
+    """The comparison of both models, and what opens the new folder."""
+    from bertkit.runs.compress.prune import lines
+
+    return lines(result)
+
+
+def run_export(settings: ExportSettings) -> dict[str, Any]:
+    """Export a model for other programs, and check that it gives the same answers there."""
+    from bertkit.runs.compress.export import export
+
+    settings.check()
+    start(settings)
+    return export(settings)
+
+
+def export_lines(result: dict[str, Any]) -> list[str]:
+    """The comparison of both models, and what opens the export."""
+    from bertkit.runs.compress.export import lines
+
+    return lines(result)
+
+
+def start(settings: QuantizeSettings | PruneSettings | ExportSettings) -> None:
+    """Refuse an output folder that exists, and set the threads."""
+    from bertkit import machine
+    from bertkit.files.atomic import check_new_folder
+
+    check_new_folder(settings.out)
+    machine.set_up(settings.threads)
+
+
+distill = SharedCommand(DistillSettings, run_distill, distill_lines)
+quantize = SharedCommand(QuantizeSettings, run_quantize, quantize_lines)
+prune = SharedCommand(PruneSettings, run_prune, prune_lines)
+export = SharedCommand(ExportSettings, run_export, export_lines)
