@@ -1,5 +1,6 @@
 """The routines that must be safe, each with what is there before and what must open after; and faults to meet."""
 
+import errno
 import os
 import traceback
 from collections import Counter
@@ -113,3 +114,30 @@ def in_child(work):
             traceback.print_exc()
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def crash(number, name, arguments):
+    os._exit(99)
+
+
+def tear(number, name, arguments):
+    if name == "write":
+        os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])
+    os._exit(99)
+
+
+def fail_with(code, lasting):
+    def fail(number, name, arguments):
+        raise OSError(code, os.strerror(code))
+
+    fail.lasting = lasting
+    return fail
+
+
+FAULTS = {
+    "crash": crash,
+    "torn write": tear,
+    "EIO": fail_with(errno.EIO, False),
+    "ENOSPC": fail_with(errno.ENOSPC, False),
+    "disk gone": fail_with(errno.EIO, True),
+}

@@ -1,6 +1,5 @@
 """Every system call of a save is a place where the process dies or the disk fails (R3), and disks fill (R5)."""
 
-import errno
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from bertkit.errors import UserError
 from bertkit.files import atomic
 from bertkit.files.atomic import write_folder
 from bertkit.training.checkpoints import newest_generation, save_generation
-from tests.support.save_routines import ROUTINES, fault_at, in_child, save, write_model
+from tests.support.save_routines import FAULTS, ROUTINES, crash, fault_at, in_child, save, write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,33 +28,6 @@ def disk():
     """A folder in memory where there is one: thousands of syncs are the point here, not their cost."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         yield Path(folder)
-
-
-def crash(number, name, arguments):
-    os._exit(99)
-
-
-def tear(number, name, arguments):
-    if name == "write":
-        os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])
-    os._exit(99)
-
-
-def fail_with(code, lasting):
-    def fail(number, name, arguments):
-        raise OSError(code, os.strerror(code))
-
-    fail.lasting = lasting
-    return fail
-
-
-FAULTS = {
-    "crash": crash,
-    "torn write": tear,
-    "EIO": fail_with(errno.EIO, False),
-    "ENOSPC": fail_with(errno.ENOSPC, False),
-    "disk gone": fail_with(errno.EIO, True),
-}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
