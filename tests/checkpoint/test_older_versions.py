@@ -58,4 +58,4 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch, capsys):
         "pretrain", "--config", config, "--data", tmp_path / "store", "--out", tmp_path / "pre", "--steps", 8,
         "--resume", "--allow-changed-settings",
     )  # fmt: skip
-    assert done.code == 0 and "after step 6 of 8" in done.err, done.err
+    assert done.code == 0 and "after step 6" in done.err, done.err
