@@ -16,7 +16,7 @@ class MaskVocabulary:
     """The vocabulary as masking sees it."""
 
     mask: int
-    ordinary: np.ndarray  # ids that may stand in for a hidden piece: all but the specials
+    ordinary: np.ndarray  # ids that may replace a masked piece: all but the specials
 
 
 def mask_tokens(
@@ -62,19 +62,19 @@ def _runs(example: Example, candidates: np.ndarray, budget: int, chance: Generat
     bounds = np.append(firsts, len(candidates))
     order = chance.permutation(len(firsts))
     sizes = chance.choice(len(odds), len(firsts), p=odds / odds.sum()) + 1 if len(odds) > 1 else np.ones_like(order)
-    taken = np.zeros(len(candidates), bool)
-    left = budget
+    masked = np.zeros(len(candidates), bool)
+    remaining = budget
     for word, size in zip(order, sizes):
         start, stop = bounds[word], bounds[min(word + size, len(firsts))]
-        if stop - start > left or taken[start:stop].any():
+        if stop - start > remaining or masked[start:stop].any():
             continue
-        taken[start:stop] = True
-        left -= stop - start
-        if not left:
+        masked[start:stop] = True
+        remaining -= stop - start
+        if not remaining:
             break
-    if left == budget and budget:  # every word is longer than the budget: hide one whole word all the same
-        taken[bounds[order[0]] : bounds[order[0] + 1]] = True
-    return candidates[taken]
+    if remaining == budget and budget:  # every word is longer than the budget: mask one whole word anyway
+        masked[bounds[order[0]] : bounds[order[0] + 1]] = True
+    return candidates[masked]
 
 
 UNITS = {"token": _tokens, "word": _words, "span": _spans}
