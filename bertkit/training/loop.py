@@ -175,8 +175,8 @@ class Training:
 class Trial:
     """What a few steps cost on this machine at this moment."""
 
-    seconds_a_step: float
-    tokens_a_step: float
+    seconds_per_step: float
+    tokens_per_step: float
     steps: int
 
 

@@ -168,7 +168,7 @@ class Run(Generic[Result]):
             training.steps = max(planned, training.done)
         if plan.timed and not plan.capped and not saved:
             moment = min(20.0, plan.seconds * 0.04)
-            training.steps = self._last_step(try_out(training, moment).seconds_a_step)
+            training.steps = self._last_step(try_out(training, moment).seconds_per_step)
         if plan.timed and training.done and saved.get("minutes", plan.minutes) != plan.minutes:
             before, self.replanned = training.steps, 0
             training.steps = self._last_step(self.run.elapsed() / training.done)
