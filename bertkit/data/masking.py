@@ -26,7 +26,8 @@ def mask_tokens(
     candidates = np.flatnonzero(~example.special)
     budget = max(1, round(len(candidates) * rate)) if rate and len(candidates) else 0
     budget = min(budget, settings.most or budget, len(candidates))
-    places = np.sort(UNITS[settings.unit](example, candidates, budget, settings, chance))
+    task = _Task(example, candidates, budget, settings.most_span, chance)
+    places = np.sort(UNITS[settings.unit](task))
     ids = example.ids.copy()
     fate = chance.random(len(places))
     ids[places[fate < settings.mask]] = pieces.mask
@@ -35,29 +36,35 @@ def mask_tokens(
     return ids, places
 
 
-def _tokens(
-    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
-) -> np.ndarray:
-    return chance.permutation(candidates)[:budget]
+@dataclass(frozen=True)
+class _Task:
+    """What a unit chooses from: `budget` of the `candidates` (places that are not special) of an example."""
+
+    example: Example
+    candidates: np.ndarray
+    budget: int
+    most_span: int
+    chance: Generator
 
 
-def _words(
-    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
-) -> np.ndarray:
+def _tokens(task: _Task) -> np.ndarray:
+    return task.chance.permutation(task.candidates)[: task.budget]
+
+
+def _words(task: _Task) -> np.ndarray:
     """Whole words in random order; one that would exceed the budget is skipped (as in BERT's whole-word code)."""
-    return _runs(example, candidates, budget, chance, np.ones(1))
+    return _runs(task, np.ones(1))
 
 
-def _spans(
-    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
-) -> np.ndarray:
+def _spans(task: _Task) -> np.ndarray:
     """Runs of one to `most_span` words, a run of n with a probability in proportion to 1/n (ALBERT's rule)."""
-    return _runs(example, candidates, budget, chance, 1 / np.arange(1, settings.most_span + 1))
+    return _runs(task, 1 / np.arange(1, task.most_span + 1))
 
 
-def _runs(example: Example, candidates: np.ndarray, budget: int, chance: Generator, odds: np.ndarray) -> np.ndarray:
+def _runs(task: _Task, odds: np.ndarray) -> np.ndarray:
+    candidates, budget, chance = task.candidates, task.budget, task.chance
     # A word begins where the store says so, and after every special token.
-    begins = example.word_starts[candidates] | np.concatenate([[True], np.diff(candidates) > 1])
+    begins = task.example.word_starts[candidates] | np.concatenate([[True], np.diff(candidates) > 1])
     firsts = np.flatnonzero(begins)
     bounds = np.append(firsts, len(candidates))
     order = chance.permutation(len(firsts))

@@ -212,12 +212,12 @@ def prepare(
 
         def steps() -> Iterator[None]:
             """One step per megabyte of input if its size is known, else one per document."""
-            shown = 0
+            reported = 0
             for chunk, arrays in results:
                 writer.add(arrays, chunk.digests, chunk.file, chunk.document, chunk.read)
                 reached = chunk.done // 1_000_000 if is_known else chunk.read["documents"]
-                yield from [None] * (reached - shown)
-                shown = reached
+                yield from [None] * (reached - reported)
+                reported = reached
 
         total = sum(sizes) // 1_000_000 if is_known else None
         try:
@@ -256,8 +256,8 @@ def _chunks(files: list[Path], sizes: list[int], reading: Reading, writer: Store
     start: Progress = writer.progress
     seen = Digests()
     digests_so_far = writer.digests()
-    for start_of in range(0, len(digests_so_far), WIDTH):
-        seen.add(digests_so_far[start_of : start_of + WIDTH])
+    for offset in range(0, len(digests_so_far), WIDTH):
+        seen.add(digests_so_far[offset : offset + WIDTH])
     read = {"documents": 0, "duplicates": 0, "bytes": 0, **start.read}
     documents: list[str] = []
     digests, characters, done = bytearray(), 0, sum(sizes[: start.file])
