@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses to and from TOML, strictly.
 
-Fields of a settings class carry their help text
-(`option`), so that the command line, the TOML reader and `run.toml` all come from one place.
+Fields of a settings class carry their help text (`option`), so that the command line, the TOML reader and `run.toml`
+all come from one place.
 Sections are nested dataclasses; a key in a section is spelled `section.key` with `--set`.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from bertkit.errors import UserError, suggest
 
 T = TypeVar("T")
-# Names known from other tools: a setting accepts the others of its row, unless another setting is called that.
+# Names known from other tools: a setting accepts the others of its row, unless another setting has that name.
 SYNONYMS = (
     ("lr", "learning_rate"),
     ("batch", "batch_size"),
@@ -95,7 +95,7 @@ def current_names(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     current: dict[str, Any] = {}
     for key, value in values.items():
         name = renamed.get(key.replace("-", "_"), key)
-        if name != key and name in {given.replace("-", "_") for given in values}:
+        if name != key and name in {other.replace("-", "_") for other in values}:
             raise UserError(f"{key} and {name} are the same setting. Pass only one of them.")
         current[name] = value
     return current
@@ -105,28 +105,28 @@ def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T
     """A settings object from plain values; an unknown key or a wrong type is an error with the fix."""
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     types_ = hints(cls)
-    given: dict[str, Any] = {}
+    fitted: dict[str, Any] = {}
     for key, value in current_names(cls, values).items():
         name = key.replace("-", "_")
         if name not in known:
             raise UserError(f"{where}: there is no setting '{key}'. {suggest(name, list(known))}")
         current = getattr(base, name) if base is not None else None
-        given[name] = _fit(types_[name], value, f"{where}: {key}", current)
+        fitted[name] = _fit(types_[name], value, f"{where}: {key}", current)
         choices = known[name].metadata.get("choices")
-        if choices and given[name] not in choices:
+        if choices and fitted[name] not in choices:
             raise UserError(f"{where}: {key} is {value!r}. {suggest(str(value), list(filter(None, choices)))}")
-        if wanted := _range_missed(known[name], given[name]):
-            shown = _spelled(known[name]) if issubclass(cls, Common) else name
-            raise UserError(f"{where}: {shown} is {value!r}; it must be {wanted}.")
+        if allowed := _range_missed(known[name], fitted[name]):
+            spelled = _spelled(known[name]) if issubclass(cls, Common) else name
+            raise UserError(f"{where}: {spelled} is {value!r}; it must be {allowed}.")
     if base is not None:
-        return replace(base, **given)  # type: ignore[type-var]
+        return replace(base, **fitted)  # type: ignore[type-var]
     missing = [
         _spelled(f) for f in known.values()
-        if f.name not in given and f.default is MISSING and f.default_factory is MISSING
+        if f.name not in fitted and f.default is MISSING and f.default_factory is MISSING
     ]  # fmt: skip
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} must be set.")
-    return cls(**given)
+    return cls(**fitted)
 
 
 def _range_missed(f: dataclasses.Field[Any], value: Any) -> str:
@@ -210,8 +210,8 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     out = dict(below)
     for key, value in above.items():
         key = key.replace("-", "_")
-        both = isinstance(value, dict) and isinstance(out.get(key), dict)
-        out[key] = merged(out[key], value) if both else value
+        are_tables = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merged(out[key], value) if are_tables else value
     return out
 
 
@@ -253,7 +253,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()  # a file's name may hold bytes that are no text
+        value = value.encode("utf-8", "replace").decode()  # a file name may contain bytes that are not text
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
     if isinstance(value, (list, tuple)):

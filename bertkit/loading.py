@@ -14,7 +14,7 @@ from bertkit.tasks.base import Reading, Task
 
 if TYPE_CHECKING:
     from bertkit.ancestors import AncestorModel
-    from bertkit.runs.compare.contenders import Tags, Texts
+    from bertkit.runs.compare.contenders import Numbers, Tags, Texts
 
     Opened: TypeAlias = "Predictor | ContenderPredictor | AncestorModel"
 
@@ -48,7 +48,7 @@ class ContenderPredictor:
 
     precision, device = "fp32", "cpu"
 
-    def __init__(self, contender: Texts | Tags) -> None:
+    def __init__(self, contender: Texts | Numbers | Tags) -> None:
         self.contender = contender
 
     @property

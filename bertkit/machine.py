@@ -34,13 +34,13 @@ def set_up(threads: int = 0) -> int:
     global _threads
     if threads < 0:
         raise UserError(f"threads is {threads}; it must be 0 (all usable cores) or more.")
-    wanted = threads or _of_environment() or usable_cores()
-    if torch.get_num_threads() != wanted:
-        torch.set_num_threads(wanted)
+    count = threads or _of_environment() or usable_cores()
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
     if not _threads:
         _keep_memory()
-    _threads = wanted
-    return wanted
+    _threads = count
+    return count
 
 
 def threads() -> int:
@@ -95,7 +95,7 @@ def single_thread_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
     import torch
 
     before = torch.get_num_threads()
-    # torch.set_num_threads acts on the thread that calls it, so each worker says it for itself.
+    # torch.set_num_threads acts on the thread that calls it, so each worker sets its own.
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             yield pool
@@ -109,8 +109,8 @@ def device_for(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(name, False):
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(name, False):
         raise UserError(f"device is {name!r}, which this machine does not have. Leave it out, or pass --device cpu.")
     return name
 
@@ -151,13 +151,13 @@ def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
 
     from bertkit import __version__
 
-    found = {"bertkit": __version__, "python": platform.python_version()}
+    installed = {"bertkit": __version__, "python": platform.python_version()}
     for name in names:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            installed[name] = "not installed"
+    return installed
 
 
 def describe(threads: int) -> dict[str, Any]:

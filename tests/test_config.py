@@ -88,7 +88,7 @@ def test_settings_survive_a_run_toml_on_disk(tmp_path: Path) -> None:
         ({}, "here: --out must be set"),
     ],
 )
-def test_a_wrong_setting_is_told_with_place_value_and_fix(values: dict, told: str) -> None:
+def test_a_wrong_setting_is_reported_with_place_value_and_fix(values: dict, told: str) -> None:
     with pytest.raises(UserError, match=told):
         build(Example, values, "here")
 
@@ -111,7 +111,7 @@ def test_a_set_option_is_toml_or_a_bare_word(given_text: str, expected: dict) ->
 
 
 @pytest.mark.parametrize("wrong", ["a", "=3", " =3", ""])
-def test_a_set_option_without_key_or_value_is_told(wrong: str) -> None:
+def test_a_set_option_without_key_or_value_is_reported(wrong: str) -> None:
     with pytest.raises(UserError, match="write KEY=VALUE"):
         parse_set(wrong)
 
@@ -139,7 +139,7 @@ def test_layers_of_settings_merge_section_by_section() -> None:
         (None, "no such file"),
     ],
 )
-def test_a_file_that_is_not_toml_is_told(content: bytes | None, told: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_reported(content: bytes | None, told: str, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     if content is not None:
         path.write_bytes(content)
@@ -173,7 +173,7 @@ def test_every_preset_writes_out_every_number_and_makes_a_model(name: str) -> No
     assert longest <= settings.model.max_tokens
 
 
-def test_an_unknown_preset_is_told_with_a_suggestion() -> None:
+def test_an_unknown_preset_is_reported_with_a_suggestion() -> None:
     with pytest.raises(UserError, match=r"no preset 'bert-mni'\. Did you mean 'bert-mini'"):
         preset("bert-mni")
     with pytest.raises(UserError, match="no preset"):
@@ -190,7 +190,7 @@ def test_an_unknown_preset_is_told_with_a_suggestion() -> None:
         ({"inner": {"share": float("-inf")}}, "share is -inf; it must be from 0 to 1."),
     ],
 )
-def test_a_number_out_of_its_range_is_told_with_the_range(values: dict, told: str) -> None:
+def test_a_number_out_of_its_range_is_reported_with_the_range(values: dict, told: str) -> None:
     with pytest.raises(UserError, match=re.escape(told)):
         build(Example, {"out": "x", **values}, "here")
 
@@ -221,7 +221,7 @@ def numbers_of(settings: type) -> Iterator[tuple[type, Field]]:
             yield settings, f
 
 
-def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> None:
+def test_every_number_of_every_command_has_a_range_and_a_default_within_it() -> None:
     from bertkit.commands import COMMANDS, find
 
     for verb in COMMANDS:
@@ -232,7 +232,7 @@ def test_every_number_of_every_verb_has_a_range_and_a_default_within_it() -> Non
             assert f.metadata["at_most"] is None or f.default <= f.metadata["at_most"], where
 
 
-def test_hints_resolve_for_every_verb() -> None:
+def test_hints_resolve_for_every_command() -> None:
     from bertkit.commands import COMMANDS, find
 
     for verb in COMMANDS:

@@ -20,8 +20,8 @@ PACKAGE = ROOT / "bertkit"
 FLOORS = [
     ["errors", "notify"],
     ["config", "machine", "samples"],
-    ["settings", "files", "text", "metrics", "report"],
-    ["data"],
+    ["settings", "files", "text", "report"],
+    ["data", "metrics"],
     ["model"],
     ["training"],  # the loop owns the shape of an objective and knows none of them
     ["checkpoint", "tasks"],

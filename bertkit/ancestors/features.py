@@ -1,4 +1,4 @@
-"""BERT as a giver of features: table 7 of its paper, for any model and any tagged sentences.
+"""BERT as a source of features: table 7 of its paper, for any model and any tagged sentences.
 
 The model is frozen. Each of the six choices of layers (model/layer_choice.py) gives vectors of words, a BiLSTM tagger
 learns from them, and how well it tags says what the layers hold. The two sums are learnt mixes, as in the paper.
@@ -28,11 +28,11 @@ from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
 
 Halves = NDArray[np.float16]
-AT_ONCE = 256  # sentences whose pieces are held, before only their words are kept
+AT_ONCE = 256  # sentences whose piece vectors are in memory at once
 
 
 class GivesVectors(Protocol):
-    """What is needed of a loaded model: bertkit.inference.predictor.Predictor has it."""
+    """What is needed from a loaded model; bertkit.inference.predictor.Predictor has it."""
 
     config: Config
     tokenizer: Tokenizer
@@ -48,7 +48,7 @@ def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence
     """Vectors of every word: (layers, words, width) a sentence. numbers: which layers, 0 the embeddings; None: all.
 
     Every vector has mean zero and variance one: in a pre-norm model the layers' own sizes grow with depth, and a tagger
-    would see little but the largest. The first piece speaks for a word, as in tagging. A long sentence is read in
+    would see little but the largest. The first piece represents a word, as in tagging. A long sentence is read in
     windows, and a word is taken from the window in which it has most context. A word without pieces is zero.
     """
     windows = predictor.windows("window")
@@ -56,17 +56,19 @@ def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence
 
     def use(encoded: Encoded) -> list[Halves]:
         """(tokens, layers, width) a row."""
-        every = torch.stack([encoded.layers[n] for n in numbers], 1).float()
-        return [one.cpu().numpy() for one in encoded.batch.split(F.layer_norm(every, every.shape[-1:]).half())]
+        stacked = torch.stack([encoded.layers[n] for n in numbers], 1).float()
+        return [row.cpu().numpy() for row in encoded.batch.split(F.layer_norm(stacked, stacked.shape[-1:]).half())]
 
-    found: list[Halves] = []
+    vectors: list[Halves] = []
     for first in track(range(0, len(sentences), AT_ONCE), "features", -(-len(sentences) // AT_ONCE)):
-        some = sentences[first : first + AT_ONCE]
-        cut = [rows_of(predictor.tokenizer, predictor.tokenizer.encode_words(list(words)), windows) for words in some]
-        answers = iter(predictor.run([row for one in cut for row in one.rows if row.ids], use, layers=True))
+        part = sentences[first : first + AT_ONCE]
+        encoded_rows = [
+            rows_of(predictor.tokenizer, predictor.tokenizer.encode_words(list(words)), windows) for words in part
+        ]
+        answers = iter(predictor.run([row for rows in encoded_rows for row in rows.rows if row.ids], use, layers=True))
         shape = (len(numbers), predictor.config.width)
-        found += [_of_words(one, len(words), answers, shape) for one, words in zip(cut, some)]
-    return found
+        vectors += [_of_words(rows, len(words), answers, shape) for rows, words in zip(encoded_rows, part)]
+    return vectors
 
 
 def _of_words(rows: Rows, words: int, answers: Any, shape: tuple[int, int]) -> Halves:
@@ -88,7 +90,7 @@ def _of_words(rows: Rows, words: int, answers: Any, shape: tuple[int, int]) -> H
 def joined(layers: Sequence[Halves], choice: str, depth: int) -> list[Halves]:
     """What a tagger gets of one choice: the layers to mix (layers, words, width), or one wide layer. layers: all."""
     picked = choose(choice, depth)
-    return [_join([one[n] for n in picked.numbers], picked.join) for one in layers]
+    return [_join([sentence[n] for n in picked.numbers], picked.join) for sentence in layers]
 
 
 def _join(parts: Sequence[Halves], how: str) -> Halves:
@@ -104,14 +106,15 @@ class WordFeatures:
     def __call__(self, sentences: Sentences) -> list[Halves]:
         """(layers to mix or 1, words, width) a sentence."""
         return [
-            _join(list(one), self.picked.join) for one in word_layers(self.predictor, sentences, self.picked.numbers)
+            _join(list(layers), self.picked.join)
+            for layers in word_layers(self.predictor, sentences, self.picked.numbers)
         ]
 
 
 def looked_up(sentences: Sentences, arrays: Sequence[np.ndarray]) -> Features:
     """A function that gives each of these sentences its array: features that were computed once."""
-    kept = {tuple(words): one for words, one in zip(sentences, arrays)}
-    return lambda asked: [kept[tuple(words)] for words in asked]
+    by_sentence = {tuple(words): array for words, array in zip(sentences, arrays)}
+    return lambda requested: [by_sentence[tuple(words)] for words in requested]
 
 
 def six_features(
@@ -124,43 +127,43 @@ def six_features(
     width: int = 200,
     choices: Sequence[str] = tuple(CHOICES),
 ) -> list[dict[str, Any]]:
-    """A row a choice: {choice, metric, mean, spread, scores}, on dev, over so many seeds; best pass of each, as there.
+    """A row per choice: {choice, metric, mean, spread, scores} on dev over `seeds` runs, each with its best pass.
 
     metric: entity F1 where the tags are chunks, else accuracy. spread: the standard deviation over seeds. width: cells
     of each direction of the tagger (768 in the paper). Features are held in memory as float16.
     """
-    both = [*train, *dev]
-    for sentence in both:
+    all_sentences = [*train, *dev]
+    for sentence in all_sentences:
         if sentence.tags is None:
             raise UserError(f"line {sentence.line}: this sentence has no tags. Give tagged sentences.")
-    sentences = [list(sentence.tokens) for sentence in both]
-    names = sorted({tag for sentence in both for tag in sentence.tags or ()})
+    sentences = [list(sentence.tokens) for sentence in all_sentences]
+    names = sorted({tag for sentence in all_sentences for tag in sentence.tags or ()})
     number = {name: place for place, name in enumerate(names)}
-    tags = [[number[tag] for tag in sentence.tags or ()] for sentence in both]
+    tags = [[number[tag] for tag in sentence.tags or ()] for sentence in all_sentences]
     layers = word_layers(predictor, sentences)
-    note(f"Features of {sum(map(len, sentences)):,} words take {sum(one.nbytes for one in layers) / 2**20:,.0f} MB.")
+    note(f"Features of {sum(map(len, sentences)):,} words take {sum(item.nbytes for item in layers) / 2**20:,.0f} MB.")
 
-    def measure(right: list[list[int]], said: list[list[int]]) -> float:
-        return float(next(iter(judge(right, said).values())))
+    def measure(gold: list[list[int]], predicted: list[list[int]]) -> float:
+        return float(next(iter(judge(gold, predicted).values())))
 
-    def judge(right: Sequence[Sequence[int]], said: Sequence[Sequence[int]]) -> dict[str, float]:
-        return metrics.tagging(*([[names[tag] for tag in one] for one in side] for side in (right, said)))
+    def judge(gold: Sequence[Sequence[int]], predicted: Sequence[Sequence[int]]) -> dict[str, float]:
+        return metrics.tagging(*([[names[tag] for tag in tagged] for tagged in side] for side in (gold, predicted)))
 
-    at = len(train)
-    found = []
+    border = len(train)
+    rows = []
     for choice in track(choices, "six features", len(choices)):
         features = looked_up(sentences, joined(layers, choice, predictor.config.depth))
         scores = []
         for seed in range(seeds):
             tagger = BiLstmTagger(BiLstmSettings(cells=width), features=features)
             tagger.fit(
-                sentences[:at], tags[:at], len(names), sentences[at:], tags[at:],
+                sentences[:border], tags[:border], len(names), sentences[border:], tags[border:],
                 seed=seed, epochs=epochs, measure=measure,
             )  # fmt: skip
-            scores.append(judge(tags[at:], tagger.tag(sentences[at:])))
+            scores.append(judge(tags[border:], tagger.tag(sentences[border:])))
         metric = next(iter(scores[0]))
-        values = [float(one[metric]) for one in scores]
+        values = [float(item[metric]) for item in scores]
         row = {"choice": choice, "metric": metric, "mean": float(np.mean(values)), "spread": float(np.std(values))}
-        found.append(row | {"scores": values})
+        rows.append(row | {"scores": values})
         note(f"{choice}: {metric} {row['mean']:.4f} ± {row['spread']:.4f}")
-    return found
+    return rows

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertkit.files.tensors import Tensors
     from bertkit.text.tokenizer import Tokenizer
 
-NO_LIMIT = 1_000_000  # what the tokenizer's files say of the longest text: most ancestors read on for ever
+NO_LIMIT = 1_000_000  # the maximum length in the tokenizer's files: most ancestors have no limit
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def write(
 
         tensor_file.write(folder / layout.tensors, tensors or {})
     if layout.numbers:
-        indent = 2 if layout.numbers == "bertkit.json" else None  # people read that one
+        indent = 2 if layout.numbers == "bertkit.json" else None  # this one is read by people
         text = json.dumps(numbers, ensure_ascii=False, indent=indent)
         (folder / layout.numbers).write_text(text + "\n", "utf-8")
     if tokenizer is not None:
@@ -90,7 +90,7 @@ def load(folder: str | Path, layout: Layout) -> tuple[Any, dict[str, Tensor]]:
 
 @contextmanager
 def opened(folder: str | Path, layout: Layout) -> Iterator[None]:
-    """Whatever goes wrong while a model is read, or built from what was read, in one set of messages."""
+    """Turn any error while a model is read and rebuilt into one of a few messages."""
     folder = Path(folder)
     if not folder.is_dir():
         files = " and ".join(layout.files)

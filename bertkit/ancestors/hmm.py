@@ -67,7 +67,7 @@ class HmmTagger:
         self.trigrams: Ids = np.zeros((1, 1, 1), np.int64)
 
     def fit(self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> Self:
-        """Learn from sentences of words and their tags, one tag a word."""
+        """Learn from sentences of words and their tags, one tag per word."""
         if len(sentences) != len(tags):
             raise UserError(f"There are {len(sentences)} sentences but {len(tags)} lists of tags.")
         for number, (words, answers) in enumerate(zip(sentences, tags), 1):
@@ -115,7 +115,7 @@ class HmmTagger:
         """The tags a word can have and log P(word | tag) of each, up to a constant of the word if it is unknown."""
         counts = self.lexicon.get(word)
         if counts is None and is_first:
-            counts = self.lexicon.get(word[:1].lower() + word[1:])  # The sentence, not the word, may want the capital.
+            counts = self.lexicon.get(word[:1].lower() + word[1:])  # The capital may be the sentence's.
         if counts is not None:
             ids = np.array(sorted(counts), np.int64)
             return ids, np.log([counts[i] / self.totals[i] for i in ids.tolist()])
@@ -128,12 +128,12 @@ class HmmTagger:
         for key in self._endings(word):
             if key not in self.endings:
                 break
-            found = self.endings[key]
-            here = np.zeros(len(prob))
-            here[list(found)] = list(found.values())
+            tag_counts = self.endings[key]
+            counts = np.zeros(len(prob))
+            counts[list(tag_counts)] = list(tag_counts.values())
             # Brants mixes all endings with one small weight, so one rare word outvotes a thousand; weighing by
             # evidence was measured 4 points better on unknown English words.
-            prob = (here + self.settings.mixing * prob) / (here.sum() + self.settings.mixing)
+            prob = (counts + self.settings.mixing * prob) / (counts.sum() + self.settings.mixing)
         return np.arange(len(prob)), np.log(prob) - self.log_share
 
     def tag(self, sentences: Iterable[Sequence[str]]) -> list[list[str]]:
@@ -149,7 +149,7 @@ class HmmTagger:
         border = np.array([len(self.tags)])
         earlier, latest = border, border
         best = np.zeros((1, 1))
-        steps: list[tuple[Ids, NDArray[np.intp]]] = []  # of each word: its tags, and the best tag two places before
+        steps: list[tuple[Ids, NDArray[np.intp]]] = []  # per word: its tags, and the best tag two places before
         for place, word in enumerate(words):
             ids, costs = self.emissions(word, place == 0)
             paths = best[:, :, None] + self.transitions[np.ix_(earlier, latest, ids)]
@@ -157,8 +157,8 @@ class HmmTagger:
             best = paths.max(0) + costs
             if self.settings.beam > 0:
                 tops = best.max(0)
-                kept = tops >= tops.max() - math.log(max(1.0, self.settings.beam))
-                ids, best, came_from = ids[kept], best[:, kept], came_from[:, kept]
+                within_beam = tops >= tops.max() - math.log(max(1.0, self.settings.beam))
+                ids, best, came_from = ids[within_beam], best[:, within_beam], came_from[:, within_beam]
             steps.append((ids, came_from))
             earlier, latest = latest, ids
         best = best + self.transitions[np.ix_(earlier, latest, border)][:, :, 0]
@@ -171,27 +171,27 @@ class HmmTagger:
 
     def log_shares(self, words: Sequence[str]) -> Floats:
         """log P(tag of each word | the sentence), over all paths: (words, tags). Forward and backward over pairs."""
-        found = np.full((len(words), len(self.tags)), -np.inf)
+        log_probs = np.full((len(words), len(self.tags)), -np.inf)
         if not words:
-            return found
+            return log_probs
         add_up, border = np.logaddexp.reduce, np.array([len(self.tags)])
-        judged = [(border, np.zeros(1)), (border, np.zeros(1))]
-        judged += [self.emissions(word, place == 0) for place, word in enumerate(words)]
-        judged.append((border, np.zeros(1)))
+        scored = [(border, np.zeros(1)), (border, np.zeros(1))]
+        scored += [self.emissions(word, place == 0) for place, word in enumerate(words)]
+        scored.append((border, np.zeros(1)))
         # turns[k][a, b, c]: the three tags that end at place k (two borders stand before the sentence, one behind).
         turns = [
-            self.transitions[np.ix_(judged[k - 2][0], judged[k - 1][0], judged[k][0])] + judged[k][1]
-            for k in range(2, len(judged))
+            self.transitions[np.ix_(scored[k - 2][0], scored[k - 1][0], scored[k][0])] + scored[k][1]
+            for k in range(2, len(scored))
         ]
-        forward, backward = [np.zeros((1, 1))], [np.zeros((len(judged[-2][0]), 1))]
+        forward, backward = [np.zeros((1, 1))], [np.zeros((len(scored[-2][0]), 1))]
         for turn in turns:
             forward.append(add_up(forward[-1][:, :, None] + turn, axis=0))
         for turn in reversed(turns[1:]):
             backward.append(add_up(turn + backward[-1][None, :, :], axis=2))
-        whole = add_up(forward[-1], axis=None)
-        for place, (ids, _) in enumerate(judged[2:-1]):
-            found[place, ids] = add_up(forward[place + 1] + backward[-1 - place], axis=0) - whole
-        return found
+        total = add_up(forward[-1], axis=None)
+        for place, (ids, _) in enumerate(scored[2:-1]):
+            log_probs[place, ids] = add_up(forward[place + 1] + backward[-1 - place], axis=0) - total
+        return log_probs
 
     def save(self, folder: str | Path) -> None:
         """Write `hmm.json` (settings, tags, words) and `hmm.npz` (counts of tags in threes) into a folder."""
@@ -236,18 +236,18 @@ def interpolated(trigrams: Ids) -> Floats:
         ]
     )
     votes = 1.0 + np.bincount(without.argmax(0), trigrams[a, b, c], minlength=3)
-    one, two, three = votes / votes.sum()
+    unigram_weight, bigram_weight, trigram_weight = votes / votes.sum()
     single = singles / singles.sum()
     pair = np.where(histories[:, None] > 0, _ratio(pairs, histories[:, None]), single)
     triple = np.where(contexts[:, :, None] > 0, _ratio(trigrams, contexts[:, :, None]), pair)
-    return one * single + two * pair + three * triple
+    return unigram_weight * single + bigram_weight * pair + trigram_weight * triple
 
 
 def _ratio(part: Ids, whole: Ids) -> Floats:
     return np.divide(part, whole, out=np.zeros(np.broadcast(part, whole).shape), where=whole > 0)
 
 
-# ---- Taggers to beat: each word's own most frequent tag, and the hidden Markov model with tags as numbers.
+# ---- Baseline taggers: each word's most frequent tag, and the hidden Markov model with tags as numbers.
 
 Sentences = Sequence[Sequence[str]]
 Judged = list[tuple[list[int], NDArray[np.floating[Any]]]]  # of each sentence: tags, and (words, labels) log-shares
@@ -261,27 +261,27 @@ class FrequentTag:
 
     def fit(self, sentences: Sentences, tags: Sequence[Sequence[int]], count: int, *_: Any, **__: Any) -> Self:
         """Count."""
-        seen: dict[str, Counter[int]] = {}
+        by_word: dict[str, Counter[int]] = {}
         for words, answers in zip(sentences, tags):
             for word, tag in zip(words, answers):
-                seen.setdefault(word, Counter())[tag] += 1
+                by_word.setdefault(word, Counter())[tag] += 1
         self.count = count
-        self.tags = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
-        self.shares = {word: counts[self.tags[word]] / counts.total() for word, counts in seen.items()}
-        once = Counter(self.tags[word] for word, counts in seen.items() if counts.total() == 1)
-        ((self.unknown, times),) = (once or Counter(self.tags.values())).most_common(1)
-        self.unknown_share = times / (once or Counter(self.tags.values())).total()
+        self.tags = {word: counts.most_common(1)[0][0] for word, counts in by_word.items()}
+        self.shares = {word: counts[self.tags[word]] / counts.total() for word, counts in by_word.items()}
+        single = Counter(self.tags[word] for word, counts in by_word.items() if counts.total() == 1)
+        ((self.unknown, times),) = (single or Counter(self.tags.values())).most_common(1)
+        self.unknown_share = times / (single or Counter(self.tags.values())).total()
         return self
 
     def judge(self, sentences: Sentences) -> Judged:
-        """Tags with the share of each word's own; the rest is dealt out evenly."""
-        judged: Judged = []
+        """Tags with their frequency for the word; the remaining probability is spread evenly."""
+        results: Judged = []
         for words, numbers in zip(sentences, self.tag(sentences)):
-            own = np.array([self.shares.get(word, self.unknown_share) for word in words]).reshape(-1, 1)
-            table = np.repeat((1 - own) / max(1, self.count - 1), self.count, axis=1)
-            table[np.arange(len(words)), numbers] = own[:, 0]
-            judged.append((numbers, np.log(np.maximum(table, 1e-12))))
-        return judged
+            share = np.array([self.shares.get(word, self.unknown_share) for word in words]).reshape(-1, 1)
+            table = np.repeat((1 - share) / max(1, self.count - 1), self.count, axis=1)
+            table[np.arange(len(words)), numbers] = share[:, 0]
+            results.append((numbers, np.log(np.maximum(table, 1e-12))))
+        return results
 
     def tag(self, sentences: Sentences) -> list[list[int]]:
         """One tag a word."""
@@ -289,7 +289,7 @@ class FrequentTag:
 
     @property
     def parameters(self) -> int:
-        """A tag and its share a word."""
+        """A tag and its frequency per word."""
         return 2 * (len(self.tags) + 1)
 
     def save(self, folder: Path) -> None:
@@ -302,7 +302,7 @@ class FrequentTag:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             described, _ = storage.load(folder, cls.LAYOUT)
@@ -334,12 +334,12 @@ class Hmm:
     def judge(self, sentences: Sentences) -> Judged:
         """Tags of the best path, with the shares all paths give them."""
         places = [int(tag) for tag in self.tagger.tags]
-        judged: Judged = []
+        results: Judged = []
         for words, numbers in zip(sentences, self.tag(sentences)):
             table = np.full((len(words), self.count), -np.inf)
             table[:, places] = self.tagger.log_shares(words)
-            judged.append((numbers, np.maximum(table, np.log(1e-12))))
-        return judged
+            results.append((numbers, np.maximum(table, np.log(1e-12))))
+        return results
 
     @property
     def parameters(self) -> int:
@@ -347,13 +347,13 @@ class Hmm:
         return int((self.tagger.trigrams > 0).sum()) + sum(map(len, self.tagger.lexicon.values()))
 
     def save(self, folder: Path) -> None:
-        """As the tagger does, and how many tags there are."""
+        """Write the tagger's files and the number of tags."""
         self.tagger.save(folder)
         storage.save(folder, self.LAYOUT, self.count)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls(HmmTagger.load(folder))
         with storage.opened(folder, cls.LAYOUT):
             model.count = int(storage.load(folder, cls.LAYOUT)[0])

@@ -22,24 +22,24 @@ def run(settings: Settings) -> CompareResult:
 def lines(result: CompareResult) -> list[str]:
     """A table, what was left out, and the verdict."""
     wide = max(len(row.name) for row in result.contenders)
-    shown = [f"{result.headline} on {result.rows:,} rows (95 % interval, p against the best, training, per text, size)"]
+    rows = [f"{result.headline} on {result.rows:,} rows (95 % interval, p against the best, training, per text, size)"]
     for row in result.contenders:
         low, high = row.interval
-        shown.append(
+        rows.append(
             f"  {row.name:{wide}}  {row.score:.4f}  {low:.3f}–{high:.3f}  "
             f"{_chance(row.p_value)}  {row.train_seconds:8.1f} s  {row.ms_per_text:8.3f} ms  "
             f"{row.megabytes:7.2f} MB"
         )
-    shown += [f"  {row.name} was stopped early: {row.stopped}" for row in result.contenders if row.stopped]
-    shown += [f"  left out: {row.name}: {row.reason}" for row in result.skipped]
-    shown += ["", result.verdict]
+    rows += [f"  {row.name} was stopped early: {row.stopped}" for row in result.contenders if row.stopped]
+    rows += [f"  left out: {row.name}: {row.reason}" for row in result.skipped]
+    rows += ["", result.verdict]
     if result.outlook:
-        shown.append(result.outlook)
-    return [*shown, f"Report: {result.report}"]
+        rows.append(result.outlook)
+    return [*rows, f"Report: {result.report}"]
 
 
 def _chance(p: float | None) -> str:
-    """Of a distance to the best, as wide for all."""
+    """The p-value in a fixed width."""
     return "best   " if p is None else "p<0.001" if p < 0.001 else f"p {p:.3f}"
 
 

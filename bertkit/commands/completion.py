@@ -33,8 +33,8 @@ def run(settings: Settings) -> str:
 
 def _options(command: Command) -> list[Option]:
     """The options to complete, in the order of `--help`."""
-    own = [o for members in command.groups().values() for o in members if not o.meta["argument"]]
-    return [*own, *command.common]
+    specific = [o for members in command.groups().values() for o in members if not o.meta["argument"]]
+    return [*specific, *command.common]
 
 
 def _bash(commands: list[Command]) -> Iterator[str]:
@@ -113,16 +113,16 @@ def _fish(commands: list[Command]) -> Iterator[str]:
         about = _quoted(COMMANDS[c.verb], fish=True)
         yield f"complete -c bertkit -n '__bertkit_command \"\"' -f -a {c.verb} -d {about}"
     for c in commands:
-        asked = f"complete -c bertkit -n '__bertkit_command {c.verb}'"
+        condition = f"complete -c bertkit -n '__bertkit_command {c.verb}'"
         if c.arguments and c.arguments[0].choices:
-            yield f"{asked} -a '{' '.join(c.arguments[0].choices)}'"
+            yield f"{condition} -a '{' '.join(c.arguments[0].choices)}'"
         for o in _options(c):
             about = _quoted(o.meta["help"], fish=True)
             value = f" -x -a '{' '.join(o.choices)}'" if o.choices else " -r" if o.takes_value else ""
             for spelling in o.spellings:
                 name = f"-l {spelling[2:]}" if spelling.startswith("--") else f"-s {spelling[1:]}"
-                yield f"{asked} {name}{value} -d {about}"
-        yield f"{asked} -l help -d 'Show this help.'"
+                yield f"{condition} {name}{value} -d {about}"
+        yield f"{condition} -l help -d 'Show this help.'"
 
 
 def _quoted(text: str, fish: bool = False) -> str:

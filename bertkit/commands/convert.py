@@ -49,8 +49,8 @@ def run(settings: Settings) -> dict[str, Any]:
     mixed = _mix(folder, settings) if settings.mix else 0
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[settings.dtype]
     if settings.dtype != "fp32":
-        said = f"The weights were rounded to {settings.dtype}; the scores on this card were measured before rounding."
-        folder.about = folder.about | {"notes": [*folder.about.get("notes", []), said]}
+        remark = f"The weights were rounded to {settings.dtype}; the scores on this card were measured before rounding."
+        folder.about = folder.about | {"notes": [*folder.about.get("notes", []), remark]}
     write_safely(settings.target, lambda path: write_folder(path, folder, dtype=dtype))
     parameters = sum(p.numel() for p in folder.model.parameters())
     return {
@@ -75,25 +75,25 @@ def _mix(folder: Any, settings: Settings) -> int:
             f"{settings.mix} has a different vocabulary from {settings.source}. Mix models that share a tokenizer."
         )
     new = tuple("pooler." if part == "pooler" else f"heads.{part}." for part in second.model.untrained)
-    other = {name: tensor for name, tensor in second.model.named_parameters() if not name.startswith(new)}
-    own = dict(folder.model.named_parameters())
-    both = [name for name in own if name in other and own[name].shape == other[name].shape]
-    if torn := [name for name in own if name.startswith("encoder.") and name not in both]:
+    second_weights = {name: tensor for name, tensor in second.model.named_parameters() if not name.startswith(new)}
+    weights = dict(folder.model.named_parameters())
+    shared = [name for name in weights if name in second_weights and weights[name].shape == second_weights[name].shape]
+    if different := [name for name in weights if name.startswith("encoder.") and name not in shared]:
         raise UserError(
-            f"{settings.mix} has a different shape from {settings.source}: {torn[0]} differs. Mix models of the same "
-            "shape."
+            f"{settings.mix} has a different shape from {settings.source}: {different[0]} differs. Mix models of the "
+            "same shape."
         )
     with torch.no_grad():
-        for name in both:
-            own[name].lerp_(other[name].to(own[name].dtype), settings.share)
-    moved = sum(own[name].numel() for name in both)
-    said = f"The weights are {1 - settings.share:g} of {settings.source} and {settings.share:g} of {settings.mix}."
-    folder.about = changed(folder.about, said, {"mixed from": f"{settings.source}, {settings.mix}"}, refitted=True)
+        for name in shared:
+            weights[name].lerp_(second_weights[name].to(weights[name].dtype), settings.share)
+    changed_count = sum(weights[name].numel() for name in shared)
+    remark = f"The weights are {1 - settings.share:g} of {settings.source} and {settings.share:g} of {settings.mix}."
+    folder.about = changed(folder.about, remark, {"mixed from": f"{settings.source}, {settings.mix}"}, refitted=True)
     note(
-        f"{len(both)} of {len(own)} tensors are {1 - settings.share:g} of {settings.source} and {settings.share:g} of "
-        f"{settings.mix}; the others are taken from {settings.source}."
+        f"{len(shared)} of {len(weights)} tensors are {1 - settings.share:g} of {settings.source} and "
+        f"{settings.share:g} of {settings.mix}; the others are taken from {settings.source}."
     )
-    return moved
+    return changed_count
 
 
 def lines(result: dict[str, Any]) -> list[str]:

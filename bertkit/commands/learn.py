@@ -1,4 +1,4 @@
-"""`bertkit learn KIND`: teach one of BERT's ancestors from running text.
+"""`bertkit learn KIND`: train one of BERT's ancestors on running text.
 
 `bertkit seq2seq`: the Transformer, from pairs of texts.
 """
@@ -17,37 +17,37 @@ from bertkit.settings.ancestors import UNITS, Seq2SeqSettings
 
 PIECES = tuple(row.key for row in ANCESTORS if row.source == "store")  # in the pieces of the store's tokenizer
 KINDS = tuple(row.key for row in ANCESTORS if row.source != "pairs")
-SAMPLE = 1_000_000  # characters of a text that are looked at before it is learnt from
+SAMPLE = 1_000_000  # characters of a text that are inspected before training
 MOST_UNKNOWN = 0.1  # of a small text's words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
-    """What `learn` needs. Zero means: what suits the kind."""
+    """Options of `bertkit learn`. Zero: the default of the kind."""
 
     kind: str = option(help=f"One of {', '.join(KINDS)}.", argument=True, choices=KINDS)
     source: tuple[Path, ...] = option(
-        help=f"Text files or folders; for {', '.join(PIECES)} the store that `bertkit prepare` made.", argument=True
+        help=f"Text files or folders; for {', '.join(PIECES)} the token store made by `bertkit prepare`.", argument=True
     )
-    out: Path = option(Path("runs/ancestor"), "Where to.")
-    width: int = option(0, "Width of the vectors.", at_least=0)
-    minutes: float = option(0.0, "Time budget of a neural model.", at_least=0)
-    steps: int = option(0, "Budget of a neural model in steps.", at_least=0)
-    tokens: int = option(0, "Budget of a neural model in tokens.", at_least=0)
-    epochs: int = option(0, "Passes of word2vec and glove.", at_least=0)
-    order: int = option(5, "Longest n-gram.", at_least=1)
-    min_count: int = option(0, "Rarer words are dropped (vectors) or unknown (ngram).", at_least=0)
-    architecture: str = option("skip-gram", "Of word2vec.", choices=("skip-gram", "cbow"))
-    loss: str = option("negative", "Of word2vec.", choices=("negative", "hierarchical"))
-    window: int = option(0, "Farthest word around that counts, for vectors.", at_least=0)
+    out: Path = option(Path("runs/ancestor"), "The output folder.")
+    width: int = option(0, "Width of the vectors; 0: the kind's default.", at_least=0)
+    minutes: float = option(0.0, "Time budget, for neural models.", at_least=0)
+    steps: int = option(0, "Budget in steps, for neural models.", at_least=0)
+    tokens: int = option(0, "Budget in tokens, for neural models.", at_least=0)
+    epochs: int = option(0, "Passes over the text, for word2vec and glove; 0: the kind's default.", at_least=0)
+    order: int = option(5, "Maximum n-gram length.", at_least=1)
+    min_count: int = option(0, "Rarer words are dropped (vectors) or unknown (ngram); 0: automatic.", at_least=0)
+    architecture: str = option("skip-gram", "Architecture, for word2vec.", choices=("skip-gram", "cbow"))
+    loss: str = option("negative", "Loss, for word2vec.", choices=("negative", "hierarchical"))
+    window: int = option(0, "Context window in words, for word2vec and glove; 0: the kind's default.", at_least=0)
     units: str = option(
-        "auto", "How text is cut into words; auto: Chinese by jieba, other text at spaces and marks.",
+        "auto", "How text is split into words; auto: jieba for Chinese, else at spaces and punctuation.",
         choices=("auto", *UNITS),
     )  # fmt: skip
-    cased: bool = option(False, "Keep capitals apart.")
-    arpa: Path | None = option(None, "Also write ngram as an ARPA file, which KenLM reads; packed if .gz or .xz.")
-    vocabulary: int = option(20_000, "Words that elmo can guess.", at_least=1)
-    resume: bool = option(False, "Continue a neural model's run in --out.")
+    cased: bool = option(False, "Keep case.")
+    arpa: Path | None = option(None, "For ngram: also write an ARPA file, which KenLM reads; compressed if .gz or .xz.")
+    vocabulary: int = option(20_000, "For elmo: number of words that can be predicted.", at_least=1)
+    resume: bool = option(False, "Continue the run in --out, for neural models.")
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def run(settings: Settings) -> dict[str, Any]:
             "Make it with `bertkit prepare TEXT… --tokenizer DIR --out STORE`."
         )
     if settings.kind not in PIECES and stores:
-        raise UserError(f"{settings.kind} learns from text files; {stores[0]} is a store. Give the text itself.")
+        raise UserError(f"{settings.kind} learns from text files; {stores[0]} is a store. Pass the text itself.")
     if settings.arpa and settings.kind != "ngram":
         raise UserError(f"--arpa is for ngram; {settings.kind} has no such file.")
     settings = _suited(settings)
@@ -75,30 +75,30 @@ def run(settings: Settings) -> dict[str, Any]:
     }  # fmt: skip
     work = at_once.get(settings.kind, _elmo if settings.kind == "elmo" else _network)
     result = {"kind": settings.kind, "out": str(settings.out), **work(settings)}
-    if settings.kind in at_once:  # the others are runs, which keep their settings themselves
+    if settings.kind in at_once:  # the others are runs, which save their own settings
         atomic_write(settings.out / "run.toml", to_toml(to_plain(settings)))
     return result
 
 
 def _suited(s: Settings) -> Settings:
-    """How the text is cut and which words count, where that is left to us: as suits the text, and told."""
+    """Choose how the text is split and which words count, unless the user did; the choice is reported."""
     from bertkit.notify import note
 
-    text, whole = ("", False) if s.kind in PIECES else _sample(s.source)
+    text, complete = ("", False) if s.kind in PIECES else _sample(s.source)
     if s.units == "auto":
         s = replace(s, units="jieba" if _is_chinese(text) else "words")
         if s.units == "jieba":
-            note("The text is Chinese: it is cut into words by jieba. Pass --units words to take single characters.")
+            note("The text is Chinese: it is split into words by jieba. Pass --units words to use single characters.")
     if s.kind == "ngram" and not s.min_count:
-        once = _share_seen_once(text, s.units, s.cased) if whole else 0.0
-        s = replace(s, min_count=1 if once > MOST_UNKNOWN else 2)
+        seen_once = _share_seen_once(text, s.units, s.cased) if complete else 0.0
+        s = replace(s, min_count=1 if seen_once > MOST_UNKNOWN else 2)
         if s.min_count == 1:
-            note(f"The text is small, and {once:.0%} of its words occur once: all are kept (--min-count 1).")
+            note(f"The text is small, and {seen_once:.0%} of its words occur once: all are kept (--min-count 1).")
     return s
 
 
 def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
-    """The beginning of a text, and whether that is all of it. What can be read only once is left alone."""
+    """The beginning of a text, and whether that is all of it; empty for a stream that can be read only once."""
     from bertkit.data.readers.documents import read_documents
 
     if not all(path.is_file() or path.is_dir() for path in source):
@@ -134,8 +134,8 @@ def _ngram(s: Settings) -> dict[str, Any]:
     from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
     from bertkit.data.readers.documents import read_documents
 
-    how = NgramSettings(order=s.order, min_count=s.min_count, cased=s.cased, units=s.units)
-    model = NgramModel(how).fit(read_documents(s.source))
+    model_settings = NgramSettings(order=s.order, min_count=s.min_count, cased=s.cased, units=s.units)
+    model = NgramModel(model_settings).fit(read_documents(s.source))
     _write(s, model.write)
     if s.arpa:
         write_arpa(model, s.arpa)
@@ -153,8 +153,8 @@ def _vectors(s: Settings) -> dict[str, Any]:
     if s.kind == "glove":
         vectors = glove.train(sentences, glove.GloveSettings(**shared))
     else:
-        how = word2vec.Word2VecSettings(architecture=s.architecture, loss=s.loss, **shared)
-        vectors = word2vec.train(sentences, how)
+        model_settings = word2vec.Word2VecSettings(architecture=s.architecture, loss=s.loss, **shared)
+        vectors = word2vec.train(sentences, model_settings)
     _write(s, lambda folder: vectors.save(folder / "vectors.bin"))
     return {"words": len(vectors), "width": vectors.width}
 
@@ -195,7 +195,7 @@ def _elmo(s: Settings) -> dict[str, Any]:
 
 
 def _write(s: Settings, save: Callable[[Path], None]) -> None:
-    """A folder that says what it is."""
+    """Write a folder with a bertkit.json that names its kind."""
     import json
 
     from bertkit.files.atomic import atomic_write, write_folder
@@ -208,7 +208,7 @@ def _write(s: Settings, save: Callable[[Path], None]) -> None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What was learnt, and where it is."""
+    """The model's figures and its folder."""
     facts = ", ".join(f"{name} {value:,.6g}" for name, value in result.items() if isinstance(value, (int, float)))
     return [f"{result['kind']}: {facts}; in {result['out']}"]
 
@@ -227,8 +227,8 @@ def run_seq2seq(settings: Seq2SeqSettings) -> dict[str, Any]:
 
 def seq2seq_lines(result: dict[str, Any]) -> list[str]:
     """The scores, and where the model is."""
-    shown = [f"{name:20} {value:.4f}" for name, value in result["metrics"].items()]
-    return [*shown, f"scored on {result['rows']:,} dev pairs; best of step {result['best_step']:,} in {result['out']}"]
+    rows = [f"{name:20} {value:.4f}" for name, value in result["metrics"].items()]
+    return [*rows, f"scored on {result['rows']:,} dev pairs; best of step {result['best_step']:,} in {result['out']}"]
 
 
 seq2seq = SharedCommand(Seq2SeqSettings, run_seq2seq, seq2seq_lines)

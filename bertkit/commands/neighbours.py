@@ -27,10 +27,10 @@ def run(settings: Settings) -> dict[str, Any]:
         raise UserError(f"Pass one word, or three for an analogy; got {len(settings.words)}.")
     vectors = open_vectors(settings.model)
     ask: Callable[..., list[tuple[str, float]]] = vectors.neighbours if len(settings.words) == 1 else vectors.analogy
-    found = ask(*settings.words, top=settings.top)
-    return {"words": list(settings.words), "found": [{"word": word, "cosine": cosine} for word, cosine in found]}
+    nearest = ask(*settings.words, top=settings.top)
+    return {"words": list(settings.words), "found": [{"word": word, "cosine": cosine} for word, cosine in nearest]}
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """One word per line."""
-    return [f"{one['cosine']:7.3f}  {one['word']}" for one in result["found"]]
+    return [f"{row['cosine']:7.3f}  {row['word']}" for row in result["found"]]

@@ -36,8 +36,8 @@ def run(settings: Any) -> dict[str, Any]:
     from bertkit.training import distributed
 
     machine.set_up(settings.threads)
-    here = distributed.join(machine.device_for(settings.device))
-    return {"plan": plan(build(settings, here), here)}
+    world = distributed.join(machine.device_for(settings.device))
+    return {"plan": plan(build(settings, world), world)}
 
 
 def lines(result: dict[str, Any]) -> list[str]:
@@ -54,8 +54,8 @@ def lines(result: dict[str, Any]) -> list[str]:
             f"expected loss   {low} to {high} (a rough guide)",
             *(f"warning         {words}" for words in p["warnings"]),
         ]
-    shown = ", ".join(f"{k} {v:.4g}" for k, v in result.items() if isinstance(v, float) and k not in ("seconds",))
+    scores = ", ".join(f"{k} {v:.4g}" for k, v in result.items() if isinstance(v, float) and k not in ("seconds",))
     return [
         f"{result['folder']}: {result['steps']:,} steps, {result['tokens']:,} tokens, "
-        f"{duration(result['seconds'])}; {shown}"
+        f"{duration(result['seconds'])}; {scores}"
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit.config import Common, option
 
-SAMPLE = 4_000_000  # characters of the text's beginning by which the vocabulary is judged
+SAMPLE = 4_000_000  # characters from the beginning of the text on which coverage is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
     check_new_folder(settings.out)
 
-    sample: list[str] = []  # of the only pass: standard input cannot be read twice
+    sample: list[str] = []  # collected during training: standard input cannot be read twice
 
     def lines_of_text() -> Iterator[str]:
         room = SAMPLE
@@ -61,9 +61,9 @@ def run(settings: Settings) -> dict[str, Any]:
         ),
     )
     write_folder(settings.out, lambda folder: tokenizer.save(folder, settings.max_tokens))
-    found = report(tokenizer, sample)
-    return {"folder": str(settings.out), "kind": settings.kind, "size": tokenizer.size, "report": asdict(found),
-            "lines": found.lines()}  # fmt: skip
+    coverage = report(tokenizer, sample)
+    return {"folder": str(settings.out), "kind": settings.kind, "size": tokenizer.size, "report": asdict(coverage),
+            "lines": coverage.lines()}  # fmt: skip
 
 
 def lines(result: dict[str, Any]) -> list[str]:

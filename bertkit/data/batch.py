@@ -16,11 +16,11 @@ from torch import Tensor
 
 from bertkit.machine import single_thread_pool
 
-# A padded group may hold this share of padding before it is split. Padding costs attention
-# products only, and each further group costs some 30 microseconds a layer.
+# A group is split when more than this fraction of it would be padding. Padding costs attention
+# products only, and each further group costs some 30 microseconds per layer.
 MOST_PADDING = 0.15
-# Matrix kernels are made for a shape and kept; a new token count every step would make new ones for ever
-# (35 MB a step were seen). Training therefore fills its runs up to a multiple of this.
+# oneDNN caches a matrix kernel for each shape; a new token count in every step would add kernels without end
+# (35 MB per step were measured). Training therefore fills its runs up to a multiple of this.
 ROUND = 64
 
 
@@ -49,8 +49,8 @@ class Batch:
     groups: tuple[Group, ...]
     starts: Tensor  # (texts,) first token of each text, packed order
     filler: int = 0  # tokens at the end of the run that belong to no text
-    extra: dict[str, Tensor] = field(default_factory=dict)  # targets and the like, made by tasks and objectives
-    causal: bool = False  # every token sees those before it alone, whatever the model is
+    extra: dict[str, Tensor] = field(default_factory=dict)  # targets and other tensors of tasks and objectives
+    causal: bool = False  # every token sees only those before it, whatever the model
 
     @property
     def tokens(self) -> int:
@@ -149,7 +149,7 @@ def _group(lengths: np.ndarray, start: int) -> Group:
     column = np.arange(longest)
     real = column[None, :] < lengths[:, None]
     first = np.cumsum(lengths) - lengths
-    # Padded places read the text's last token: any real token will do, since no one attends to it.
+    # Padded places read the text's last token: any real token will do, since nothing attends to it.
     gather = first[:, None] + np.minimum(column[None, :], lengths[:, None] - 1)
     return Group(
         start,
@@ -164,7 +164,7 @@ def _group(lengths: np.ndarray, start: int) -> Group:
 
 # ---- Batches by length and tokens: the order in which many texts are computed fastest.
 
-TOKENS = 2048  # a batch: large enough for full matrix speed, small enough to share out evenly over the cores
+TOKENS = 2048  # per batch: large enough for full matrix speed, small enough to distribute evenly over the cores
 
 
 def batches_by_tokens(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:
@@ -184,12 +184,12 @@ def batches_by_tokens(lengths: Sequence[int], tokens: int = TOKENS) -> list[list
     return [part.tolist() for part in np.split(order, cuts)]
 
 
-# ---- Many texts through one model: batches by length and tokens, shared out over the cores.
+# ---- Many texts through one model: batches by length and tokens, distributed over the cores.
 #
 # On a CPU every core computes batches of its own: threads that share one small matrix product spend much of their
 # time waiting for each other.
 
-WORTH_SHARING = 1024  # tokens from which on it pays
+WORTH_SHARING = 1024  # with fewer tokens, several threads are not faster
 
 
 def run_batched(sizes: Sequence[int], compute: Callable[[list[int]], None], device: str = "cpu") -> None:
@@ -200,7 +200,7 @@ def run_batched(sizes: Sequence[int], compute: Callable[[list[int]], None], devi
     parts = batches_by_tokens(sizes, max(WORTH_SHARING // 2, min(TOKENS, total // threads)))
 
     def without_gradients(numbers: list[int]) -> None:
-        with torch.inference_mode():  # each thread has to say so for itself
+        with torch.inference_mode():  # the mode is per thread
             compute(numbers)
 
     if threads == 1 or len(parts) == 1:

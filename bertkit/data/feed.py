@@ -70,14 +70,14 @@ def phases(
         at += share / total
     bounds |= {start for start, _ in stretches} | {start for start, _ in cuts}
     edges = [*sorted(bounds), 1.0]
-    found = []
+    plan = []
     for low, high in pairwise(edges):
         length = [length for start, length in stretches if start <= low][-1]
-        share_of_batch = [size for start, size in cuts if start <= low][-1]
+        batch_fraction = [size for start, size in cuts if start <= low][-1]
         first, last = round(low * steps), round(high * steps)
         if last > first:
-            found.append(Phase(first, last, length, max(1, round(batch_tokens * share_of_batch / typical(length)))))
-    return found
+            plan.append(Phase(first, last, length, max(1, round(batch_tokens * batch_fraction / typical(length)))))
+    return plan
 
 
 class PretrainingFeed:
@@ -164,10 +164,10 @@ class PretrainingFeed:
         phase, _ = self.phase(step)
         rate = self.masking.at(step / max(1, self.plan[-1].last))
         mine = self.numbers(step)[self.rank :: self.ranks]
-        whole = round(self.causal * len(mine))
-        own = self._batches(phase.length, mine[whole:], rate, self.teacher)
-        own += [replace(batch, causal=True) for batch in self._batches(phase.length, mine[:whole], 0.0)]
-        return own + self.beside.step(step) if self.beside else own
+        causal = round(self.causal * len(mine))
+        batches = self._batches(phase.length, mine[causal:], rate, self.teacher)
+        batches += [replace(batch, causal=True) for batch in self._batches(phase.length, mine[:causal], 0.0)]
+        return batches + self.beside.step(step) if self.beside else batches
 
     def _batches(
         self, length: int, numbers: list[tuple[int, int]], rate: float, teacher: WordStatesOf | None = None

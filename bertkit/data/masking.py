@@ -16,7 +16,7 @@ class MaskVocabulary:
     """The vocabulary as masking sees it."""
 
     mask: int
-    ordinary: np.ndarray  # ids that may stand in for a hidden piece: all but the specials
+    ordinary: np.ndarray  # ids that may replace a masked piece: all but the specials
 
 
 def mask_tokens(
@@ -26,7 +26,8 @@ def mask_tokens(
     candidates = np.flatnonzero(~example.special)
     budget = max(1, round(len(candidates) * rate)) if rate and len(candidates) else 0
     budget = min(budget, settings.most or budget, len(candidates))
-    places = np.sort(UNITS[settings.unit](example, candidates, budget, settings, chance))
+    task = _Task(example, candidates, budget, settings.most_span, chance)
+    places = np.sort(UNITS[settings.unit](task))
     ids = example.ids.copy()
     fate = chance.random(len(places))
     ids[places[fate < settings.mask]] = pieces.mask
@@ -35,46 +36,52 @@ def mask_tokens(
     return ids, places
 
 
-def _tokens(
-    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
-) -> np.ndarray:
-    return chance.permutation(candidates)[:budget]
+@dataclass(frozen=True)
+class _Task:
+    """What a unit chooses from: `budget` of the `candidates` (places that are not special) of an example."""
+
+    example: Example
+    candidates: np.ndarray
+    budget: int
+    most_span: int
+    chance: Generator
 
 
-def _words(
-    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
-) -> np.ndarray:
+def _tokens(task: _Task) -> np.ndarray:
+    return task.chance.permutation(task.candidates)[: task.budget]
+
+
+def _words(task: _Task) -> np.ndarray:
     """Whole words in random order; one that would exceed the budget is skipped (as in BERT's whole-word code)."""
-    return _runs(example, candidates, budget, chance, np.ones(1))
+    return _runs(task, np.ones(1))
 
 
-def _spans(
-    example: Example, candidates: np.ndarray, budget: int, settings: MaskSettings, chance: Generator
-) -> np.ndarray:
+def _spans(task: _Task) -> np.ndarray:
     """Runs of one to `most_span` words, a run of n with a probability in proportion to 1/n (ALBERT's rule)."""
-    return _runs(example, candidates, budget, chance, 1 / np.arange(1, settings.most_span + 1))
+    return _runs(task, 1 / np.arange(1, task.most_span + 1))
 
 
-def _runs(example: Example, candidates: np.ndarray, budget: int, chance: Generator, odds: np.ndarray) -> np.ndarray:
+def _runs(task: _Task, odds: np.ndarray) -> np.ndarray:
+    candidates, budget, chance = task.candidates, task.budget, task.chance
     # A word begins where the store says so, and after every special token.
-    begins = example.word_starts[candidates] | np.concatenate([[True], np.diff(candidates) > 1])
+    begins = task.example.word_starts[candidates] | np.concatenate([[True], np.diff(candidates) > 1])
     firsts = np.flatnonzero(begins)
     bounds = np.append(firsts, len(candidates))
     order = chance.permutation(len(firsts))
     sizes = chance.choice(len(odds), len(firsts), p=odds / odds.sum()) + 1 if len(odds) > 1 else np.ones_like(order)
-    taken = np.zeros(len(candidates), bool)
-    left = budget
+    masked = np.zeros(len(candidates), bool)
+    remaining = budget
     for word, size in zip(order, sizes):
         start, stop = bounds[word], bounds[min(word + size, len(firsts))]
-        if stop - start > left or taken[start:stop].any():
+        if stop - start > remaining or masked[start:stop].any():
             continue
-        taken[start:stop] = True
-        left -= stop - start
-        if not left:
+        masked[start:stop] = True
+        remaining -= stop - start
+        if not remaining:
             break
-    if left == budget and budget:  # every word is longer than the budget: hide one whole word all the same
-        taken[bounds[order[0]] : bounds[order[0] + 1]] = True
-    return candidates[taken]
+    if remaining == budget and budget:  # every word is longer than the budget: mask one whole word anyway
+        masked[bounds[order[0]] : bounds[order[0] + 1]] = True
+    return candidates[masked]
 
 
 UNITS = {"token": _tokens, "word": _words, "span": _spans}

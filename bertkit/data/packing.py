@@ -58,17 +58,17 @@ def sentence_chunks(
     starts = np.asarray(store.sentence_starts)
     position = np.asarray(store.document_starts)[documents].copy()
     end = np.asarray(store.document_starts)[documents + 1]
-    found: list[np.ndarray] = []
-    # All documents advance together, one chunk a round.
+    rounds: list[np.ndarray] = []
+    # All documents advance together, one chunk per round.
     while (alive := position < end).any():
         position, end = position[alive], end[alive]
         reach = np.searchsorted(starts, starts[position] + room, side="left" if over else "right") - (not over)
         stop = np.minimum(np.maximum(reach, position + least), end)
-        found.append(np.stack([position, stop], axis=1))
+        rounds.append(np.stack([position, stop], axis=1))
         position = stop
-    if not found:
+    if not rounds:
         return np.zeros((0, 2), np.int64)
-    chunks = np.concatenate(found)
+    chunks = np.concatenate(rounds)
     return chunks[np.argsort(chunks[:, 0], kind="stable")]
 
 
@@ -104,15 +104,15 @@ class _Chunks:
         words = np.ones(size, bool)
         places = np.full(size, -1)
         ids[0], special[0] = self.cls, True
-        at = 1
+        start = 1
         for side, (a, b) in enumerate(parts):
-            stop = at + b - a
-            ids[at:stop] = self.ids[a:b]
-            words[at:stop] = self.words[a:b]
-            places[at:stop] = np.arange(a, b)
+            stop = start + b - a
+            ids[start:stop] = self.ids[a:b]
+            words[start:stop] = self.words[a:b]
+            places[start:stop] = np.arange(a, b)
             ids[stop], special[stop] = self.sep, True
-            segments[at : stop + 1] = side
-            at = stop + 1
+            segments[start : stop + 1] = side
+            start = stop + 1
         return Example(ids, segments, special, words, label, places)
 
 
@@ -124,7 +124,7 @@ class FullSentences(_Chunks):
         chunks = self._runs(store, documents)
         starts = np.asarray(store.sentence_starts)
         first, last = starts[chunks[:, 0]], starts[chunks[:, 1]]
-        # A single sentence longer than the room is cut into rooms.
+        # A single sentence longer than the room is split.
         pieces = np.maximum(1, -(-(last - first) // self.room))
         which = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         self.first = np.repeat(first, pieces) + which * self.room
@@ -247,15 +247,15 @@ class NextSentence(_Pairs):
         a, b = self._tokens(first, middle), self._tokens(middle, last)
         label = int(chance.random() < 0.5)
         if label:
-            # As long as the real continuation, and cut like it: a pair's length must not give the answer away.
+            # As long as the real continuation, and truncated like it: a pair's length must not give the answer away.
             cut = b[1] - a[0] >= target
             b = self._elsewhere(first, b[1] - b[0], cut, chance)
         return self._wrap(self._fitted(a, b, target, chance), label)
 
     def _elsewhere(self, sentence: int, size: int, cut: bool, chance: Generator) -> tuple[int, int]:
         """Whole sentences from a random place of another document: the nearest to `size` tokens, or (`cut`) enough."""
-        own = int(np.searchsorted(self.document_starts, sentence, side="right")) - 1
-        place = int(np.searchsorted(self.documents, own))
+        own_document = int(np.searchsorted(self.document_starts, sentence, side="right")) - 1
+        place = int(np.searchsorted(self.documents, own_document))
         pick = int(chance.integers(0, len(self.documents) - 1))
         document = int(self.documents[pick + (pick >= place)])
         first, end = int(self.document_starts[document]), int(self.document_starts[document + 1])

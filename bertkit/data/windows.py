@@ -57,22 +57,23 @@ def encode_rows(
 ) -> list[Rows]:
     """Rows of each text. `keep`: every row keeps its Encoding (offsets, words), which is slower."""
     if keep or pairs is not None:
-        return [rows_of(tokenizer, one, windows, n) for n, one in enumerate(tokenizer.encode_batch(texts, pairs))]
-    found = []
+        encodings = tokenizer.encode_batch(texts, pairs)
+        return [rows_of(tokenizer, encoding, windows, n) for n, encoding in enumerate(encodings)]
+    results = []
     for number, ids in enumerate(tokenizer.ids_batch(texts)):
         if len(ids) <= windows.limit:
-            found.append(Rows([Row(ids, None, (0, len(ids)))], len(ids)))
+            results.append(Rows([Row(ids, None, (0, len(ids)))], len(ids)))
         else:
-            found.append(rows_of(tokenizer, tokenizer.encode(texts[number]), windows, number))
-    return found
+            results.append(rows_of(tokenizer, tokenizer.encode(texts[number]), windows, number))
+    return results
 
 
 def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: int = 0) -> Rows:
     """One encoding's rows; `number` names the text in messages."""
     size, limit = len(encoding), windows.limit
     if size <= limit:
-        whole = tokenizer.windows_of(encoding, limit=limit, overlap=0)[0]
-        return Rows([Row(encoding.ids, encoding.segments, whole.core, True, encoding)], size)
+        window = tokenizer.windows_of(encoding, limit=limit, overlap=0)[0]
+        return Rows([Row(encoding.ids, encoding.segments, window.core, True, encoding)], size)
     if windows.on_long == "error":
         fix = "Shorten it, or choose --on-long window or truncate."
         raise BadRow(number, f"has {size} tokens; the model's limit is {limit}. {fix}")

@@ -35,7 +35,7 @@ NOT_FINITE = (
     "cannot be predicted: the model's outputs are not finite; its weights are damaged, or its training failed. "
     "Copy or download the weights again, or train the model again."
 )
-AT_ONCE = 1024  # texts that verbs read, sort and compute together: bounds memory however long the input
+AT_ONCE = 1024  # texts that commands read, sort and compute together: bounds memory for any length of input
 
 
 class Predictor:
@@ -45,28 +45,28 @@ class Predictor:
         machine.threads()
         self.device = machine.device_for(device)
         self.folder = folder
-        self.source: Path | None = None  # where it was read from
+        self.source: Path | None = None  # the folder it was read from
         self.tokenizer = folder.tokenizer
         self.pooling = folder.pooling or Pooling()
         if precision == "auto" and folder.about.get("weights") == INT8 and self.device == "cpu":
             precision = INT8 if machine.has_fast_int8() else precision
-        # before the weights are laid out anew
+        # counted before the weights get their new layout
         self.outputs = outputs_of_heads(folder.model)
         self.parameters = sum(p.numel() for p in folder.model.parameters())
         self.encoder_parameters = sum(p.numel() for p in folder.model.encoder.parameters())
         self.model = prepare(folder.model, precision, self.device)
         self.config = folder.model.config
-        self.result: dict[str, Any] = {}  # what fine-tuning reached, when it has just been done
-        flows = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
-        self.precision = precision if precision == INT8 else flows
+        self.result: dict[str, Any] = {}  # the result of fine-tuning, right after it
+        computed = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
+        self.precision = precision if precision == INT8 else computed
 
     @classmethod
     def load(cls, name: str | Path, precision: str = "auto", device: str = "auto") -> Predictor:
         """Open a model by embedded name, folder or hub name."""
         source = locate(name)
-        found = cls(read_folder(source), precision, device)
-        found.source = source
-        return found
+        predictor = cls(read_folder(source), precision, device)
+        predictor.source = source
+        return predictor
 
     def as_written(self) -> Folder:
         """The folder, read again: weights prepared for inference cannot be saved."""
@@ -82,8 +82,8 @@ class Predictor:
 
         def compute(numbers: list[int]) -> None:
             batch = self._pack([rows[n] for n in numbers])
-            found = use(self.model.encoder(batch, layers=layers, maps=maps))
-            for number, answer in zip(numbers, found, strict=True):
+            results = use(self.model.encoder(batch, layers=layers, maps=maps))
+            for number, answer in zip(numbers, results, strict=True):
                 answers[number] = answer
 
         run_batched([len(row.ids) for row in rows], compute, self.device)
@@ -108,14 +108,14 @@ class Predictor:
         else it is the unscaled mean.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
-        found = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
-        if cut := sum(one.cut for one in found):
+        encoded = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
+        if cut := sum(text.cut for text in encoded):
             note(f"{cut} tokens were truncated from texts longer than {self.config.max_tokens} tokens.")
-        return self.vectors(found, layers, pool, normalize)
+        return self.vectors(encoded, layers, pool, normalize)
 
     def vectors(
         self,
-        found: Sequence[Rows],
+        encoded_texts: Sequence[Rows],
         layers: str | Sequence[int] = "last",
         pool: str = "",
         normalize: bool | None = None,
@@ -127,20 +127,20 @@ class Predictor:
         normalize = self.pooling.normalize and pool != "none" if normalize is None else normalize
         _check("pool", pool, POOLS)
         choice = layer_choice.choose(layers, self.config.depth)
-        rows = [row for one in found for row in one.rows]
-        whole = len(rows) == len(found)
+        rows = [row for text in encoded_texts for row in text.rows]
+        unsplit = len(rows) == len(encoded_texts)
 
         def use(encoded: Encoded) -> list[np.ndarray]:
             encoded.tokens = encoded.tokens if choice.only_last else choice.pick(encoded.layers)
-            return _pooled(encoded, pool if whole else "none")
+            return _pooled(encoded, pool if unsplit else "none")
 
-        # A tokenizer without special tokens makes nothing of an empty text: its vector is zero.
+        # Without special tokens, an empty text has no tokens: its vector is zero.
         wide = choice.width(self.config.width)
-        nothing = np.zeros(wide if whole and pool != "none" else (int(pool != "none"), wide), np.float32)
+        empty = np.zeros(wide if unsplit and pool != "none" else (int(pool != "none"), wide), np.float32)
         answers = iter(self.run([row for row in rows if row.ids], use, layers=not choice.only_last))
-        vectors = [next(answers) if row.ids else nothing for row in rows]
-        if not whole:
-            vectors = _merge([len(one.rows) for one in found], rows, vectors, pool)
+        vectors = [next(answers) if row.ids else empty for row in rows]
+        if not unsplit:
+            vectors = _merge([len(text.rows) for text in encoded_texts], rows, vectors, pool)
         if normalize:
             vectors = [v / np.maximum(np.linalg.norm(v, axis=-1, keepdims=True), 1e-12) for v in vectors]
         if pool == "none":
@@ -163,27 +163,27 @@ class Predictor:
         if mask is None:
             raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
         spelled = self.tokenizer.id_to_token(mask) or "[MASK]"
-        found = self.tokenizer.encode_batch([t if spelled in t else t.replace("[MASK]", spelled) for t in texts])
-        for number, encoding in enumerate(found, 1):
-            which = f"Text {number}" if len(found) > 1 else "The text"
+        encodings = self.tokenizer.encode_batch([t if spelled in t else t.replace("[MASK]", spelled) for t in texts])
+        for number, encoding in enumerate(encodings, 1):
+            subject = f"Text {number}" if len(encodings) > 1 else "The text"
             if mask not in encoding.ids:
-                raise UserError(f"{which} has no {spelled}. Put {spelled} where a word should be predicted.")
+                raise UserError(f"{subject} has no {spelled}. Put {spelled} where a word should be predicted.")
             if len(encoding) > self.config.max_tokens:
                 raise UserError(
-                    f"{which} has {len(encoding)} tokens; this model's limit is {self.config.max_tokens}. Shorten it."
+                    f"{subject} has {len(encoding)} tokens; this model's limit is {self.config.max_tokens}. Shorten it."
                 )
-        return found
+        return encodings
 
     def guesses(self, encodings: Sequence[Encoding], top: int = 5) -> list[list[list[dict[str, Any]]]]:
         """For each text and each of its masks, the best predictions."""
         mask = self.tokenizer.mask_id
-        assert mask is not None  # or there would be no encodings with masks
+        assert mask is not None  # otherwise there would be no encodings with masks
 
         def use(encoded: Encoded) -> list[tuple[list[float], list[int]]]:
             batch = encoded.batch
             hidden = batch.ids[: batch.tokens].eq(mask)
             scores = self.model.ask("mlm", encoded, hidden.nonzero()[:, 0]).float().softmax(-1)
-            scores = scores[:, : self.tokenizer.size]  # further rows only pad the table
+            scores = scores[:, : self.tokenizer.size]  # further rows are padding of the table
             best = scores.topk(min(top, self.tokenizer.size), dim=-1)
             counts = [int(part.sum()) for part in hidden.split(list(batch.lengths))]
             packed = list(zip(best.values.split(counts), best.indices.split(counts)))
@@ -192,9 +192,9 @@ class Predictor:
                 restored[caller] = tuple(part.tolist() for part in packed[place])
             return restored
 
-        found = self.run([Row(one.ids, one.segments, (0, len(one))) for one in encodings], use)
+        predictions = self.run([Row(masked.ids, masked.segments, (0, len(masked))) for masked in encodings], use)
         filled = []
-        for encoding, (scores, pieces) in zip(encodings, found):
+        for encoding, (scores, pieces) in zip(encodings, predictions):
             places = [place for place, piece in enumerate(encoding.ids) if piece == mask]
             filled.append(
                 [
@@ -263,9 +263,9 @@ class Predictor:
 
     def windows(self, on_long: str = "") -> Windows:
         """How long texts are read: as in training, unless overridden."""
-        kept = self.about.get("windows", {})
-        limit = min(int(kept.get("limit", 512)), self.config.max_tokens)
-        return Windows(limit, on_long or kept.get("on_long", "window"), int(kept.get("overlap", 64)))
+        saved = self.about.get("windows", {})
+        limit = min(int(saved.get("limit", 512)), self.config.max_tokens)
+        return Windows(limit, on_long or saved.get("on_long", "window"), int(saved.get("overlap", 64)))
 
     def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
         """Predictions for texts (or pairs, word lists, questions, choices: what the task takes), in order."""
@@ -282,12 +282,12 @@ class Predictor:
             self.needs(self.task.head, "predict")
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
         if len(items) >= AT_ONCE:
-            machine.trim_memory()  # what the tokenizer left in fragments, before the computation takes its share
-        found = outputs_of(self.model, self.task, items, self.device)
-        for number, output in enumerate(found):
+            machine.trim_memory()  # what the tokenizer left fragmented, before the computation starts
+        outputs = outputs_of(self.model, self.task, items, self.device)
+        for number, output in enumerate(outputs):
             if not np.isfinite(output).all():
                 raise BadRow(number, NOT_FINITE)
-        return [self.task.decode(item, output) for item, output in zip(items, found)]
+        return [self.task.decode(item, output) for item, output in zip(items, outputs)]
 
     def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:
         """Every metric on a labelled file."""
@@ -306,9 +306,9 @@ class Predictor:
             raise UserError(f"This model cannot {what} yet: its {head} head is untrained. Fine-tune it first.")
 
 
-def _check(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UserError(f"{name} is {value!r}. {suggest(value, list(known))}")
+def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UserError(f"{name} is {value!r}. {suggest(value, list(choices))}")
 
 
 def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
@@ -332,10 +332,10 @@ def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
 def _merge(counts: Sequence[int], rows: Sequence[Row], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
     """Join windows into texts: each contributes the tokens it owns; cls is the mean of the windows' first vectors."""
     merged = []
-    at = 0
+    start = 0
     for count in counts:
-        parts = list(zip(rows[at : at + count], vectors[at : at + count]))
-        at += count
+        parts = list(zip(rows[start : start + count], vectors[start : start + count]))
+        start += count
         if pool == "cls":
             merged.append(np.mean([tokens[0] for _, tokens in parts], axis=0))
             continue

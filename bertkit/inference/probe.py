@@ -1,4 +1,4 @@
-"""Which of BERT's six layer choices suits a task, judged by a linear classifier on each."""
+"""Which of BERT's six layer choices suits a task, measured by a linear classifier on each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertkit.errors import UserError
 from bertkit.model.layer_choice import CHOICES, choose
 from bertkit.notify import note
 
-MOST_ROWS = 2000  # more say little more, and take longer
+MOST_ROWS = 2000  # more rows change the result little, and take longer
 FOLDS = 5
 Embed = Callable[..., Any]  # Predictor.embed
 
@@ -26,14 +26,14 @@ def probe(
     At most 2,000 rows are used, drawn at random; this is reported.
     """
     if len(texts) > MOST_ROWS:
-        drawn = np.sort(np.random.default_rng(seed).permutation(len(texts))[:MOST_ROWS])
+        sample = np.sort(np.random.default_rng(seed).permutation(len(texts))[:MOST_ROWS])
         note(f"The probe uses {MOST_ROWS:,} of {len(texts):,} labelled rows, drawn at random.")
-        texts, labels = [texts[n] for n in drawn], [labels[n] for n in drawn]
+        texts, labels = [texts[n] for n in sample], [labels[n] for n in sample]
     folds = _folds(labels)
-    # Such pooling and the joining of layers may change places: one pass gives all six choices.
+    # Pooling and joining layers commute, so one pass gives all six choices.
     pool = pool if pool == "cls" else "mean"
-    every = embed(texts, layers=list(range(depth + 1)), pool=pool).reshape(len(texts), depth + 1, -1)
-    return [{"choice": choice, **_judge(_joined(every, choice), labels, folds, seed)} for choice in CHOICES]
+    all_layers = embed(texts, layers=list(range(depth + 1)), pool=pool).reshape(len(texts), depth + 1, -1)
+    return [{"choice": choice, **_judge(_joined(all_layers, choice), labels, folds, seed)} for choice in CHOICES]
 
 
 def best_layers(rows: Sequence[dict[str, Any]]) -> str:
@@ -59,10 +59,10 @@ def _folds(labels: Sequence[str]) -> int:
     return min(FOLDS, least)
 
 
-def _joined(every: np.ndarray, choice: str) -> np.ndarray:
+def _joined(all_layers: np.ndarray, choice: str) -> np.ndarray:
     """(rows, depth + 1, width) → (rows, width of the choice)."""
-    picked = choose(choice, every.shape[1] - 1)
-    parts = every[:, list(picked.numbers)]
+    picked = choose(choice, all_layers.shape[1] - 1)
+    parts = all_layers[:, list(picked.numbers)]
     return parts.sum(1) if picked.join == "sum" else parts.reshape(len(parts), -1)
 
 

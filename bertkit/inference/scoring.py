@@ -29,36 +29,36 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
     places: list[list[int]] = []
     targets: list[list[int]] = []
     for number, encoding in enumerate(encodings):
-        for ids, where, wanted in runs(encoding.ids, encoding.special, encoding.words, predictor, words):
-            if not where:
-                continue  # a causal model's first piece has nothing before it to be guessed from
+        for ids, positions, answers in runs(encoding.ids, encoding.special, encoding.words, predictor, words):
+            if not positions:
+                continue  # a causal model cannot predict a text's only piece
             owners.append(number)
             inputs.append(ids)
-            places.append(where)
-            targets.append(wanted)
+            places.append(positions)
+            targets.append(answers)
     totals = [0.0] * len(texts)
     values: list[list[float]] = [[]] * len(inputs)
 
     def compute(numbers: list[int]) -> None:
         batch = pack([inputs[n] for n in numbers]).to(predictor.device)
         starts = {caller: int(batch.starts[packed]) for packed, caller in enumerate(batch.order)}
-        at = [starts[i] + place for i, n in enumerate(numbers) for place in places[n]]
-        answers = torch.tensor([t for n in numbers for t in targets[n]], device=predictor.device)
+        indices = [starts[i] + place for i, n in enumerate(numbers) for place in places[n]]
+        expected = torch.tensor([t for n in numbers for t in targets[n]], device=predictor.device)
         encoded = predictor.model.encoder(batch)
-        logits = predictor.model.ask("mlm", encoded, torch.tensor(at, device=predictor.device)).float()
-        chosen = (logits.gather(1, answers[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
-        taken = 0
+        logits = predictor.model.ask("mlm", encoded, torch.tensor(indices, device=predictor.device)).float()
+        scores = (logits.gather(1, expected[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
+        offset = 0
         for n in numbers:
-            values[n] = chosen[taken : taken + len(places[n])]
-            taken += len(places[n])
+            values[n] = scores[offset : offset + len(places[n])]
+            offset += len(places[n])
 
     run_batched([len(ids) for ids in inputs], compute, predictor.device)
-    for owner, found in zip(owners, values):
-        totals[owner] += sum(found)
+    for owner, row in zip(owners, values):
+        totals[owner] += sum(row)
     return totals
 
 
-AT_ONCE = 64  # sentences: each becomes as many rows as it has pieces
+AT_ONCE = 64  # sentences per call: each becomes as many rows as it has pieces
 
 
 def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, float]:
@@ -70,8 +70,8 @@ def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, f
     predictor.needs("mlm", "predict masked words")
     sizes = [len(encoding) for encoding in predictor.tokenizer.encode_batch(texts)]
     fit = [text for text, size in zip(texts, sizes) if text.strip() and size <= predictor.config.max_tokens]
-    if left := sum(size > predictor.config.max_tokens for size in sizes):
-        note(f"{left} texts longer than {predictor.config.max_tokens} tokens are left out.")
+    if too_long := sum(size > predictor.config.max_tokens for size in sizes):
+        note(f"{too_long} texts longer than {predictor.config.max_tokens} tokens are left out.")
     if not fit:
         raise UserError("There is no text to score.")
     parts = track([fit[n : n + AT_ONCE] for n in range(0, len(fit), AT_ONCE)], "scoring", -(-len(fit) // AT_ONCE))
@@ -86,7 +86,7 @@ def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, f
     }
 
 
-Run = tuple[list[int], list[int], list[int]]  # ids, places of the answer, wanted ids
+Run = tuple[list[int], list[int], list[int]]  # ids, places to predict, their ids
 
 
 def _masked_runs(

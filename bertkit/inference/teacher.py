@@ -28,12 +28,12 @@ def _vectors(name: str, keep: Path, precision: str, device: str, texts: list[str
     try:
         return load(path.read_bytes())["vectors"].float().numpy()
     except (OSError, SafetensorError):
-        pass  # never asked, or not written whole
+        pass  # not computed yet, or the file is incomplete
     model = Predictor.load(name, precision, device)
     note(f"Computing the vectors of {len(texts):,} texts with {name}.")
     parts = [texts[n : n + AT_ONCE] for n in range(0, len(texts), AT_ONCE)]
-    found = np.concatenate([np.asarray(model.embed(part)) for part in track(parts, "asking the teacher", len(parts))])
-    found = (found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)).astype(np.float16)
+    vectors = np.concatenate([np.asarray(model.embed(part)) for part in track(parts, "asking the teacher", len(parts))])
+    vectors = (vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)).astype(np.float16)
     keep.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, save({"vectors": torch.from_numpy(found)}))
-    return found.astype(np.float32)
+    atomic_write(path, save({"vectors": torch.from_numpy(vectors)}))
+    return vectors.astype(np.float32)

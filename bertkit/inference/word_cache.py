@@ -2,17 +2,17 @@
 
 Computed at every step, a teacher costs about as much as the student. From the second pass over the text on, reading
 its states from the disk costs next to nothing. Each layer's states are projected on their main directions (PCA), and
-each word's numbers are kept as int8 with a scale of their own: 128 numbers per layer are 128 bytes.
+each word's numbers are stored as int8 with their own scale: 128 numbers per layer are 128 bytes.
 
 | file | content |
 |---|---|
-| cache.json | what it is of, and every file's size and SHA-256; written last, so a folder without it is unfinished |
+| cache.json | its source, and every file's size and SHA-256; written last, so a folder without it is unfinished |
 | basis.safetensors | mean (layers, width) and directions (layers, numbers, width) |
 | words.bin | int64 (sentences + 1): the number of the first word of each sentence |
 | states.bin | int8 (words, layers, numbers) |
 | scales.bin | float16 (words, layers): 0 where the teacher has no state |
 
-The work is done batch by batch in bounded memory. Killed, it continues after the last batch that was written whole.
+The work is done batch by batch in bounded memory. If killed, it continues after the last complete batch.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from bertkit.notify import note, status
 
 FORMAT = 1
 BATCH = 8192  # tokens the teacher reads at once
-SAMPLE = 64  # batches by which the main directions are found
-FLUSH = 64  # batches between two points to continue from
+SAMPLE = 64  # batches from which the main directions are computed
+FLUSH = 64  # batches between two restart points
 
 
 class WordCache:
-    """An open cache; called like a teacher, it reads what the teacher once computed."""
+    """An open cache; called like a teacher, it reads what the teacher computed."""
 
     def __init__(self, folder: Path, store: Store, words: Words) -> None:
         """Use `open_cache`, which makes and checks the folder."""
@@ -61,20 +61,20 @@ class WordCache:
     def __call__(self, examples: Sequence[Example]) -> tuple[np.ndarray, Tensor]:
         """The word of every token (tokens,), and the words' states (words, layers, width), as a WordTeacher gives."""
         numbers = np.concatenate([self._words_of(example) for example in examples])
-        wanted, owner = np.unique(numbers, return_inverse=True)
-        wanted, shift = (wanted[1:], 1) if len(wanted) and wanted[0] < 0 else (wanted, 0)
-        scales = np.asarray(self.scales[wanted], np.float32)
+        words, owner = np.unique(numbers, return_inverse=True)
+        words, shift = (words[1:], 1) if len(words) and words[0] < 0 else (words, 0)
+        scales = np.asarray(self.scales[words], np.float32)
         known = scales.any(1)
         place = np.append(np.full(shift, known.sum()), np.where(known, np.cumsum(known) - 1, known.sum()))
-        small = torch.from_numpy(np.asarray(self.states[wanted[known]], np.float32) * scales[known][:, :, None])
+        small = torch.from_numpy(np.asarray(self.states[words[known]], np.float32) * scales[known][:, :, None])
         states = torch.einsum("wln,lnd->wld", small, self.directions) + self.mean
         return place[owner], states.to(torch.bfloat16)
 
     def _words_of(self, example: Example) -> np.ndarray:
         """The store's number of each token's word, -1 for special tokens."""
         numbers = np.full(len(example.ids), -1)
-        own = np.flatnonzero(example.places >= 0)
-        for run in np.split(own, np.flatnonzero(np.diff(example.places[own]) != 1) + 1):
+        ordinary = np.flatnonzero(example.places >= 0)
+        for run in np.split(ordinary, np.flatnonzero(np.diff(example.places[ordinary]) != 1) + 1):
             if len(run):
                 numbers[run] = word_numbers(self.store, self.words, self.first, *example.places[run[[0, -1]]])
         return numbers
@@ -98,7 +98,7 @@ def _begins(store: Store, words: Words, start: int, stop: int) -> np.ndarray:
 
 
 def cache_folder(store: Store, teacher: WordTeacher, numbers: int, length: int) -> Path:
-    """Where the states of this teacher stand: beside the store, named by everything they depend on."""
+    """The folder of this teacher's states: beside the store, named after everything they depend on."""
     key = json.dumps(
         [FORMAT, store.facts["files"]["tokens.bin"]["sha256"], teacher.digest, teacher.layers, numbers, length]
     )
@@ -106,7 +106,7 @@ def cache_folder(store: Store, teacher: WordTeacher, numbers: int, length: int) 
 
 
 def open_cache(store: Store, teacher: WordTeacher, numbers: int, length: int) -> WordCache:
-    """The cache of this teacher's states of this store, made now where it is missing or unfinished."""
+    """The cache of this teacher's states of this store, made now if it is missing or unfinished."""
     if numbers > teacher.width:
         raise UserError(f"teaching.cache is {numbers}; the teacher's states have {teacher.width} numbers. Use fewer.")
     folder = cache_folder(store, teacher, numbers, length)
@@ -115,15 +115,15 @@ def open_cache(store: Store, teacher: WordTeacher, numbers: int, length: int) ->
             folder.mkdir(exist_ok=True)
             with RunLock(folder):
                 if not (folder / "cache.json").is_file():
-                    _Making(folder, store, teacher, numbers, length).go()
+                    _CacheWriter(folder, store, teacher, numbers, length).go()
     for name, file in json.loads((folder / "cache.json").read_bytes())["files"].items():
         if not (folder / name).is_file() or file_digest(folder / name) != file["sha256"]:
             raise DamagedFile(f"{folder / name} is missing or was altered. Delete {folder}; it will be made again.")
     return WordCache(folder, store, teacher.words)
 
 
-class _Making:
-    """One sitting of making a cache."""
+class _CacheWriter:
+    """Makes a cache, or continues an unfinished one."""
 
     def __init__(self, folder: Path, store: Store, teacher: WordTeacher, numbers: int, length: int) -> None:
         self.folder, self.store, self.teacher = folder, store, teacher
@@ -133,7 +133,7 @@ class _Making:
         self.batches = [range(n, min(n + per_batch, len(self.rows))) for n in range(0, len(self.rows), per_batch)]
 
     def go(self) -> None:
-        """Everything that is missing."""
+        """Write everything that is missing."""
         first = self._first_words()
         words = int(first[-1])
         require_space(self.folder, words * self.layers * (self.numbers + 2) + first.nbytes)
@@ -178,11 +178,11 @@ class _Making:
                     file.flush()
                     os.fsync(file.fileno())
                 atomic_write(self.folder / "progress.json", json.dumps({"batches": number + 1, "words": done["words"]}))
-            left = (time.monotonic() - begun) / (number + 1 - done["batches"]) * (len(self.batches) - number - 1)
-            status(f"{self.folder.name}: {number + 1:,} of {len(self.batches):,} batches, {left / 60:.0f} min to go")
+            seconds = (time.monotonic() - begun) / (number + 1 - done["batches"]) * (len(self.batches) - number - 1)
+            status(f"{self.folder.name}: {number + 1:,} of {len(self.batches):,} batches, {seconds / 60:.0f} min to go")
 
     def _done(self) -> dict[str, int]:
-        """What an earlier sitting has written whole."""
+        """How many batches and words an interrupted run has completed."""
         try:
             return {
                 key: int(json.loads((self.folder / "progress.json").read_bytes())[key]) for key in ("batches", "words")
@@ -215,14 +215,14 @@ class _Making:
                 for e in examples
             ]
         )
-        # A row that is cut inside a word begins with the rest of it: that word was counted in the row before.
+        # A row that begins inside a word begins with its remainder: that word was counted in the row before.
         before = _word_before(self.store, self.teacher.words, self.first, int(places[real[0]]))
         begins = real[np.append(word[0] != before, np.diff(word) != 0)]
         assert len(ids) == len(owner)
-        seen = owner[begins]
-        known = seen < len(values)
+        state_of = owner[begins]
+        known = state_of < len(values)
         filled = np.zeros((len(begins), self.layers, self.teacher.width), np.float32)
-        filled[known] = values[seen[known]]
+        filled[known] = values[state_of[known]]
         return known, filled
 
     def _basis(self) -> tuple[np.ndarray, np.ndarray]:

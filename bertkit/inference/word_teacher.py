@@ -27,8 +27,8 @@ class Words:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         pieces = [tokenizer.id_to_token(number) or "" for number in range(tokenizer.size)]
-        self.own = np.array([any(map(is_cjk, piece)) for piece in pieces])  # a Chinese character is a word
-        self.goes_on = np.asarray(tokenizer.continuation) & ~self.own
+        self.chinese = np.array([any(map(is_cjk, piece)) for piece in pieces])  # each is a word
+        self.continues = np.asarray(tokenizer.continuation) & ~self.chinese
         self.spelled: dict[tuple[int, ...], str] = {}
         self.mark = "##" if tokenizer.kind == "wordpiece" else ""
         self.pieces = pieces
@@ -48,8 +48,8 @@ class Words:
 
     def begins(self, ids: np.ndarray) -> np.ndarray:
         """Where a word begins in a row of pieces without special tokens; the first piece begins one."""
-        begins = ~self.goes_on[ids]
-        begins[1:] |= self.own[ids[:-1]]
+        begins = ~self.continues[ids]
+        begins[1:] |= self.chinese[ids[:-1]]
         begins[:1] = True
         return begins
 
@@ -80,10 +80,10 @@ class WordTeacher:
         weights = hashlib.sha256(str(config).encode())
         for name, tensor in sorted(folder.model.encoder.state_dict().items()):
             weights.update(name.encode() + tensor.float().numpy().tobytes())
-        self.digest = weights.hexdigest()  # before the weights are laid out for inference
+        self.digest = weights.hexdigest()  # computed before the weights get their inference layout
         self.tokenizer, self.longest = folder.tokenizer, config.max_tokens
         self.encoder = prepare(folder.model, precision, device).encoder
-        if top < config.depth:  # the layers above are never asked for
+        if top < config.depth:  # the layers above are never used
             if config.unique_layers == config.depth:
                 del self.encoder.layers[top:]
                 config = replace(config, unique_layers=top)
@@ -118,19 +118,19 @@ class WordTeacher:
             special = np.fromiter(encoding.special[:size], bool, size)
             owner.append(np.where(special | (len(starts[row]) == 0), total, word))
         states, pieces = self._states(batch, np.concatenate(owner) if owner else np.zeros(0, np.int64), total)
-        seen = pieces > 0
-        renumber = np.append(np.where(seen, np.cumsum(seen) - 1, seen.sum()), seen.sum())
-        tokens = [renumber[np.where(n < 0, total, n + at)] for n, at in zip(numbers, first)]
-        return np.concatenate(tokens), states[torch.from_numpy(seen)]
+        has_state = pieces > 0
+        renumber = np.append(np.where(has_state, np.cumsum(has_state) - 1, has_state.sum()), has_state.sum())
+        tokens = [renumber[np.where(n < 0, total, n + shift)] for n, shift in zip(numbers, first)]
+        return np.concatenate(tokens), states[torch.from_numpy(has_state)]
 
     @torch.no_grad()
     def _states(self, batch: Batch, owner: np.ndarray, words: int) -> tuple[Tensor, np.ndarray]:
         encoded = self.encoder(batch.to(self.device), layers=True)
         word = torch.from_numpy(owner).to(self.device)
         pieces = torch.bincount(word, minlength=words + 1)[:words]
-        kept = []
+        by_layer = []
         for layer in self.layers:
             states = encoded.layers[layer][: batch.tokens].float()
             sums = torch.zeros(words + 1, self.width, device=states.device).index_add_(0, word, states)
-            kept.append(F.layer_norm(sums[:words] / pieces.clamp(min=1)[:, None], (self.width,)))
-        return torch.stack(kept, 1).to(encoded.tokens.dtype).cpu(), pieces.cpu().numpy()
+            by_layer.append(F.layer_norm(sums[:words] / pieces.clamp(min=1)[:, None], (self.width,)))
+        return torch.stack(by_layer, 1).to(encoded.tokens.dtype).cpu(), pieces.cpu().numpy()

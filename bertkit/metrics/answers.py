@@ -11,14 +11,15 @@ import numpy as np
 
 from bertkit.errors import UserError
 from bertkit.metrics.tally import Array, Measures, Scores, Tally, check_same_length, score, share
+from bertkit.text.words import HAN, KANA
 
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-# What CMRC 2018 takes out before it compares; other marks, such as % and the decimal point, count.
+# The marks CMRC 2018 removes before it compares; others, such as % and the decimal point, count.
 _CHINESE_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-_BY_CHARACTER = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_BY_CHARACTER = KANA + HAN
 _HAN = re.compile(f"[{_BY_CHARACTER}]")
-# A character alone, or a Latin word or number whole (3.5, don't), or any other mark alone.
+# A single character, a complete Latin word or number (3.5, don't), or any other single mark.
 _MIXED = re.compile(rf"[{_BY_CHARACTER}]|[^\W_{_BY_CHARACTER}]+(?:[.,'][^\W_{_BY_CHARACTER}]+)*|\S")
 
 
@@ -49,9 +50,9 @@ def answers_tallies(
     compare = _compare_chinese if (is_chinese(gold) if chinese == "auto" else chinese) else _compare_english
     clean = clean_chinese if compare is _compare_chinese else clean_english
     columns = np.zeros((len(gold), 3))
-    for row, (options, said) in enumerate(zip(gold, predicted)):
+    for row, (options, answer) in enumerate(zip(gold, predicted)):
         real = [option for option in options if clean(option)]
-        f1, exact = zip(*(compare(option, said) for option in real or [""]))
+        f1, exact = zip(*(compare(option, answer) for option in real or [""]))
         columns[row] = max(f1), max(exact), bool(real)
     return [Tally(columns, _answer_measures if not columns[:, 2].all() else _always_answered)]
 
@@ -63,12 +64,12 @@ def _always_answered(columns: Array, weights: Array) -> Measures:
 
 def _answer_measures(columns: Array, weights: Array) -> Measures:
     with_answer = weights * columns[:, 2]
-    f1, exact, some = (with_answer @ columns).T
-    _, silent, _ = ((weights - with_answer) @ columns).T
+    f1, exact, answerable = (with_answer @ columns).T
+    _, unanswered, _ = ((weights - with_answer) @ columns).T
     measures = {
-        "f1_answerable": share(f1, some, otherwise=np.nan),
-        "exact_answerable": share(exact, some, otherwise=np.nan),
-        "accuracy_unanswerable": share(silent, weights.sum(1) - some, otherwise=np.nan),
+        "f1_answerable": share(f1, answerable, otherwise=np.nan),
+        "exact_answerable": share(exact, answerable, otherwise=np.nan),
+        "accuracy_unanswerable": share(unanswered, weights.sum(1) - answerable, otherwise=np.nan),
     }
     return _always_answered(columns, weights) | measures
 
@@ -89,20 +90,20 @@ def clean_chinese(text: str) -> str:
     return text.lower().strip().translate(_CHINESE_PUNCTUATION)
 
 
-def _compare_english(gold: str, said: str) -> tuple[float, float]:
-    return _compare(clean_english(gold), clean_english(said), str.split, _words_in_common)
+def _compare_english(gold: str, answer: str) -> tuple[float, float]:
+    return _compare(clean_english(gold), clean_english(answer), str.split, _words_in_common)
 
 
-def _compare_chinese(gold: str, said: str) -> tuple[float, float]:
-    return _compare(clean_chinese(gold), clean_chinese(said), _MIXED.findall, _longest_common_run)
+def _compare_chinese(gold: str, answer: str) -> tuple[float, float]:
+    return _compare(clean_chinese(gold), clean_chinese(answer), _MIXED.findall, _longest_common_run)
 
 
 def _compare(
-    gold: str, said: str, cut: Callable[[str], list[str]], shared: Callable[[list[str], list[str]], int]
+    gold: str, answer: str, split: Callable[[str], list[str]], shared: Callable[[list[str], list[str]], int]
 ) -> tuple[float, float]:
     """(f1, exact) of one prediction against one gold answer, both cleaned."""
-    exact = float(gold == said)
-    left, right = cut(gold), cut(said)
+    exact = float(gold == answer)
+    left, right = split(gold), split(answer)
     return 2 * shared(left, right) / (len(left) + len(right)) if left and right else exact, exact
 
 

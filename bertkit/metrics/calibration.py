@@ -53,15 +53,15 @@ def fit_temperature(logits: object, gold: Gold) -> float:
     If the largest logit is right in every row, there is no error to learn from, and the temperature is 1.
     """
     table, truth = _checked(logits, gold, "logits")
-    own = table[np.arange(len(truth)), truth]
-    if (own == table.max(axis=1)).all():
+    gold_logits = table[np.arange(len(truth)), truth]
+    if (gold_logits == table.max(axis=1)).all():
         return 1.0
     from scipy.optimize import minimize_scalar
     from scipy.special import logsumexp
 
     def surprise(log_temperature: float) -> float:
         sharpness = np.exp(-log_temperature)
-        return float(np.mean(logsumexp(table * sharpness, axis=1) - own * sharpness))
+        return float(np.mean(logsumexp(table * sharpness, axis=1) - gold_logits * sharpness))
 
     limits = float(np.log(COOLEST)), float(np.log(HOTTEST))
     return float(np.exp(minimize_scalar(surprise, bounds=limits, method="bounded", options={"xatol": 1e-6}).x))
@@ -87,12 +87,12 @@ def expected_calibration_error(probabilities: object, gold: Gold, bins: int = 15
 
 
 def coverage_accuracy(probabilities: object, gold: Gold) -> list[Abstention]:
-    """Coverage and accuracy of each threshold, strictest first; rows of equal confidence are kept together."""
+    """Coverage and accuracy of each threshold, strictest first; rows of equal confidence stay together."""
     confidence, right = _confidence(probabilities, gold)
     order = np.argsort(-confidence, kind="stable")
-    kept, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])
+    answered, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])
     last = np.flatnonzero(np.diff(confidence[order], append=-np.inf))
-    columns = confidence[order][last], kept[last] / len(order), hits[last] / kept[last]
+    columns = confidence[order][last], answered[last] / len(order), hits[last] / answered[last]
     return [Abstention(*row) for row in zip(*(column.tolist() for column in columns))]
 
 

@@ -34,7 +34,7 @@ TALLIES: dict[Metric, Callable[..., list[Tally]]] = {
     choice: choice_tallies,
     minimal_pairs: minimal_pairs_tallies,
 }
-_ONE_ANSWER_AN_ITEM: tuple[Metric, ...] = (classification, choice)
+_ONE_ANSWER_PER_ITEM: tuple[Metric, ...] = (classification, choice)
 _NUMBERS_AT_ONCE = 2_000_000
 
 
@@ -64,14 +64,14 @@ def bootstrap(
     """
     edges = _edges(resamples, level)
     random = np.random.default_rng(seed)
-    found: dict[str, tuple[float, float]] = {}
+    intervals: dict[str, tuple[float, float]] = {}
     for tally in _tallies(metric, gold, predicted, settings):
         rows, counts = _distinct(tally.columns)
-        drawn = [tally.measure(rows, weights) for weights in _resample(counts, resamples, random)]
+        resampled = [tally.measure(rows, weights) for weights in _resample(counts, resamples, random)]
         for name in score([tally]):
-            low, high = np.nanpercentile(np.concatenate([part[name] for part in drawn]), edges)
-            found[name] = float(low), float(high)
-    return found
+            low, high = np.nanpercentile(np.concatenate([part[name] for part in resampled]), edges)
+            intervals[name] = float(low), float(high)
+    return intervals
 
 
 def paired_difference(
@@ -90,7 +90,7 @@ def paired_difference(
 
     Settings go to the metric; `scores`, if given, is the pair (scores of a, scores of b). The interval is a paired
     bootstrap. The p-value, two-sided, is McNemar's exact test for the accuracy of single answers, and otherwise
-    approximate randomisation: items change sides at random, and chance is how often the difference gets as large.
+    approximate randomization: the fraction of random exchanges between the sides that give as large a difference.
     """
     edges = _edges(resamples, level)
     name, tally = _named(name, _pooled_tallies(metric, gold, a, b, settings))
@@ -102,15 +102,15 @@ def paired_difference(
         return np.subtract(*(tally.measure(side, weight)[name] for side, weight in zip(rows, weights)))
 
     difference = float(gaps((ours, theirs), (counts[None] * 1.0,) * 2)[0])
-    drawn = [gaps((ours, theirs), (weights, weights)) for weights in _resample(counts, resamples, random)]
-    low, high = np.nanpercentile(np.concatenate(drawn), edges)
-    if name == "accuracy" and metric in _ONE_ANSWER_AN_ITEM:
+    resampled = [gaps((ours, theirs), (weights, weights)) for weights in _resample(counts, resamples, random)]
+    low, high = np.nanpercentile(np.concatenate(resampled), edges)
+    if name == "accuracy" and metric in _ONE_ANSWER_PER_ITEM:
         return Difference(difference, float(low), float(high), _mcnemar(*(_right(tally, side) for side in pair)))
     both, larger = np.vstack([ours, theirs]), 0
     for batch in _batches(resamples, 2 * len(counts)):
         swapped = random.binomial(counts, 0.5, size=(batch, len(counts))).astype(float)
-        kept = counts - swapped
-        chance = gaps((both, both), (np.hstack([kept, swapped]), np.hstack([swapped, kept])))
+        unswapped = counts - swapped
+        chance = gaps((both, both), (np.hstack([unswapped, swapped]), np.hstack([swapped, unswapped])))
         # Undefined counts as large: doubt never makes a difference significant.
         larger += int((~(np.abs(chance) < abs(difference) - 1e-12)).sum())
     return Difference(difference, float(low), float(high), (1 + larger) / (1 + resamples))
@@ -126,8 +126,8 @@ def _mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 def _right(tally: Tally, columns: Array) -> np.ndarray:
     """Which items are right, from the accuracy of each item alone: (items,) booleans."""
-    rows, which = np.unique(columns, axis=0, return_inverse=True)
-    return tally.measure(rows, np.eye(len(rows)))["accuracy"][which.reshape(-1)] > 0.5
+    rows, row_of = np.unique(columns, axis=0, return_inverse=True)
+    return tally.measure(rows, np.eye(len(rows)))["accuracy"][row_of.reshape(-1)] > 0.5
 
 
 def _edges(resamples: int, level: float) -> list[float]:
@@ -145,8 +145,8 @@ def _tallies(metric: Metric, gold: Sequence, predicted: Sequence, settings: Mapp
 
     def measure(columns: Array, weights: Array) -> Measures:
         rows = []
-        for drawn in weights:
-            items = np.repeat(columns[:, 0], drawn.astype(int)).astype(int).tolist()
+        for counts in weights:
+            items = np.repeat(columns[:, 0], counts.astype(int)).astype(int).tolist()
             rows.append(metric([gold[item] for item in items], [predicted[item] for item in items], **settings))
         return {name: np.array([row.get(name, np.nan) for row in rows]) for row in rows for name in row}
 
@@ -165,8 +165,8 @@ def _pooled_tallies(
     try:
         return _tallies(metric, [*gold, *gold], [*a, *b], pooled)
     except UserError:
-        for side, own in zip((a, b), scores):  # Again one by one, for the message to name the right row.
-            _tallies(metric, gold, side, shared if own is None else shared | {"scores": own})
+        for side, side_scores in zip((a, b), scores):  # Again one by one, so that the message names the right row.
+            _tallies(metric, gold, side, shared if side_scores is None else shared | {"scores": side_scores})
         raise
 
 
@@ -195,5 +195,5 @@ def _resample(counts: np.ndarray, resamples: int, random: np.random.Generator) -
 
 def _batches(resamples: int, width: int) -> Iterator[int]:
     size = max(1, _NUMBERS_AT_ONCE // width)
-    for done in range(0, resamples, size):
-        yield min(size, resamples - done)
+    for start in range(0, resamples, size):
+        yield min(size, resamples - start)

@@ -124,12 +124,12 @@ def multi_label_tallies(
     truth, guess = _flags(gold, labels, "gold"), _flags(predicted, labels, "predicted")
 
     def measure(columns: Array, weights: Array) -> Measures:
-        said, meant = columns[:, len(labels) :], columns[:, : len(labels)]
-        right, true, told = weights @ (said * meant), weights @ meant, weights @ said
-        wrong = np.abs(said - meant)
+        guessed, gold = columns[:, len(labels) :], columns[:, : len(labels)]
+        right, true, predicted = weights @ (guessed * gold), weights @ gold, weights @ guessed
+        wrong = np.abs(guessed - gold)
         return {
-            "micro_f1": share(2 * right.sum(1), true.sum(1) + told.sum(1)),
-            "macro_f1": macro_f1(right, true, told),
+            "micro_f1": share(2 * right.sum(1), true.sum(1) + predicted.sum(1)),
+            "macro_f1": macro_f1(right, true, predicted),
             "exact_match": share(weights @ ~wrong.any(1), weights.sum(1)),
             "hamming_loss": share(weights @ wrong.mean(1), weights.sum(1)),
         }
@@ -144,8 +144,8 @@ def multi_label_tallies(
 
 def _each_auc(columns: Array, weights: Array) -> Measures:
     truth, table = np.split(columns, 2, axis=1)
-    each = np.array([auc(score, flag > 0, weights) for flag, score in zip(truth.T, table.T)])
-    return {"auc": share(np.nansum(each, axis=0), (~np.isnan(each)).sum(0), otherwise=np.nan)}
+    per_label = np.array([auc(score, flag > 0, weights) for flag, score in zip(truth.T, table.T)])
+    return {"auc": share(np.nansum(per_label, axis=0), (~np.isnan(per_label)).sum(0), otherwise=np.nan)}
 
 
 def _flags(rows: Sequence[Collection[str]], labels: Sequence[str], side: str) -> Array:
@@ -153,9 +153,9 @@ def _flags(rows: Sequence[Collection[str]], labels: Sequence[str], side: str) ->
         if isinstance(row, str):
             raise UserError(f"Row {number}: the {side} labels are the text {row!r}. Give a set of labels: {{{row!r}}}.")
     flags = np.zeros((len(rows), len(labels)))
-    which = np.repeat(np.arange(len(rows)), [len(set(row)) for row in rows])
+    row_of = np.repeat(np.arange(len(rows)), [len(set(row)) for row in rows])
     try:
-        flags[which, codes([label for row in rows for label in set(row)], labels, side).astype(int)] = 1
+        flags[row_of, codes([label for row in rows for label in set(row)], labels, side).astype(int)] = 1
     except UserError:
         for number, row in enumerate(rows, 1):
             for unknown in sorted(set(row) - set(labels)):

@@ -68,21 +68,23 @@ def tagging_tallies(gold: Sentences, predicted: Sentences) -> list[Tally]:
     _check_sentences(gold, predicted)
     lengths = np.fromiter(map(len, gold), int, len(gold))
     sentence = np.repeat(np.arange(len(gold)), lengths)
-    known = {tag: code for code, tag in enumerate(dict.fromkeys(chain(chain(*gold), chain(*predicted))))}
-    truth, guess = (np.fromiter((known[tag] for tag in chain(*side)), int, len(sentence)) for side in (gold, predicted))
+    tag_codes = {tag: code for code, tag in enumerate(dict.fromkeys(chain(chain(*gold), chain(*predicted))))}
+    truth, guess = (
+        np.fromiter((tag_codes[tag] for tag in chain(*side)), int, len(sentence)) for side in (gold, predicted)
+    )
 
     def per_sentence(owners: np.ndarray) -> Array:
         return np.bincount(owners, minlength=len(gold)).astype(float)
 
     if not chunk_like(gold):
         sides = (truth[truth == guess], sentence[truth == guess]), (truth, sentence), (guess, sentence)
-        cells = [per_sentence_tag(tags, owners, len(gold), len(known)) for tags, owners in sides]
+        cells = [per_sentence_tag(tags, owners, len(gold), len(tag_codes)) for tags, owners in sides]
         return [Tally(np.column_stack(cells), _tag_measures)]
-    truths, guesses, found = _compare(gold, predicted, {})
+    truths, guesses, recalled = _compare(gold, predicted, {})
     # A separator O follows each sentence in the flat sequence, so that no entity crosses it.
     owner = np.repeat(np.arange(len(gold)), lengths + 1)
     right = per_sentence(sentence[truth == guess])
-    counts = [per_sentence(owner[starts]) for starts in (truths.start[found], truths.start, guesses.start)]
+    counts = [per_sentence(owner[starts]) for starts in (truths.start[recalled], truths.start, guesses.start)]
     return [Tally(np.column_stack([*counts, right, lengths]), _entity_measures)]
 
 
@@ -110,8 +112,8 @@ def per_type(gold: Sentences, predicted: Sentences) -> list[dict[str, str | floa
     """One row per entity label, sorted: label, precision, recall, f1, and how many are gold and predicted."""
     _check_sentences(gold, predicted)
     kinds: dict[str, int] = {}
-    truths, guesses, found = _compare(gold, predicted, kinds)
-    counts = [np.bincount(k, minlength=len(kinds)) for k in (truths.kind[found], truths.kind, guesses.kind)]
+    truths, guesses, recalled = _compare(gold, predicted, kinds)
+    counts = [np.bincount(k, minlength=len(kinds)) for k in (truths.kind[recalled], truths.kind, guesses.kind)]
     rows = class_rows(list(kinds), *(count.astype(float) for count in counts))
     return sorted((row for row in rows if row["gold"] or row["predicted"]), key=lambda row: row["label"])
 
@@ -131,9 +133,9 @@ def _spans(sentences: Sentences, kinds: dict[str, int]) -> Spans:
     readings = np.array([_read(tag, kinds) for tag in numbers])
     kind, opens, closes = readings[np.fromiter((numbers[tag] for tag in flat), int, len(flat))].T
     inside = kind != _OUTSIDE
-    same = inside[1:] & (kind[1:] == kind[:-1]) & (opens[1:] == 0) & (closes[:-1] == 0)
-    begins = inside & ~np.concatenate([[False], same])
-    ends = inside & ~np.concatenate([same, [False]])
+    continues = inside[1:] & (kind[1:] == kind[:-1]) & (opens[1:] == 0) & (closes[:-1] == 0)
+    begins = inside & ~np.concatenate([[False], continues])
+    ends = inside & ~np.concatenate([continues, [False]])
     start = np.flatnonzero(begins)
     return Spans(start, np.flatnonzero(ends) + 1, kind[start])
 

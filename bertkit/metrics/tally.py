@@ -42,15 +42,15 @@ class Tally:
 
 def score(tallies: Sequence[Tally]) -> Scores:
     """Score the items, each counted once. Undefined metrics are left out, with the reason in `absent`."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     absent: dict[str, str] = {}
     for tally in tallies:
         for name, value in tally.measure(tally.columns, np.ones((1, len(tally.columns)))).items():
             if np.isnan(value[0]):
                 absent[name] = tally.undefined.get(name, f"{name} is undefined on these rows")
             else:
-                found[name] = float(value[0])
-    return Scores(found, absent)
+                scores[name] = float(value[0])
+    return Scores(scores, absent)
 
 
 def share(part: Array, whole: Array, otherwise: float = 0.0) -> Array:

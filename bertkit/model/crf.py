@@ -2,7 +2,7 @@
 
 A sequence of tags scores the sum of its words' scores (emissions, from the token head), of the scores of neighbouring
 tags, and of what it begins and ends with; its probability is exp(score) over that sum for all sequences. Lafferty,
-McCallum and Pereira 2001. All texts of a batch walk along their words together; `lengths` says where each one ends.
+McCallum and Pereira 2001. All texts of a batch are processed word by word together; `lengths` says where each one ends.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-FORBIDDEN = -1e4  # beyond any score that is learnt, yet a number: sums and their gradients stay finite
+FORBIDDEN = -1e4  # below any learned score, but finite, so that sums and their gradients stay finite
 
 _TAG = re.compile(r"([BIMELSUW])(?:[-_](.*))?", re.DOTALL)
-_OPENS, _GOES_ON, _CLOSES, _ALONE = "B", "IM", "EL", "SUW"  # of BIO, BIOES, BMES, BILOU and BMEWO
+_OPENS, _CONTINUES, _CLOSES, _SINGLE = "B", "IM", "EL", "SUW"  # of BIO, BIOES, BMES, BILOU and BMEWO
 
 
 class Chain(NamedTuple):
@@ -45,17 +45,17 @@ class Crf(nn.Module):
 
     def chain(self, rules: Chain | None = None) -> Chain:
         """The learned scores, with `rules` (0 or FORBIDDEN) added where given."""
-        own = Chain(self.start, self.step, self.end)
-        return own if rules is None else Chain(*(a + b.to(a.device) for a, b in zip(own, rules)))
+        learned = Chain(self.start, self.step, self.end)
+        return learned if rules is None else Chain(*(a + b.to(a.device) for a, b in zip(learned, rules)))
 
 
 def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
     """Score of one sequence per text. Tags beyond a text's length may be any number. Returns (texts,)."""
-    there = _there(emissions, lengths)
+    is_word = _there(emissions, lengths)
     words = emissions.gather(2, tags[:, :, None])[:, :, 0]
     steps = chain.step[tags[:, :-1], tags[:, 1:]]
     last = tags.gather(1, lengths[:, None] - 1)[:, 0]
-    total = words.where(there, 0).sum(1) + steps.where(there[:, 1:], 0).sum(1)
+    total = words.where(is_word, 0).sum(1) + steps.where(is_word[:, 1:], 0).sum(1)
     return total + chain.start[tags[:, 0]] + chain.end[last]
 
 
@@ -66,39 +66,39 @@ def log_partition(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
 
 def _forward(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
     """Log-sum over all prefixes that reach each tag: (texts, words, labels); past its end a text does not change."""
-    there = _there(emissions, lengths)
+    is_word = _there(emissions, lengths)
     reached = [chain.start + emissions[:, 0]]
     for word in range(1, emissions.shape[1]):
         onward = (reached[-1][:, :, None] + chain.step).logsumexp(1) + emissions[:, word]
-        reached.append(onward.where(there[:, word, None], reached[-1]))
+        reached.append(onward.where(is_word[:, word, None], reached[-1]))
     return torch.stack(reached, 1)
 
 
 def log_marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
     """Marginal log-probability of each tag at each word: (texts, words, labels)."""
-    there = _there(emissions, lengths)
-    behind = [chain.end.expand_as(emissions[:, 0])]
+    is_word = _there(emissions, lengths)
+    suffixes = [chain.end.expand_as(emissions[:, 0])]
     for word in range(emissions.shape[1] - 1, 0, -1):
-        back = (chain.step + (emissions[:, word] + behind[-1])[:, None, :]).logsumexp(2)
-        behind.append(back.where(there[:, word, None], behind[-1]))
-    both = _forward(emissions, lengths, chain) + torch.stack(behind[::-1], 1)
-    return both - both.logsumexp(2, keepdim=True)
+        backward = (chain.step + (emissions[:, word] + suffixes[-1])[:, None, :]).logsumexp(2)
+        suffixes.append(backward.where(is_word[:, word, None], suffixes[-1]))
+    joint = _forward(emissions, lengths, chain) + torch.stack(suffixes[::-1], 1)
+    return joint - joint.logsumexp(2, keepdim=True)
 
 
 def best_path(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
     """The sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
-    there = _there(emissions, lengths)
+    is_word = _there(emissions, lengths)
     best = chain.start + emissions[:, 0]
     came_from = []
     stay = torch.arange(emissions.shape[2], device=emissions.device).expand_as(best)
     for word in range(1, emissions.shape[1]):
         onward, before = (best[:, :, None] + chain.step).max(1)
-        best = (onward + emissions[:, word]).where(there[:, word, None], best)
-        came_from.append(before.where(there[:, word, None], stay))
+        best = (onward + emissions[:, word]).where(is_word[:, word, None], best)
+        came_from.append(before.where(is_word[:, word, None], stay))
     tags = [(best + chain.end).argmax(1)]
     for before in reversed(came_from):
         tags.append(before.gather(1, tags[-1][:, None])[:, 0])
-    return torch.stack(tags[::-1], 1).where(there, 0)
+    return torch.stack(tags[::-1], 1).where(is_word, 0)
 
 
 def _there(emissions: Tensor, lengths: Tensor) -> Tensor:
@@ -112,17 +112,17 @@ def rules_of(labels: Sequence[str]) -> Chain | None:
     An entity continues (I, M) or closes (E, L) only if one of its kind is open. If tags for closing or for entities
     of one word exist (BIOES, BMES, BILOU), an open entity must also continue.
     """
-    read = [_TAG.fullmatch(tag) for tag in labels]
-    if not all(match or tag == "O" for match, tag in zip(read, labels)) or not any(read):
+    matches = [_TAG.fullmatch(tag) for tag in labels]
+    if not all(match or tag == "O" for match, tag in zip(matches, labels)) or not any(matches):
         return None
-    parts = [(match[1], match[2] or "") if match else ("", "") for match in read]
-    strict = any(part in _CLOSES + _ALONE for part, _ in parts if part)
+    parts = [(match[1], match[2] or "") if match else ("", "") for match in matches]
+    strict = any(part in _CLOSES + _SINGLE for part, _ in parts if part)
     # Per tag: the kind it needs to be open before it, and the kind it leaves open (None: none).
-    needs = [kind if part and part in _GOES_ON + _CLOSES else None for part, kind in parts]
-    leaves = [kind if part and part in _OPENS + _GOES_ON else None for part, kind in parts]
+    needs = [kind if part and part in _CONTINUES + _CLOSES else None for part, kind in parts]
+    leaves = [kind if part and part in _OPENS + _CONTINUES else None for part, kind in parts]
 
     def score(allowed: list[bool]) -> Tensor:
-        return torch.tensor([0.0 if one else FORBIDDEN for one in allowed])
+        return torch.tensor([0.0 if is_allowed else FORBIDDEN for is_allowed in allowed])
 
     step = [
         score([needs[to] == leaves[at] if needs[to] is not None or strict else True for to in range(len(labels))])

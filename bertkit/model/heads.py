@@ -44,7 +44,7 @@ def is_trained(kind: str, untrained: Collection[str]) -> bool:
 
 
 class Transform(nn.Module):
-    """Dense, activation, and (for words and ModernBERT) a norm."""
+    """A dense layer, its activation, and (for masked words and in ModernBERT) a norm."""
 
     def __init__(self, config: Config, outputs: int, activation: str, norm: bool) -> None:
         super().__init__()
@@ -63,23 +63,23 @@ class Head(nn.Module):
 
     def __init__(self, kind: str, config: Config, labels: int, dropout_masks: DropoutMasks) -> None:
         super().__init__()
-        what = HEADS[kind]
-        self.looks_at = what.looks_at
-        words = kind == "mlm"
-        plain = words and config.word_head == "plain"
-        transformed = what.transform == "always" or (what.transform == "family" and config.token_transform)
-        width = config.embedding_width if words else config.width
-        norm = words or config.summary_norm
+        head = HEADS[kind]
+        self.looks_at = head.looks_at
+        predicts_pieces = kind == "mlm"
+        plain = predicts_pieces and config.word_head == "plain"
+        transformed = head.transform == "always" or (head.transform == "family" and config.token_transform)
+        width = config.embedding_width if predicts_pieces else config.width
+        norm = predicts_pieces or config.summary_norm
         self.transform = Transform(config, width, config.activation, norm) if transformed and not plain else None
-        self.dropout = Dropout(0.0 if what.transform == "always" else config.head_dropout, dropout_masks)
-        if words:
+        self.dropout = Dropout(0.0 if head.transform == "always" else config.head_dropout, dropout_masks)
+        if predicts_pieces:
             self.out: Linear | None = None
             self.bias = None if plain else nn.Parameter(torch.zeros(config.vocabulary))
             self.decoder = None if config.tied else nn.Parameter(torch.empty(config.vocabulary, width))
         else:
-            # GPT's text head is a matrix and no more.
-            bare = kind == "text" and config.summary_activation == "none"
-            self.out = Linear(width, what.outputs or labels, bias=not bare)
+            # GPT's text head has no bias.
+            no_bias = kind == "text" and config.summary_activation == "none"
+            self.out = Linear(width, head.outputs or labels, bias=not no_bias)
 
     def vectors(self, x: Tensor) -> Tensor:
         """The input of the output map. x: (…, width)."""
@@ -89,9 +89,8 @@ class Head(nn.Module):
         """x: (…, width) → (…, outputs). The mlm head needs the token embeddings (vocabulary, width) it is tied to."""
         x = self.vectors(x)
         if self.out is not None:
-            return self.out(
-                x.float()
-            )  # few numbers, of the user's own scale: bf16 knows 2008 and 2016, no year between
+            # Few numbers, on the scale of the user's data: bf16 has 2008 and 2016, but no year in between.
+            return self.out(x.float())
         weight = self.decoder if self.decoder is not None else words
         assert weight is not None
         return F.linear(x, weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
@@ -113,8 +112,8 @@ class Model(nn.Module):
         self.pooler = Transform(config, config.width, config.summary_activation, config.summary_norm) if needs else None
         dropout_masks = self.encoder.dropout_masks
         self.heads = nn.ModuleDict({k: Head(k, config, n, dropout_masks) for k, n in (heads or {}).items()})
-        self.crf: Crf | None = None  # what a tagger learnt of tags side by side; set by whoever trains or reads one
-        self.untrained: tuple[str, ...] = ()  # heads whose weights no checkpoint and no training gave
+        self.crf: Crf | None = None  # a tagger's transition scores; set by the code that trains or loads one
+        self.untrained: tuple[str, ...] = ()  # heads whose weights come from no checkpoint and no training
         initialise(self, config)
 
     def head(self, kind: str) -> Head:

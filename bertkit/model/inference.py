@@ -11,7 +11,7 @@ from bertkit.model.encoder import FeedForward
 from bertkit.model.heads import Head, Model, Transform
 from bertkit.model.layers import ACTIVATION, Linear
 
-# ---- Linear maps in whole numbers: int8 weights with a scale a row, int8 activations with a scale a token.
+# ---- Linear maps in integers: int8 weights with a scale per row, int8 activations with a scale per token.
 
 LARGEST = 127
 
@@ -51,7 +51,7 @@ class Int8Linear(nn.Module):
         return (y if self.bias is None else y.add_(self.bias)).to(x.dtype)
 
 
-# ---- Weights made ready once for inference: what a trained model becomes before it answers.
+# ---- Weights prepared once, before a trained model answers.
 
 INT8 = "int8"
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -64,8 +64,8 @@ def choose(precision: str, device: torch.device | str = "cpu") -> torch.dtype:
         raise UserError(f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}.")
     if precision == "auto":
         kind = torch.device(device).type
-        able = has_fast_bf16() if kind == "cpu" else kind == "cuda" and torch.cuda.is_bf16_supported()
-        precision = "bf16" if able else "fp32"
+        supported = has_fast_bf16() if kind == "cpu" else kind == "cuda" and torch.cuda.is_bf16_supported()
+        precision = "bf16" if supported else "fp32"
     return {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
 
 
@@ -134,7 +134,7 @@ def is_prepared(model: nn.Module) -> bool:
 def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
     for name, child in list(module.named_children()):
         if isinstance(module, Head) and name == "out":
-            continue  # a head's last map stays float32
+            continue  # a head's output map stays float32
         if isinstance(child, Linear):
             setattr(module, name, make(child))
         else:

@@ -48,7 +48,7 @@ class DropoutMasks:
     """The source of dropout: a pure function of the numbers last passed to `seed`.
 
     Drawing a new random number for every activation costs a tenth of a training step on a CPU.
-    Here a pool of masks is drawn every few steps, and every dropout takes a slice of it
+    Here a pool of masks is drawn every 64 steps, and every dropout takes a slice of it
     at a random offset: one multiplication, and nothing to remember but the slice.
     """
 
@@ -83,8 +83,8 @@ class DropoutMasks:
             scale = 1 / (1 - rate)
             scale = round(scale * 128) / 128 if dtype == torch.bfloat16 else scale
             draws = np.random.Generator(np.random.SFC64((*self._key, size))).integers(0, 65536, size, dtype=np.uint16)
-            kept = torch.from_numpy(draws < round(65536 / scale))
-            pool = self._pools[rate, dtype, size] = kept.to(dtype).mul_(scale)
+            keep = torch.from_numpy(draws < round(65536 / scale))
+            pool = self._pools[rate, dtype, size] = keep.to(dtype).mul_(scale)
         place = int(self._places.integers(0, size - count)) & ~63
         return pool[place : place + count].view(shape)
 
@@ -106,7 +106,7 @@ class Dropout(nn.Module):
         return x * self.dropout_masks.mask(x.shape, self.rate, x.dtype)
 
 
-# ---- First weights: a pure function of torch's seed and the configuration.
+# ---- Initial weights: a pure function of torch's seed and the configuration.
 
 
 @torch.no_grad()
@@ -116,12 +116,13 @@ def initialise(model: nn.Module, config: Config) -> None:
     In a pre-norm stack the maps back into the residual stream are scaled down with depth, as in
     GPT-2 and ModernBERT, so that the sum of many layers starts at the size of one.
     """
-    back = config.init_std / math.sqrt(2.0 * config.depth) if config.norm == "pre" else config.init_std
+    residual_std = config.init_std / math.sqrt(2.0 * config.depth) if config.norm == "pre" else config.init_std
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
             weight.zero_()
         elif "norm" in name.split(".")[-2:][0]:
             weight.fill_(1.0)
         else:
-            std = back if name.endswith(("attention.out.weight", "feed_forward.narrow.weight")) else config.init_std
+            is_residual = name.endswith(("attention.out.weight", "feed_forward.narrow.weight"))
+            std = residual_std if is_residual else config.init_std
             nn.init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std)

@@ -30,7 +30,7 @@ class Electra(Objective):
     weights: ClassVar[dict[str, float]] = {"replaced": 50.0}
 
     def __init__(self, model: Model, generator: Model) -> None:
-        """model: the discriminator, with the head `replaced`; generator: with the head `words`."""
+        """model: the discriminator, with the head `replaced`; generator: with the head `mlm`."""
         super().__init__()
         self.model = model
         self.generator = generator
@@ -44,9 +44,9 @@ class Electra(Objective):
         loss = mlm_term(self.generator, encoded, batch)
         with torch.no_grad():
             logits = self.generator.ask("mlm", encoded, places).float()
-            reached = logits.softmax(-1).cumsum(-1)
-            draws = torch.from_numpy(self.generator.encoder.dropout_masks.uniform(len(places))).to(reached)
-            guesses = torch.searchsorted(reached, draws[:, None] * reached[:, -1:]).squeeze(1)
+            cumulative = logits.softmax(-1).cumsum(-1)
+            draws = torch.from_numpy(self.generator.encoder.dropout_masks.uniform(len(places))).to(cumulative)
+            guesses = torch.searchsorted(cumulative, draws[:, None] * cumulative[:, -1:]).squeeze(1)
             guesses.clamp_(max=logits.shape[-1] - 1)
             filled = batch.ids.clone()
             filled[places] = guesses

@@ -33,7 +33,7 @@ class Masked(Objective):
         super().__init__()
         self.model = model
         self.match: WordStates | None = None
-        self.match_weight: Callable[[float], float] = lambda progress: 1.0  # by the share of the run that is done
+        self.match_weight: Callable[[float], float] = lambda progress: 1.0  # by the fraction of the run that is done
         self.pair = next((head for head in PAIR_HEADS if head in model.heads), None)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def mlm_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
     return vocab_loss(vectors, *model.mlm_weights(), targets)
 
 
-# ---- Masked words, and beside them the sentence vectors of a teacher: one model that fills gaps and embeds.
+# ---- Masked words and a teacher's sentence vectors in one run: one model that fills gaps and embeds.
 
 
 class MaskedTaught(Masked):

@@ -14,7 +14,7 @@ from bertkit.objectives.causal import NextToken
 from bertkit.tasks.base import Task
 from bertkit.training.objective import Objective
 
-# ---- Any task with answers, as the loop sees it.
+# ---- Any task with answers.
 
 
 class Supervised(Objective):
@@ -40,29 +40,30 @@ class Supervised(Objective):
         return {"loss": self.task.count(batch), **(self.guess.counts(batch) if self.guess else {})}
 
 
-# ---- A student learns what a teacher says of every example, and the right answers where they are known.
+# ---- A student learns a teacher's predictions for every example, and the labels where they are known.
 
 
-def soft_labels(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
+def soft_labels(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """Kullback–Leibler divergence from the teacher's softened distribution (Hinton et al., 2015): (rows,).
 
-    said, taught: logits (rows, labels). Multiplied by temperature², so that gradients keep their size.
+    logits, taught: the student's and the teacher's, (rows, labels). Multiplied by temperature², so that gradients keep
+    their size.
     """
-    own, wanted = ((x / temperature).log_softmax(-1) for x in (said, taught))
-    return F.kl_div(own, wanted, reduction="none", log_target=True).sum(-1) * temperature**2
+    student, teacher = ((x / temperature).log_softmax(-1) for x in (logits, taught))
+    return F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1) * temperature**2
 
 
-def soft_several(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
+def soft_several(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """The same for each label independently, averaged over labels: (rows,)."""
-    wanted = (taught / temperature).sigmoid()
-    loss = F.binary_cross_entropy_with_logits(said / temperature, wanted, reduction="none")
-    least = F.binary_cross_entropy_with_logits(taught / temperature, wanted, reduction="none")
-    return (loss - least).mean(-1) * temperature**2
+    target = (taught / temperature).sigmoid()
+    loss = F.binary_cross_entropy_with_logits(logits / temperature, target, reduction="none")
+    lowest = F.binary_cross_entropy_with_logits(taught / temperature, target, reduction="none")
+    return (loss - lowest).mean(-1) * temperature**2
 
 
-def soft_number(said: Tensor, taught: Tensor, temperature: float) -> Tensor:
+def soft_number(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """Squared distance from the teacher's number; temperature has no effect: (rows,)."""
-    return (said - taught).square()[:, 0]
+    return (logits - taught).square()[:, 0]
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ class Kind:
     hard: Callable[[Tensor, Tensor], Tensor]
 
 
-LABELS = Kind(soft_labels, lambda said, target: F.cross_entropy(said, target, reduction="none"))
+LABELS = Kind(soft_labels, lambda logits, target: F.cross_entropy(logits, target, reduction="none"))
 SEVERAL = Kind(
-    soft_several, lambda said, target: F.binary_cross_entropy_with_logits(said, target, reduction="none").mean(-1)
+    soft_several, lambda logits, target: F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(-1)
 )
-NUMBER = Kind(soft_number, lambda said, target: (said[:, 0] - target).square())
+NUMBER = Kind(soft_number, lambda logits, target: (logits[:, 0] - target).square())
 KINDS = {"labels": LABELS, "several": SEVERAL, "number": NUMBER}  # a task's `answer_kind` → its losses
 
 
@@ -96,9 +97,9 @@ class Distill(Objective):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """soft: over all rows; hard: over those with a known label."""
         taught, known, target = (batch.extra[name] for name in ("taught", "known", "target"))
-        said = self.task.logits(self.model, self.model.encoder(batch), int(batch.extra["owner"].max()) + 1)
-        soft = self.kind.soft(said, taught, self.temperature).sum()
-        return {"soft": soft, "hard": self.kind.hard(said[known], target[known]).sum()}
+        logits = self.task.logits(self.model, self.model.encoder(batch), int(batch.extra["owner"].max()) + 1)
+        soft = self.kind.soft(logits, taught, self.temperature).sum()
+        return {"soft": soft, "hard": self.kind.hard(logits[known], target[known]).sum()}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The number of rows, and of rows with a known label."""

@@ -28,20 +28,20 @@ class _VocabLoss(torch.autograd.Function):
         blank = targets < 0
         targets = targets.clamp(min=0)
         for start in range(0, x.shape[0], CHUNK):
-            rows, wanted = x[start : start + CHUNK], targets[start : start + CHUNK]
+            rows, target = x[start : start + CHUNK], targets[start : start + CHUNK]
             skip = blank[start : start + CHUNK]
             logits = torch.addmm(offset, rows, work.t()).float()
-            chosen = logits.gather(1, wanted[:, None])
+            target_logits = logits.gather(1, target[:, None])
             high = logits.amax(1, keepdim=True)
             sums = logits.sub_(high).exp_().sum(1, keepdim=True)
-            total += (sums.log() + high - chosen)[~skip].sum()
+            total += (sums.log() + high - target_logits)[~skip].sum()
             grad = logits.mul_(1 / sums).to(x.dtype)
-            grad[torch.arange(len(wanted), device=x.device), wanted] -= 1
+            grad[torch.arange(len(target), device=x.device), target] -= 1
             grad[skip] = 0
             torch.mm(grad, work, out=grad_x[start : start + CHUNK])
             grad_weight += grad.t() @ rows
             # Summing by a product with ones is faster here than a reduction over the first axis.
-            grad_bias += (grad.new_ones(1, len(wanted)) @ grad)[0]
+            grad_bias += (grad.new_ones(1, len(target)) @ grad)[0]
         ctx.save_for_backward(grad_x, grad_weight, grad_bias)
         return total
 
@@ -72,8 +72,8 @@ def vocab_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) 
         )
         pairs = zip(logits, targets.split(CHUNK))
         parts = [
-            torch.nn.functional.cross_entropy(row.float(), wanted, reduction="sum", ignore_index=-1)
-            for row, wanted in pairs
+            torch.nn.functional.cross_entropy(row.float(), target, reduction="sum", ignore_index=-1)
+            for row, target in pairs
         ]
         return torch.stack(parts).sum() if parts else x.new_zeros((), dtype=torch.float32)
     return _VocabLoss.apply(x, weight, bias, targets)

@@ -4,7 +4,7 @@ For a word w and a pair of layers (t, s), with the mean taken over the word's pi
 
     loss(w) = smooth_l1(map_s(norm(mean student_s(w))), norm(mean teacher_t(w)))
 
-averaged over the pairs and the teacher's width. The student reads masked text, the teacher the whole of it, so masked
+averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text, so masked
 words are matched too. The vocabularies may differ: words are aligned by their characters. TinyBERT (Jiao et al. 2020)
 matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at masked places. The maps serve training
 only and are discarded.
@@ -40,9 +40,9 @@ class WordStates(nn.Module):
 
     def forward(self, encoded: Encoded) -> Tensor:
         """Summed over the words of the batch; `encoded` has its layers."""
-        wanted, word = encoded.batch.extra[TERM], encoded.batch.extra["word"]
-        words = len(wanted)
-        total = wanted.new_zeros((), dtype=torch.float32)
+        targets, word = encoded.batch.extra[TERM], encoded.batch.extra["word"]
+        words = len(targets)
+        total = targets.new_zeros((), dtype=torch.float32)
         if not words:
             return total
         pieces = torch.bincount(word, minlength=words + 1)[:words, None].clamp(min=1)
@@ -51,7 +51,7 @@ class WordStates(nn.Module):
             sums = torch.zeros(words + 1, states.shape[1], device=states.device).index_add(0, word, states.float())
             means = F.layer_norm(sums[:words] / pieces, states.shape[1:])
             guessed = linear(means.to(states.dtype)).float()
-            total = total + F.smooth_l1_loss(guessed, wanted[:, pair].float(), reduction="sum") / guessed.shape[1]
+            total = total + F.smooth_l1_loss(guessed, targets[:, pair].float(), reduction="sum") / guessed.shape[1]
         return total / len(self.chosen)
 
     @staticmethod

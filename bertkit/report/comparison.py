@@ -1,4 +1,4 @@
-"""The report of a comparison: who reaches what, at which cost, and which one to use."""
+"""The report of a comparison: scores, costs, and which contender to use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
     |---|---|
     | task, name | words for the title |
     | headline | the name of the score; `rows` how many were scored, `level` (0.95) of the intervals |
-    | scored_on | "dev" or "test"; without it, told from `settings` |
+    | scored_on | "dev" or "test"; without it, derived from `settings` |
     | contenders | [{name, score, interval (low, high), p_value (against the best), train_seconds, ms_per_text,
       megabytes, parameters, seeds, note}] |
     | verdict | text or list of texts; without it, `verdict.verdict` writes one |
@@ -28,28 +28,28 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
     | skipped | [{name, reason}] |
     | data, environment | facts, nested or not; `settings` nested; `notes` list of texts; `command` |
     """
-    said = words(lang)
+    strings = words(lang)
     contenders = [c for c in result.get("contenders") or () if isinstance(c, Mapping)]
     ranked = sorted(contenders, key=lambda c: -_number(c.get("score"), -1e300))
-    spoken = result.get("verdict") or verdict(contenders, lang=lang)
-    sentences = [spoken] if isinstance(spoken, str) else list(spoken)
+    conclusion = result.get("verdict") or verdict(contenders, lang=lang)
+    sentences = [conclusion] if isinstance(conclusion, str) else list(conclusion)
     task = str(result.get("task") or "")
-    title = said["comparison"].format(name=result.get("name") or name_of(task, lang, "tasks")).strip(" :：")
+    title = strings["comparison"].format(name=result.get("name") or name_of(task, lang, "tasks")).strip(" :：")
     command = [Code(str(result["command"]))] if result.get("command") else []
     settings = result.get("settings") or {}
     sections = [
-        Section(said["verdict"], [Good(str(sentence)) for sentence in sentences]),
-        Section(said["contenders"], [*_table(ranked, result, lang), *_front(ranked, result, lang)]),
-        Section(said["learning"], _learning(result, lang)),
-        Section(said["skipped"], table_of(said["skipped_caption"], result.get("skipped") or (), lang)),
-        Section(said["data"], [Facts(facts_of(result["data"], lang, "roles"))] if result.get("data") else []),
-        Section(said["notes"], notes_of(result.get("notes") or (), lang)),
+        Section(strings["verdict"], [Good(str(sentence)) for sentence in sentences]),
+        Section(strings["contenders"], [*_table(ranked, result, lang), *_front(ranked, result, lang)]),
+        Section(strings["learning"], _learning(result, lang)),
+        Section(strings["skipped"], table_of(strings["skipped_caption"], result.get("skipped") or (), lang)),
+        Section(strings["data"], [Facts(facts_of(result["data"], lang, "roles"))] if result.get("data") else []),
+        Section(strings["notes"], notes_of(result.get("notes") or (), lang)),
         Section(
-            said["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
+            strings["environment"], [Facts(facts_of(result["environment"], lang))] if result.get("environment") else []
         ),
-        Section(said["settings"], [*command, *([Code(settings_text(settings))] if settings else [])]),
+        Section(strings["settings"], [*command, *([Code(settings_text(settings))] if settings else [])]),
     ]
-    return page(title, sections, lang=lang, subtitle=said["comparison_subtitle"], facts=_tiles(ranked, result, lang))
+    return page(title, sections, lang=lang, subtitle=strings["comparison_subtitle"], facts=_tiles(ranked, result, lang))
 
 
 def _number(value: Any, otherwise: float) -> float:
@@ -62,7 +62,7 @@ def _metric(result: Mapping[str, Any], lang: str) -> str:
 
 
 def _scored(result: Mapping[str, Any], lang: str) -> str:
-    """Which rows the scores are of: as `scored_on` says, else by the files that were given."""
+    """Which rows were scored: by `scored_on`, else by the files in the settings."""
     settings = result.get("settings") or {}
     return rows_of(result.get("scored_on") or next((role for role in ("test", "dev") if settings.get(role)), ""), lang)
 
@@ -83,11 +83,11 @@ def _tiles(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang:
 def _table(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang: str) -> list[Block]:
     if not ranked:
         return [Text(words(lang)["no_data"])]
-    tell = {"train_seconds": lambda value: duration(value, lang), "parameters": large, "p_value": _chance}
+    formats = {"train_seconds": lambda value: duration(value, lang), "parameters": large, "p_value": _chance}
     keys = [key for key in COLUMNS if any(c.get(key) is not None for c in ranked)]
     rows = []
     for c in ranked:
-        costs = [tell[key](c.get(key)) if key in tell else _short(c.get(key)) for key in keys]
+        costs = [formats[key](c.get(key)) if key in formats else _short(c.get(key)) for key in keys]
         rows.append([str(c.get("name", "")), between(c.get("score"), c.get("interval")), *costs])
     columns = [words(lang)["contender"], _metric(result, lang), *(name_of(key, lang) for key in keys)]
     align = "lr" + "".join("l" if key == "note" else "r" for key in keys)
@@ -137,21 +137,21 @@ def _learning(result: Mapping[str, Any], lang: str) -> list[Block]:
 # ---- Which contender to use, in one or two sentences that follow from the numbers.
 
 NOISE = 0.05
-SMALL = 0.02  # a gap of scores between 0 and 1 that few would pay for
-NEAR = 0.15  # of the way from the worst to the best: more is a loss, whatever a test on few rows says
-CHEAPER = 1.5  # a smaller saving is no reason to take a lower score
-NOTICEABLE = 1.1  # a smaller difference in cost is the clock's
+SMALL = 0.02  # a difference of scores between 0 and 1 that is rarely worth its cost
+NEAR = 0.15  # fraction of the range from worst to best: a larger difference counts, significant or not
+CHEAPER = 1.5  # a smaller saving does not justify a lower score
+NOTICEABLE = 1.1  # a smaller difference in cost is measurement noise
 COSTS = ("ms_per_text", "train_seconds", "megabytes")
 
 
 def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_below: float = NOISE) -> str:
-    """Use the cheapest that is clearly cheaper than the best and within noise of it; the best where it is truly better.
+    """The cheapest contender that is clearly cheaper than the best and within noise of it, else the best.
 
-    A cheaper one that lost much, but not more than chance may take on so few rows, leaves it open.
+    If a cheaper one is much worse, but not significantly so on these few rows, the verdict stays open.
 
     Within noise: its p-value against the best is not under `p_below`; without a p-value, the best score lies inside
     its interval. The cost is milliseconds per text, else training seconds, else megabytes: the first that all have.
-    One whose training was stopped early is not judged, and named.
+    One whose training was stopped early is only mentioned.
     """
     unfinished = [c for c in contenders if c.get("stopped")]
     finished = [c for c in contenders if not c.get("stopped")]
@@ -161,53 +161,53 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
 
 
 def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float) -> str:
-    said = words(lang)
+    strings = words(lang)
     scored = [c for c in contenders if as_number(c.get("score")) is not None]
     if not scored:
-        return said["verdict_none"]
+        return strings["verdict_none"]
     best = max(scored, key=_score)
     if len(scored) == 1:
-        return said["verdict_alone"].format(best=best.get("name"), a=plain(_score(best)))
+        return strings["verdict_alone"].format(best=best.get("name"), a=plain(_score(best)))
     kind = next((key for key in COSTS if all((as_number(c.get(key)) or 0.0) > 0 for c in scored)), None)
     cheaper = [c for c in scored if c is not best and (not kind or CHEAPER * float(c[kind]) <= float(best[kind]))]
     level = [c for c in cheaper if kind and _is_level(c, best, p_below) and _is_near(c, best, scored)]
     pick = min(level, key=lambda c: (float(c[kind]), -_score(c)), default=best) if kind else best
     if pick is not best and kind:
         ratio = float(best[kind]) / float(pick[kind])
-        return said["verdict_cheap"].format(
+        return strings["verdict_cheap"].format(
             pick=pick.get("name"),
             best=best.get("name"),
             a=plain(_score(pick)),
             b=plain(_score(best)),
             p=_p_value(pick),
             ratio=_times(ratio),
-            cost=said[f"cost_{kind}"],
+            cost=strings[f"cost_{kind}"],
         )
     if not cheaper:
-        return said["verdict_both"].format(best=best.get("name"), a=plain(_score(best)))
+        return strings["verdict_both"].format(best=best.get("name"), a=plain(_score(best)))
     savings = {id(c): _saving(c, best, scored) for c in scored if c is not best}
     rival = max((c for c in scored if savings.get(id(c))), key=_score, default=max(cheaper, key=_score))
-    sentence = said["verdict_unsure" if _is_level(rival, best, p_below) else "verdict_best"].format(
+    sentence = strings["verdict_unsure" if _is_level(rival, best, p_below) else "verdict_best"].format(
         best=best.get("name"), rival=rival.get("name"), a=plain(_score(best)), b=plain(_score(rival)), p=_p_value(rival)
     )
     saving = savings[id(rival)]
     if saving is None:
         return sentence
     cost, ratio = saving
-    return sentence + " " + said["verdict_price"].format(ratio=_times(ratio), cost=said[f"cost_{cost}"])
+    return sentence + " " + strings["verdict_price"].format(ratio=_times(ratio), cost=strings[f"cost_{cost}"])
 
 
 def _saving(
     contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]
 ) -> tuple[str, float] | None:
-    """The first cost in which a contender is cheaper than the best, and how many times; None if it is dearer before.
+    """The first cost in which a contender is cheaper than the best, and by what factor; None if it costs more earlier.
 
-    The first cost counts from a tenth on; in the others a saving must be clear.
+    In the first cost a tenth is enough; in the others the saving must be clear.
     """
-    known = [key for key in COSTS if all((as_number(c.get(key)) or 0.0) > 0 for c in scored)]
-    for key in known:
+    costs = [key for key in COSTS if all((as_number(c.get(key)) or 0.0) > 0 for c in scored)]
+    for key in costs:
         ratio = float(best[key]) / float(contender[key])
-        if ratio >= (NOTICEABLE if key == known[0] else CHEAPER):
+        if ratio >= (NOTICEABLE if key == costs[0] else CHEAPER):
             return key, ratio
         if ratio * NOTICEABLE < 1:
             return None
@@ -215,7 +215,7 @@ def _saving(
 
 
 def _is_near(contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it lost little of what the best gained over the worst: few rows make large gaps look like noise."""
+    """Whether it is close to the best, relative to the worst: on few rows, large differences look like noise."""
     worst = min(_score(c) for c in scored)
     return _score(best) - _score(contender) <= max(SMALL, NEAR * (_score(best) - worst))
 

@@ -1,4 +1,4 @@
-"""The rows of metrics.jsonl as plots: whatever numbers there are, sorted into panels by their names."""
+"""The rows of metrics.jsonl as plots: all numbers, sorted into panels by their names."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def curve_figures(
     marks: Mapping[str, float] | None = None,
     levels: Mapping[str, float] | None = None,
 ) -> list[Figure]:
-    """One figure a panel that has something to show. marks: name → step; levels: name → loss.
+    """One figure per panel with data. marks: name → step; levels: name → loss.
 
     held_out: what the evaluation rows were measured on, "documents" or "dev".
     """
     train, evaluated = _series(rows)
-    said = words(lang)
+    strings = words(lang)
     figures, used = [], set(NOT_CURVES)
     for panel in PANELS:
         keys = [key for key in (*train, *evaluated) if re.fullmatch(panel.keys, key) and key not in used]
@@ -93,7 +93,7 @@ def curve_figures(
         if series:
             svg = line_plot(
                 series,
-                x_label=said["step"],
+                x_label=strings["step"],
                 y_label="",
                 log_y=panel.log_y,
                 smooth=smooth if panel.smooth else (),
@@ -109,17 +109,17 @@ def curve_figures(
     ]
     for key in others[:MOST_OTHERS]:
         series, _ = _named([key], train, evaluated, held_out, lang)
-        figures.append(Figure(name_of(key, lang), line_plot(series, x_label=said["step"], y_label="", lang=lang)))
+        figures.append(Figure(name_of(key, lang), line_plot(series, x_label=strings["step"], y_label="", lang=lang)))
     return figures
 
 
 def _caption(panel: Panel, names: list[str], on: str, lang: str) -> str:
-    """on: the rows all curves are of; empty where the legend tells them apart."""
-    said = words(lang)
-    caption = names[0] if len(names) == 1 else said[panel.word]
+    """on: the rows that all curves were measured on; empty where the legend says so."""
+    strings = words(lang)
+    caption = names[0] if len(names) == 1 else strings[panel.word]
     if panel.of_rows and on:
-        caption += said["on_rows"].format(rows=rows_of(on, lang))
-    return f"{caption}{said['log_scale']}" if panel.log_y else caption
+        caption += strings["on_rows"].format(rows=rows_of(on, lang))
+    return f"{caption}{strings['log_scale']}" if panel.log_y else caption
 
 
 def _series(rows: Iterable[Mapping[str, Any]]) -> tuple[Series, Series]:
@@ -136,17 +136,17 @@ def _series(rows: Iterable[Mapping[str, Any]]) -> tuple[Series, Series]:
 
 def _named(keys: Iterable[str], train: Series, evaluated: Series, held_out: str, lang: str) -> tuple[Series, list[str]]:
     """The curves of `keys` under names for people, and the names of those from training rows."""
-    said = words(lang)
-    shown: Series = {}
+    strings = words(lang)
+    series: Series = {}
     smooth = []
     has_both = any(key in train for key in keys) and any(key in evaluated for key in keys)
     for key in dict.fromkeys(keys):
         for source, where in ((train, "in_training"), (evaluated, LEGENDS[held_out])):
             if key in source:
-                name = f"{name_of(key, lang)} ({said[where]})" if has_both else name_of(key, lang)
-                shown[name] = source[key]
+                name = f"{name_of(key, lang)} ({strings[where]})" if has_both else name_of(key, lang)
+                series[name] = source[key]
                 smooth += [name] if source is train else []
-    return shown, smooth
+    return series, smooth
 
 
 def _is_changing(key: str, train: Series, evaluated: Series) -> bool:

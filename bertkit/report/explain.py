@@ -16,72 +16,73 @@ from bertkit.report.words import name_of, words
 
 HABITS = ("layer", "head", "itself", "before", "after", "special", "spread")
 DARK = (24, 74, 140)  # the colour of full attention; report.css turns it light on a dark page
-MOST_NAMED = 24  # tokens that a map has room to name
+MOST_NAMED = 24  # a map with more tokens shows numbers
 SMALL = 11.0  # the letters beside a map
 
 
-def explain_report(found: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
-    """The page of what `look` found. Tokens are numbered alike in the chart, the table and the maps."""
-    said = words(lang)
-    tokens, attention = found["tokens"], found["attention"]
+def explain_report(result: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
+    """The page for a result of `explain`. Chart, table and maps number the tokens alike."""
+    strings = words(lang)
+    tokens, attention = result["tokens"], result["attention"]
     sections = [
-        Section(said["look_tokens"], _tokens(found, lang)),
-        Section(said["look_heads"], [_heads(found["heads"], lang)]),
-        Section(said["look_maps"], [Text(said["look_maps_note"]), *_maps(attention, tokens, lang)]),
+        Section(strings["look_tokens"], _tokens(result, lang)),
+        Section(strings["look_heads"], [_heads(result["heads"], lang)]),
+        Section(strings["look_maps"], [Text(strings["look_maps_note"]), *_maps(attention, tokens, lang)]),
     ]
     facts = {
-        said["look_tokens"]: len(tokens),
-        said["look_layers"]: len(attention),
-        said["look_heads_each"]: len(attention[0]),
+        strings["look_tokens"]: len(tokens),
+        strings["look_layers"]: len(attention),
+        strings["look_heads_each"]: len(attention[0]),
     }
-    return page(said["look_title"].format(model=model), sections, lang=lang, facts=facts)
+    return page(strings["look_title"].format(model=model), sections, lang=lang, facts=facts)
 
 
-def _tokens(found: Mapping[str, Any], lang: str) -> list[Block]:
-    said = words(lang)
-    blocks: list[Block] = [Text(found["text"] + (f"\n\n{found['text_b']}" if found.get("text_b") else ""))]
-    if found["said"]:
-        blocks.append(Facts({said["label"]: found["said"]["label"], name_of("score", lang): found["said"]["score"]}))
-    numbered = list(enumerate(found["tokens"], 1))
+def _tokens(result: Mapping[str, Any], lang: str) -> list[Block]:
+    strings = words(lang)
+    blocks: list[Block] = [Text(result["text"] + (f"\n\n{result['text_b']}" if result.get("text_b") else ""))]
+    if result["said"]:
+        prediction = result["said"]
+        blocks.append(Facts({strings["label"]: prediction["label"], name_of("score", lang): prediction["score"]}))
+    numbered = list(enumerate(result["tokens"], 1))
     ordinary = [(n, token) for n, token in numbered if not token["special"]]
-    caption = said["look_importance_label" if found["said"] else "look_importance_vector"]
+    caption = strings["look_importance_label" if result["said"] else "look_importance_vector"]
     names = [f"{n}  {token['token']}" for n, token in ordinary]
     weights = [_rounded(token["importance"]) for _, token in ordinary]
     blocks.append(Figure(caption, bar_plot(names, weights, lang=lang)))
     rows = [[n, t["token"], _rounded(t["importance"]), _rounded(t["looked_at"])] for n, t in numbered]
-    columns = [said[key] for key in ("look_number", "look_token", "look_weight", "look_seen")]
-    return [*blocks, Table(said["look_table"], columns, rows, heat={3: (0.0, max(row[3] for row in rows))})]
+    columns = [strings[key] for key in ("look_number", "look_token", "look_weight", "look_seen")]
+    return [*blocks, Table(strings["look_table"], columns, rows, heat={3: (0.0, max(row[3] for row in rows))})]
 
 
 def _heads(habits: Sequence[Mapping[str, Any]], lang: str) -> Table:
-    said = words(lang)
+    strings = words(lang)
     rows = [[_rounded(habit[name], 2) for name in HABITS] for habit in habits]
-    columns = [said[f"look_{name}"] for name in HABITS]
+    columns = [strings[f"look_{name}"] for name in HABITS]
     shares = dict.fromkeys(range(2, 6), (0.0, 1.0))
-    return Table(said["look_habits"], columns, rows, heat=shares, digits=2, row_names=False)
+    return Table(strings["look_habits"], columns, rows, heat=shares, digits=2, row_names=False)
 
 
 def _rounded(value: Any, places: int = 4) -> Any:
-    """What is nothing to the eye is 0, not 1e-44."""
+    """Rounded, so that a tiny number is shown as 0, not as 1e-44."""
     return round(value, places) if isinstance(value, float) else value
 
 
 def _maps(attention: Any, tokens: Sequence[Mapping[str, Any]], lang: str) -> list[Block]:
-    """A figure a layer, with a drawing a head."""
-    said = words(lang)
+    """One figure per layer, with one drawing per head."""
+    strings = words(lang)
     labels = _labels([token["token"] for token in tokens])
     blocks: list[Block] = []
     for number, layer in enumerate(attention, 1):
-        drawn = [
-            _map(head, labels, f"{said['look_head']} {n}", said["look_of_head"].format(layer=number, head=n))
+        drawings = [
+            _map(head, labels, f"{strings['look_head']} {n}", strings["look_of_head"].format(layer=number, head=n))
             for n, head in enumerate(layer, 1)
         ]
-        blocks.append(Figure(said["look_of_layer"].format(layer=number), "".join(drawn), wide=True, is_grid=True))
+        blocks.append(Figure(strings["look_of_layer"].format(layer=number), "".join(drawings), wide=True, is_grid=True))
     return blocks
 
 
 def _labels(tokens: Sequence[str]) -> list[str]:
-    """What stands at a map's rows and columns: the tokens, or, where they are too many, every so many numbers."""
+    """The labels of a map's rows and columns: the tokens or, if there are too many, some of their numbers."""
     if len(tokens) <= MOST_NAMED:
         return [clip(token, 10) for token in tokens]
     step = next(step for step in (5, 10, 20, 50, 100, 10**9) if len(tokens) / step <= 16)
@@ -116,7 +117,7 @@ def _map(head: Any, labels: Sequence[str], name: str, title: str) -> str:
 
 
 def _png(head: Any) -> str:
-    """A square of shares as a picture: white where nothing is looked at, dark where all is. Base64."""
+    """Attention weights as a picture, white for 0 and dark for 1, in base64."""
     rows = b""
     for row in head:
         rows += b"\0" + bytes(

@@ -14,7 +14,7 @@ from bertkit.report.words import name_of, words
 NOTHING = "–"
 GLUE = "\N{NO-BREAK SPACE}"  # between a number and its unit
 LONGEST_CELL = 280
-LARGEST = 1e150  # so that sums and squares of what is drawn stay finite
+LARGEST = 1e150  # so that sums and squares of drawn values stay finite
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
@@ -42,24 +42,24 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def shorten(text: object, limit: int = LONGEST_CELL, lang: str = "en") -> str:
-    """At most about `limit` characters; a cut text says how long the whole was. Not yet escaped."""
-    whole = str(text)
-    if len(whole) <= limit:
-        return whole
-    return f"{whole[:limit].rstrip()}… {words(lang)['shortened'].format(length=f'{len(whole):,}')}"
+    """At most about `limit` characters; a shortened text ends with its full length. Not yet escaped."""
+    full = str(text)
+    if len(full) <= limit:
+        return full
+    return f"{full[:limit].rstrip()}… {words(lang)['shortened'].format(length=f'{len(full):,}')}"
 
 
 def clip(text: object, limit: int) -> str:
     """A name short enough to stand beside a plot: its two ends, with … between them. Not yet escaped."""
-    whole = " ".join(str(text).split())
-    if len(whole) <= limit:
-        return whole
+    full = " ".join(str(text).split())
+    if len(full) <= limit:
+        return full
     tail = max(0, (limit - 1) // 3)
-    return whole[: limit - 1 - tail] + "…" + (whole[-tail:] if tail else "")
+    return full[: limit - 1 - tail] + "…" + (full[-tail:] if tail else "")
 
 
 def as_number(value: Any) -> float | None:
-    """The number that `value` is, or None: for texts, NaN, nothing, and what is too large to draw or to believe."""
+    """The value as a number, or None for texts, NaN, None and absurdly large numbers."""
     if isinstance(value, (str, bytes)) or value is None:
         return None
     try:
@@ -72,7 +72,7 @@ def as_number(value: Any) -> float | None:
 def plain(value: Any, digits: int = 4) -> str:
     """A number for people: 12,345 · 0.9134 · 0.00045 · 3.2e-5; NaN and nothing are –. Not yet escaped.
 
-    digits: how many decimals; a small number has more, so that two of its figures are seen.
+    digits: how many decimals; a small number has more, so that two significant digits are shown.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOTHING
@@ -122,14 +122,14 @@ def duration(seconds: Any, lang: str = "en") -> str:
     number = as_number(seconds)
     if number is None:
         return NOTHING
-    said = words(lang)
-    whole = round(number)
-    if whole < 60:
-        return f"{number:.3g}{GLUE}{said['s']}" if number < 10 else f"{whole}{GLUE}{said['s']}"
-    hours, minutes = divmod(whole // 60, 60)
+    strings = words(lang)
+    total = round(number)
+    if total < 60:
+        return f"{number:.3g}{GLUE}{strings['s']}" if number < 10 else f"{total}{GLUE}{strings['s']}"
+    hours, minutes = divmod(total // 60, 60)
     if hours:
-        return f"{hours:,}{GLUE}{said['h']} {minutes}{GLUE}{said['min']}"
-    return f"{minutes}{GLUE}{said['min']} {whole % 60}{GLUE}{said['s']}"
+        return f"{hours:,}{GLUE}{strings['h']} {minutes}{GLUE}{strings['min']}"
+    return f"{minutes}{GLUE}{strings['min']} {total % 60}{GLUE}{strings['s']}"
 
 
 def between(value: Any, interval: Any = None) -> Between:
@@ -145,14 +145,14 @@ def facts_of(facts: Mapping[str, Any], lang: str, table: str = "facts") -> dict[
 
     table: where the outer names are looked up first.
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in facts.items():
         name = name_of(key, lang, table)
         if isinstance(value, Mapping):
-            found |= {f"{name} · {inner}": told for inner, told in facts_of(value, lang).items()}
+            flat |= {f"{name} · {inner}": text for inner, text in facts_of(value, lang).items()}
         elif value is not None and value != "" and value != []:
-            found[name] = readable(key, value, lang)
-    return found
+            flat[name] = readable(key, value, lang)
+    return flat
 
 
 def readable(key: str, value: Any, lang: str) -> Any:
@@ -172,10 +172,10 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
-    held = {key: _set(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
-    plain_ones = (bool, int, float, str, list, tuple, dict)
+    plain_values = {key: _set(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
+    simple = (bool, int, float, str, list, tuple, dict)
     return {
-        key: value if isinstance(value, plain_ones) else str(value)
-        for key, value in held.items()
+        key: value if isinstance(value, simple) else str(value)
+        for key, value in plain_values.items()
         if value is not None and value != {}
     }

@@ -19,7 +19,7 @@ from bertkit.report.format import NOTHING, Between, as_number, between, plain, p
 from bertkit.report.svg.axes import text_width
 from bertkit.report.words import name_of, words
 
-HALF = 58  # letters that fit into half the page
+HALF = 58  # characters that fit into half the page
 FOLDER = Path(__file__).parent
 # base-uri and form-action are not covered by default-src, so they are named.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -36,7 +36,7 @@ class Text:
 class Table:
     """rows: cells by column; a cell is text, a number or a Between.
 
-    align: one letter a column, l, r or c ("" picks by content). heat: column number → (least, most), to shade numbers.
+    align: one letter per column, l, r or c ("" picks by content). heat: column number → (least, most), for shading.
     best: the row to print in bold. digits: of numbers that are not whole. row_names: the first column names the row;
     without them, a phone shows each row as a card.
     """
@@ -153,7 +153,7 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _section(section: Section, lang: str) -> dict[str, Any]:
-    """Figures, and tables and facts as narrow as they, stand side by side."""
+    """Figures, and tables and facts that are as narrow, are placed side by side."""
     groups = groupby(section.body, key=_is_narrow)
     return {
         "title": shorten(section.title, 160, lang),
@@ -174,7 +174,7 @@ def _is_narrow(block: Block) -> bool:
 
 
 def _letters(value: Any, digits: int) -> float:
-    """How wide a value is, counted in letters."""
+    """The width of a value, in characters."""
     if isinstance(value, Between):
         return 20.0
     return text_width(str(value) if isinstance(value, str) else plain(value, digits), 1.7)
@@ -255,11 +255,11 @@ def _shade(value: Any, ends: tuple[float, float] | None) -> str:
 
 def _figure(block: Figure, lang: str) -> dict[str, Any]:
     marks = {"wide": block.wide, "two": bool(block.narrow_svg), "grid-of": block.is_grid}
-    classes = _classes(*(name for name, is_so in marks.items() if is_so))
+    classes = _classes(*(name for name, applies in marks.items() if applies))
     return {"classes": classes, "caption": shorten(block.caption, 400, lang), "svg": block.svg + block.narrow_svg}
 
 
-# What the template of each kind of block is given.
+# The data for the template of each kind of block.
 VIEWS: dict[type, Callable[[Any, str], dict[str, Any]]] = {
     Text: lambda block, lang: {"kind": "text", **_text(block, lang)},
     Table: lambda block, lang: {"kind": "table", **_table(block, lang)},
@@ -301,9 +301,9 @@ def _cell(key: str, value: Any, lang: str) -> Any:
 
 
 def notes_of(notes: Sequence[Any], lang: str) -> list[Block]:
-    """What was told during the run, each once; many are counted."""
-    once = list(dict.fromkeys(map(str, notes)))
-    blocks: list[Block] = [Warning_(note) for note in once[:20]]
-    if len(once) > 20:
-        blocks.append(Text(words(lang)["more"].format(count=len(once) - 20)))
+    """The notes of a run, each once; of many, the number is shown."""
+    distinct = list(dict.fromkeys(map(str, notes)))
+    blocks: list[Block] = [Warning_(note) for note in distinct[:20]]
+    if len(distinct) > 20:
+        blocks.append(Text(words(lang)["more"].format(count=len(distinct) - 20)))
     return blocks

@@ -21,7 +21,7 @@ def pretraining_report(run: Mapping[str, Any], metrics: Sequence[Mapping[str, An
     |---|---|
     | about | facts, nested or not: machine, versions, parameters, tokens_seen, seconds, data counts;
       `unigram_entropy` (nats) is drawn as a level in the loss plot |
-    | notes | what was told during the run: list of texts |
+    | notes | notes of the run: list of texts |
     | interrupted | true, or a text that says why the run ended early |
     | name | the run's name, for the title |
 
@@ -29,29 +29,30 @@ def pretraining_report(run: Mapping[str, Any], metrics: Sequence[Mapping[str, An
     tokens, memory_gb; evaluation rows have "eval": true and any of mlm_loss, perplexity, mlm_accuracy,
     next_sentence_accuracy, minimal_pairs …. Every other number that changes is drawn too.
     """
-    said = words(lang)
+    strings = words(lang)
     about = dict(run.get("about") or {})
-    rest = {
+    remaining = {
         key: value for key, value in run.items() if key not in ("about", "notes", "interrupted", "name", "settings")
     }
-    settings = run.get("settings") or rest
-    title = said["pretraining"].format(name=run.get("name") or settings.get("preset") or "").strip(" :：")
+    settings = run.get("settings") or remaining
+    title = strings["pretraining"].format(name=run.get("name") or settings.get("preset") or "").strip(" :：")
     entropy = as_number(about.get("unigram_entropy"))
-    levels = {said["unigram"]: entropy} if entropy is not None else None
+    levels = {strings["unigram"]: entropy} if entropy is not None else None
     evaluations = [row for row in metrics if is_evaluation(row)]
     sections = [
-        Section(said["summary"], _summary(run, metrics, evaluations, lang)),
-        Section(said["curves"], curve_figures(metrics, lang, levels=levels) or [Text(said["no_data"])]),
-        Section(said["evaluations"], _evaluation_table(evaluations, lang)),
-        Section(said["about"], [Facts(facts_of(about, lang))] if about else []),
-        Section(said["settings"], [Code(settings_text(settings))] if settings else []),
-        Section(said["notes"], notes_of(run.get("notes") or (), lang)),
+        Section(strings["summary"], _summary(run, metrics, evaluations, lang)),
+        Section(strings["curves"], curve_figures(metrics, lang, levels=levels) or [Text(strings["no_data"])]),
+        Section(strings["evaluations"], _evaluation_table(evaluations, lang)),
+        Section(strings["about"], [Facts(facts_of(about, lang))] if about else []),
+        Section(strings["settings"], [Code(settings_text(settings))] if settings else []),
+        Section(strings["notes"], notes_of(run.get("notes") or (), lang)),
     ]
-    return page(title, sections, lang=lang, subtitle=said["pretraining_subtitle"], facts=_tiles(about, metrics, lang))
+    tiles = _tiles(about, metrics, lang)
+    return page(title, sections, lang=lang, subtitle=strings["pretraining_subtitle"], facts=tiles)
 
 
 def _tiles(about: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], lang: str) -> dict[str, str]:
-    found: dict[str, tuple[float | None, Callable[[Any], str]]] = {
+    candidates: dict[str, tuple[float | None, Callable[[Any], str]]] = {
         "mlm_loss": (last_number(metrics, *HELD_OUT_LOSS, evaluation=True), plain),
         "perplexity": (last_number(metrics, "perplexity", evaluation=True), plain),
         "mlm_accuracy": (last_number(metrics, "mlm_accuracy", evaluation=True), percent),
@@ -61,7 +62,7 @@ def _tiles(about: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], lang:
         "seconds": (_first(about.get("seconds"), last_number(metrics, "seconds")), lambda s: duration(s, lang)),
         "parameters": (as_number(about.get("parameters")), large),
     }
-    return {name_of(key, lang): tell(value) for key, (value, tell) in found.items() if value is not None}
+    return {name_of(key, lang): format_(value) for key, (value, format_) in candidates.items() if value is not None}
 
 
 def _first(*values: Any) -> float | None:
@@ -74,33 +75,33 @@ def _summary(
     evaluations: Sequence[Mapping[str, Any]],
     lang: str,
 ) -> list[Block]:
-    said = words(lang)
+    strings = words(lang)
     blocks: list[Block] = []
     if run.get("interrupted"):
-        why = run["interrupted"]
-        blocks.append(Warning_(said["interrupted"] + (f" {why}" if isinstance(why, str) else "")))
+        reason = run["interrupted"]
+        blocks.append(Warning_(strings["interrupted"] + (f" {reason}" if isinstance(reason, str) else "")))
     key = next((key for key in HELD_OUT_LOSS if any(as_number(row.get(key)) is not None for row in evaluations)), "")
     losses = [(row.get("step"), number) for row in evaluations if (number := as_number(row.get(key))) is not None]
     if len(losses) > 1:
         (_, first), (last_step, last) = losses[0], losses[-1]
         best_step, best = min(losses, key=lambda each: each[1])
-        fell = said["loss_path"].format(first=plain(first, 3), last=plain(last, 3), step=plain(last_step))
+        fell = strings["loss_path"].format(first=plain(first, 3), last=plain(last, 3), step=plain(last_step))
         blocks.append(Good(fell) if last < first else Warning_(fell))
         if last > 1.02 * best and best_step != last_step:
-            blocks.append(Warning_(said["loss_rose"].format(best=plain(best, 3), step=plain(best_step))))
-    lost = sum(1 for row in metrics if "loss" in row and as_number(row["loss"]) is None)
-    if lost:
-        blocks.append(Warning_(said["not_finite"].format(count=f"{lost:,}")))
+            blocks.append(Warning_(strings["loss_rose"].format(best=plain(best, 3), step=plain(best_step))))
+    not_finite = sum(1 for row in metrics if "loss" in row and as_number(row["loss"]) is None)
+    if not_finite:
+        blocks.append(Warning_(strings["not_finite"].format(count=f"{not_finite:,}")))
     if not metrics:
-        blocks.append(Warning_(said["no_rows"]))
+        blocks.append(Warning_(strings["no_rows"]))
     return blocks
 
 
 def _evaluation_table(evaluations: Sequence[Mapping[str, Any]], lang: str) -> list[Block]:
     rows = [{key: value for key, value in row.items() if key not in ("eval", "time")} for row in evaluations]
     if len(rows) > MOST_EVALUATIONS:
-        wanted = {round(n * (len(rows) - 1) / (MOST_EVALUATIONS - 1)) for n in range(MOST_EVALUATIONS)}
-        rows = [row for n, row in enumerate(rows) if n in wanted]
+        selected = {round(n * (len(rows) - 1) / (MOST_EVALUATIONS - 1)) for n in range(MOST_EVALUATIONS)}
+        rows = [row for n, row in enumerate(rows) if n in selected]
     caption = words(lang)["evaluations_caption"].format(shown=len(rows), count=f"{len(evaluations):,}")
     flat = [{key: value for key, value in row.items() if not isinstance(value, (Mapping, list))} for row in rows]
     return table_of(caption, flat, lang)

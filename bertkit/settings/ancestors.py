@@ -10,7 +10,7 @@ from bertkit.errors import UserError, suggest
 from bertkit.settings.model import Config
 from bertkit.settings.training import LoopSettings, RunSettings
 
-# ---- Every number of the Transformer and of its training.
+# ---- The Transformer and its training.
 
 ON_LONG = ("drop", "truncate", "error")
 
@@ -28,7 +28,7 @@ class Shape:
     max_tokens: int = 128  # of a source, and of a target, its end included
     norm: str = "post"  # post, as in the paper | pre
     activation: str = "relu"
-    dropout: float = 0.1  # of embeddings and of what each part adds
+    dropout: float = 0.1  # of embeddings and of each sublayer's output
     attention_dropout: float = 0.0
     eps: float = 1e-6
 
@@ -94,9 +94,9 @@ class Seq2SeqSettings(Common):
     model: Shape = option(factory=Shape)
 
 
-# ---- Every number of a BiLSTM.
+# ---- BiLSTM.
 
-UNITS = ("words", "jieba", "characters")  # how a text is cut into words; ancestors/ngram does it
+UNITS = ("words", "jieba", "characters")  # how a text is split into words (see ancestors/ngram)
 POOLS = ("max", "mean")
 
 
@@ -120,12 +120,12 @@ class BiLstmSettings:
         for name in ("cells", "depth", "word_width", "batch", "epochs", "patience"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
-        for name, known in (("pool", POOLS), ("units", UNITS)):
-            if getattr(self, name) not in known:
-                raise UserError(f"{name} is {getattr(self, name)!r}. {suggest(getattr(self, name), list(known))}")
+        for name, choices in (("pool", POOLS), ("units", UNITS)):
+            if getattr(self, name) not in choices:
+                raise UserError(f"{name} is {getattr(self, name)!r}. {suggest(getattr(self, name), list(choices))}")
 
 
-# ---- Every number of an ELMo and of its training.
+# ---- ELMo and its training.
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class ElmoSettings(RunSettings):
             raise UserError("precision is 'bf16'; ELMo's LSTMs are computed in fp32 only. Leave --precision out.")
 
 
-# ---- Every number of a run that teaches a left-to-right model.
+# ---- Left-to-right language models.
 
 
 @dataclass(frozen=True, kw_only=True)

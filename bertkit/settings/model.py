@@ -10,7 +10,7 @@ from bertkit.errors import UserError
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "silu")
 LEAST = {"width": 1, "depth": 1, "heads": 1, "inner": 1, "max_tokens": 1, "global_every": 1}  # 0 for the others
-MOST = {"depth": 10_000}  # a shared layer may be visited any number of times, which a damaged file must not decide
+MOST = {"depth": 10_000}  # a shared layer may be visited any number of times; this guards against a damaged file
 POSITIVE = ("eps", "init_std")
 
 
@@ -45,7 +45,7 @@ class Config:
     local_window: int = 0  # tokens seen by a local layer, both sides together
     global_every: int = 1  # every n-th layer sees the whole text
     causal: bool = False
-    summary: str = "first"  # which token stands for the text: first | last | mean
+    summary: str = "first"  # which token represents the text: first | last | mean
     summary_activation: str = "tanh"
     summary_norm: bool = False
     token_transform: bool = False  # ModernBERT puts a dense layer before token and span heads too
@@ -64,9 +64,9 @@ class Config:
         if not self.unique_layers:
             object.__setattr__(self, "unique_layers", self.depth)
         for f in fields(self):
-            wanted = _wanted(f.name, str(f.type), getattr(self, f.name))
-            if wanted:
-                raise UserError(f"{f.name} is {getattr(self, f.name)!r}; it must be {wanted}.")
+            requirement = _requirement(f.name, str(f.type), getattr(self, f.name))
+            if requirement:
+                raise UserError(f"{f.name} is {getattr(self, f.name)!r}; it must be {requirement}.")
         if self.width % self.heads:
             raise UserError(f"width {self.width} is not a multiple of heads {self.heads}; choose e.g. heads = 4.")
         if self.unique_layers > self.depth:
@@ -83,9 +83,9 @@ class Config:
             ("activation", ACTIVATIONS),
             ("summary_activation", (*ACTIVATIONS, "none")),
         )
-        for name, known in tables:
-            if getattr(self, name) not in known:
-                raise UserError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}.")
+        for name, choices in tables:
+            if getattr(self, name) not in choices:
+                raise UserError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}.")
         for name in ("dropout", "attention_dropout", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)!r}; it must be at least 0 and less than 1.")
@@ -104,7 +104,7 @@ class Config:
         return self.rotary_base if self.is_global(layer) else (self.local_rotary_base or self.rotary_base)
 
 
-def _wanted(name: str, kind: str, value: Any) -> str:
+def _requirement(name: str, kind: str, value: Any) -> str:
     """What this number must be, or empty if it is valid."""
     if kind == "int":
         least, most = LEAST.get(name, 0), MOST.get(name, math.inf)

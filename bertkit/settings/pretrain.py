@@ -15,7 +15,7 @@ OBJECTIVES = ("masked", "replaced", "next-token")
 PACKING = ("next-sentence", "sentence-order", "full-sentences", "sentences", "mixed-sentences")
 
 
-HEIGHTS = ((5 / 12, 1 / 2), (8 / 12, 5 / 6), (10 / 12, 1.0))  # of the layers that are matched, teacher and student
+HEIGHTS = ((5 / 12, 1 / 2), (8 / 12, 5 / 6), (10 / 12, 1.0))  # depths of matched layers: teacher, student
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class TeachingSettings:
         at_least=0,
     )
 
-    def layer_pairs(self, teacher: int, own: int) -> list[tuple[int, int]]:
+    def layer_pairs(self, teacher: int, student: int) -> list[tuple[int, int]]:
         """(teacher's layer, model's layer) for these depths. Grammar sits lower in an encoder than sentiment, and the
         last layers of a sentence encoder are the least like words."""
         if not self.pairs:
-            return [(ceil(teacher * t), ceil(own * s)) for t, s in HEIGHTS]
+            return [(ceil(teacher * t), ceil(student * s)) for t, s in HEIGHTS]
         for pair in self.pairs:
-            if len(pair) != 2 or not (0 <= pair[0] <= teacher and 0 <= pair[1] <= own):
+            if len(pair) != 2 or not (0 <= pair[0] <= teacher and 0 <= pair[1] <= student):
                 raise UserError(
                     f"teaching.pairs has {list(pair)}; it must be a layer of the teacher (0 to {teacher}) and a layer "
-                    f"of the model (0 to {own}), e.g. [[5, 3], [8, 5], [10, 6]]."
+                    f"of the model (0 to {student}), e.g. [[5, 3], [8, 5], [10, 6]]."
                 )
         return [(int(a), int(b)) for a, b in self.pairs]
 

@@ -49,5 +49,5 @@ def add_simplifying(backend: tokenizers.Tokenizer) -> None:
     """Let this tokenizer read traditional and full-width forms as simplified ones, before its other rules."""
     if simplifies(backend):
         return
-    own = [] if backend.normalizer is None else [backend.normalizer]
-    backend.normalizer = normalizers.Sequence([simplifying(), *own])
+    existing = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = normalizers.Sequence([simplifying(), *existing])

@@ -31,14 +31,14 @@ class Encoding:
 
     def picked(self, positions: Iterable[int]) -> Encoding:
         """The same encoding with only these positions, in this order."""
-        chosen = list(positions)
+        indices = list(positions)
         return Encoding(
-            ids=[self.ids[i] for i in chosen],
-            segments=[self.segments[i] for i in chosen],
-            offsets=[self.offsets[i] for i in chosen],
-            special=[self.special[i] for i in chosen],
-            sides=[self.sides[i] for i in chosen],
-            words=[self.words[i] for i in chosen],
+            ids=[self.ids[i] for i in indices],
+            segments=[self.segments[i] for i in indices],
+            offsets=[self.offsets[i] for i in indices],
+            special=[self.special[i] for i in indices],
+            sides=[self.sides[i] for i in indices],
+            words=[self.words[i] for i in indices],
         )
 
 
@@ -54,7 +54,7 @@ class Window:
     core: tuple[int, int]
 
 
-# ---- Long encodings cut into overlapping windows, or cut short: pure functions of an Encoding.
+# ---- Long encodings split into overlapping windows, or truncated: pure functions of an Encoding.
 
 
 def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -> list[Window]:
@@ -68,19 +68,19 @@ def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -
         raise UserError(f"Windows of {limit} tokens that share {overlap} are impossible. Use limit >= 1, overlap >= 0.")
     is_pair = 1 in encoding.sides
     side = side if is_pair else 0
-    body = [i for i, of in enumerate(encoding.sides) if of == side]
+    body = [i for i, owner in enumerate(encoding.sides) if owner == side]
     start, end = (body[0], body[-1] + 1) if body else (len(encoding), len(encoding))
     if len(encoding) <= limit:
         return [Window(encoding, (start, end))]
     room = limit - (len(encoding) - len(body))
-    _check_room(room, limit, overlap, is_pair, whole=encoding.sides.count(1 - side))
+    _check_room(room, limit, overlap, is_pair, other=encoding.sides.count(1 - side))
     last = len(body) - room
     starts = [*range(0, last, room - overlap), last]
     meets = [(a + room + b + 1) // 2 for a, b in pairwise(starts)]
     windows = []
     for begin, own_from, own_to in zip(starts, [0, *meets], [*meets, len(body)]):
-        kept = [*range(start), *range(start + begin, start + begin + room), *range(end, len(encoding))]
-        windows.append(Window(encoding.picked(kept), (start + own_from - begin, start + own_to - begin)))
+        positions = [*range(start), *range(start + begin, start + begin + room), *range(end, len(encoding))]
+        windows.append(Window(encoding.picked(positions), (start + own_from - begin, start + own_to - begin)))
     return windows
 
 
@@ -97,13 +97,13 @@ def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple
     if room < 0:
         raise UserError(f"A limit of {limit} tokens has no room for the special tokens. Use at least {limit - room}.")
     keep = dict(zip((0, 1), _shares(first, second, room)))
-    kept = []
+    positions = []
     for position, side in reversed([*enumerate(encoding.sides)]) if from_start else enumerate(encoding.sides):
         if side in keep:
             keep[side] -= 1
         if side not in keep or keep[side] >= 0:
-            kept.append(position)
-    return encoding.picked(sorted(kept)), cut
+            positions.append(position)
+    return encoding.picked(sorted(positions)), cut
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
@@ -111,14 +111,14 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
     half = room // 2
     if min(first, second) <= half:
         return (first, room - first) if first <= second else (room - second, second)
-    # The odd token goes to the longer text, to the second of two equals: as `tokenizers` deals it.
+    # The odd token goes to the longer text, or to the second of two equally long ones, as in `tokenizers`.
     return (half, room - half) if first <= second else (room - half, half)
 
 
-def _check_room(room: int, limit: int, overlap: int, is_pair: bool, whole: int) -> None:
+def _check_room(room: int, limit: int, overlap: int, is_pair: bool, other: int) -> None:
     if is_pair and 4 * room < limit:
         raise UserError(
-            f"One text of a pair takes {whole} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "
+            f"One text of a pair takes {other} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "
             "less than a quarter. Shorten it, truncate both (--on-long truncate), or use a model with a higher limit."
         )
     if room < 1:

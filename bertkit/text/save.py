@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertkit.text.tokenizer import Tokenizer
 
 # transformers' own classes rebuild the rules from these settings and ignore those of tokenizer.json, so a class is
-# named only when the rules are exactly what it would rebuild; otherwise the plain class reads tokenizer.json whole.
+# named only when the rules are exactly what it would rebuild; otherwise the plain class reads all of tokenizer.json.
 PLAIN_CLASS = "PreTrainedTokenizerFast"
 QUOTES = [{"type": "Replace", "pattern": {"String": mark}, "content": '"'} for mark in ("``", "''")]
 DELETE_CONTROLS = {"type": "Replace", "pattern": {"Regex": f"[{CONTROLS}]"}, "content": ""}
@@ -54,7 +54,7 @@ def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int
             keys = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
             roles[role] = {"__type": "AddedToken"} | {key: getattr(specials[token], key) for key in keys}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    # A model without segments must not be given any: GPT-2 takes them for words, RoBERTa has no second one.
+    # A model without segments must get none: GPT-2 would treat them as words, and RoBERTa has no second one.
     if segments < 2 or 1 not in tokenizer.encode("a", "b").segments:
         inputs.remove("token_type_ids")
     return {
@@ -70,16 +70,16 @@ def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int
 def _class_and_settings(shape: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """transformers' class for these rules and its settings; the generic class if none fits."""
     plain: tuple[str, dict[str, Any]] = (PLAIN_CLASS, {})
-    known = CLASSES.get(shape["model"]["type"])
-    # An added token with rules of its own is rebuilt only by the plain class.
+    entry = CLASSES.get(shape["model"]["type"])
+    # Only the plain class rebuilds an added token with its own rules.
     extra = [token for token in shape["added_tokens"] if not token["special"] or token["normalized"]]
-    if known is None or extra:
+    if entry is None or extra:
         return plain
-    name, rules, settings_of = known
+    name, rules, settings_of = entry
     try:
         settings = settings_of(shape)
-        found = shape | {"model": {key: shape["model"].get(key) for key in MODEL_RULES}}
-        fits = all(found[part] == wanted for part, wanted in rules(shape, settings).items())
+        actual = shape | {"model": {key: shape["model"].get(key) for key in MODEL_RULES}}
+        fits = all(actual[part] == expected for part, expected in rules(shape, settings).items())
     except (KeyError, TypeError, IndexError):
         return plain
     return (name, settings) if fits else plain
@@ -138,14 +138,14 @@ def _albert_settings(shape: dict[str, Any]) -> dict[str, Any]:
 
 def _albert_rules(shape: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     steps = shape["normalizer"]["normalizers"]
-    wanted = [*QUOTES, *([] if settings["keep_accents"] else ACCENTS)]
-    wanted += [{"type": "Lowercase"}] if settings["do_lower_case"] else []
+    expected = [*QUOTES, *([] if settings["keep_accents"] else ACCENTS)]
+    expected += [{"type": "Lowercase"}] if settings["do_lower_case"] else []
     # Deleting control characters first changes no id, so the class may leave it out.
-    wanted += [step for step in steps if step == DELETE_CONTROLS or step["type"] == "Precompiled"]
+    expected += [step for step in steps if step == DELETE_CONTROLS or step["type"] == "Precompiled"]
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     return {
         "model": _model(unk_id=1, byte_fallback=False),
-        "normalizer": {"type": "Sequence", "normalizers": wanted},
+        "normalizer": {"type": "Sequence", "normalizers": expected},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
         "post_processor": _template(shape, "[CLS]", "[SEP]"),
     }

@@ -27,7 +27,7 @@ Fields = dict[int, list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What a SentencePiece file holds: (piece, score, type) per id, and how text is normalised."""
+    """The content of a SentencePiece file: (piece, score, type) per id, and how text is normalized."""
 
     pieces: list[tuple[str, float, int]]
     algorithm: int
@@ -46,50 +46,50 @@ def read(path: Path) -> Pieces:
             score = struct.unpack("<f", piece[2][-1])[0] if 2 in piece else 0.0
             pieces.append((piece[1][-1].decode("utf-8"), score, _last(piece, 3, NORMAL)))
         trainer, normalizer = (_fields(_last(message, number, b"")) for number in (2, 3))
-        found = Pieces(
+        model = Pieces(
             pieces=pieces,
             algorithm=_last(trainer, 3, UNIGRAM),
             unk_id=_last(trainer, 40, 0),
             byte_fallback=bool(_last(trainer, 35, 0)),
             charsmap=_last(normalizer, 2, b""),
         )
-        if not pieces or found.pieces[found.unk_id][2] != UNKNOWN:
+        if not pieces or model.pieces[model.unk_id][2] != UNKNOWN:
             raise ValueError("it has no pieces, or its unknown piece is not where the file says")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as error:
         raise DamagedFile(
             f"{path}: not a complete SentencePiece file ({error}). Download it again; its usual name is spiece.model."
         ) from None
-    return found
+    return model
 
 
 def build(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """ALBERT's tokenizer from its SentencePiece file. `config` may say do_lower_case and keep_accents."""
-    found = read(path)
-    if found.algorithm != UNIGRAM:
-        kind = ALGORITHMS.get(found.algorithm, "unknown")
+    model = read(path)
+    if model.algorithm != UNIGRAM:
+        kind = ALGORITHMS.get(model.algorithm, "unknown")
         raise UserError(
             f"{path}: this is a SentencePiece model of type '{kind}'; only 'unigram' (ALBERT) is supported. "
             "Open the model with transformers once and save its tokenizer.json next to it."
         )
-    ids = {piece: number for number, (piece, _, _) in enumerate(found.pieces)}
+    ids = {piece: number for number, (piece, _, _) in enumerate(model.pieces)}
     missing = [token for token in ("[CLS]", "[SEP]", "[MASK]") if token not in ids]
     if missing:
         raise UserError(
             f"{path}: contains no {', '.join(missing)}, so it is not ALBERT's and its special tokens are unknown. "
             "Open the model with transformers once and save its tokenizer.json next to it."
         )
-    vocabulary = [(piece, _score(piece, score)) for piece, score, _ in found.pieces]
+    vocabulary = [(piece, _score(piece, score)) for piece, score, _ in model.pieces]
     with tokenizer_errors(f"{path}: cannot be used", DamagedFile):
-        backend = tokenizers.Tokenizer(models.Unigram(vocabulary, found.unk_id, found.byte_fallback))
+        backend = tokenizers.Tokenizer(models.Unigram(vocabulary, model.unk_id, model.byte_fallback))
         backend.normalizer = albert_normalizer(
             lower=config.get("do_lower_case", True),
             keep_accents=config.get("keep_accents", False),
-            charsmap=found.charsmap,
+            charsmap=model.charsmap,
         )
         dress_as_albert(backend)
     # SentencePiece's user-defined symbols (ALBERT's are brackets, the full stop …) stay ordinary pieces. As added
-    # tokens they would cut the text first, and the word after each would wrongly begin with a space.
-    add_specials(backend, [piece for piece, _, kind in found.pieces if kind in (UNKNOWN, CONTROL)])
+    # tokens they would split the text first, and the word after each would wrongly begin with a space.
+    add_specials(backend, [piece for piece, _, kind in model.pieces if kind in (UNKNOWN, CONTROL)])
     set_template(backend, BERT_PAIR, "[CLS]", "[SEP]")
     return backend
 

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, processors
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
 
-# A role that no file names goes to the first of these that is a special token of the vocabulary.
+# A role that no file assigns goes to the first of these that is a special token of the vocabulary.
 USUAL_NAMES = {
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<s>", "<cls>"),
@@ -55,10 +55,11 @@ def roles_of(backend: tokenizers.Tokenizer, config: Mapping[str, Any], unknown: 
     specials = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     roles = {}
     for role in ROLES:
-        told = config.get(f"{role}_token")
-        told = told.get("content") if isinstance(told, dict) else told
-        known = [name for name in USUAL_NAMES[role] if name in specials]
-        name = told if isinstance(told, str) and backend.token_to_id(told) is not None else next(iter(known), None)
+        configured = config.get(f"{role}_token")
+        configured = configured.get("content") if isinstance(configured, dict) else configured
+        usual = [name for name in USUAL_NAMES[role] if name in specials]
+        is_known = isinstance(configured, str) and backend.token_to_id(configured) is not None
+        name = configured if is_known else next(iter(usual), None)
         if role == "unk" and unknown is not None:
             name = unknown
         if name is not None:

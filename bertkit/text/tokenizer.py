@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import tokenizers
 
 from bertkit.errors import UserError
-from bertkit.text import encoding as cutting
+from bertkit.text import encoding as encodings
 from bertkit.text.checks import refuse_bad_rows, refuse_bad_text, tokenizer_errors
 from bertkit.text.encoding import Encoding, Window
 from bertkit.text.load import load_backend, lowers
@@ -22,7 +22,7 @@ from bertkit.text.template import roles_of
 Result = TypeVar("Result")
 KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
 LONGEST_SANE = 1_000_000  # transformers writes 1e30 for "no limit known"
-AT_ONCE = 4096  # texts handed over in one go: bounds the memory that encodings take
+AT_ONCE = 4096  # texts per call: bounds the memory that encodings take
 
 
 class Tokenizer:
@@ -77,16 +77,17 @@ class Tokenizer:
         A word of only invisible characters has no piece at all.
         """
         refuse_bad_rows(words, "Word")
-        # A byte-level piece knows by its 'Ġ' that it begins a word, so words after the first get their space back.
+        # A byte-level piece that begins a word starts with 'Ġ', so words after the first get their space back.
         spaced = self._is_byte_level and not self._has_prefix_space
-        given = [" " + word if spaced and number else word for number, word in enumerate(words)]
+        spaced_words = [" " + word if spaced and number else word for number, word in enumerate(words)]
         with tokenizer_errors("The words cannot be encoded"):
-            raw = self.backend.encode(given, is_pretokenized=True)
-        found = _encoding(raw)
+            raw = self.backend.encode(spaced_words, is_pretokenized=True)
+        encoding = _encoding(raw)
         if not spaced:
-            return found
-        shifts = [int(word > 0) for word in found.words]
-        return replace(found, offsets=[(max(a - n, 0), max(b - n, 0)) for (a, b), n in zip(found.offsets, shifts)])
+            return encoding
+        shifts = [int(word > 0) for word in encoding.words]
+        offsets = [(max(a - n, 0), max(b - n, 0)) for (a, b), n in zip(encoding.offsets, shifts)]
+        return replace(encoding, offsets=offsets)
 
     def windows(self, text: str, pair: str | None = None, *, limit: int, overlap: int) -> list[Window]:
         """The text in windows of at most `limit` tokens; see `windows_of`."""
@@ -94,11 +95,11 @@ class Tokenizer:
 
     def windows_of(self, encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -> list[Window]:
         """Windows over text `side` (0 or 1) of a pair, else over the only text; each token is owned by one of them."""
-        return cutting.windows_of(encoding, limit=limit, overlap=overlap, side=side)
+        return encodings.windows_of(encoding, limit=limit, overlap=overlap, side=side)
 
     def truncated(self, encoding: Encoding, limit: int, from_start: bool = False) -> tuple[Encoding, int]:
         """Truncate to `limit` tokens, the longer text of a pair first; also returns how many tokens were removed."""
-        return cutting.truncated(encoding, limit, from_start)
+        return encodings.truncated(encoding, limit, from_start)
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Decode ids to text, as closely as the pieces allow."""
@@ -169,10 +170,10 @@ class Tokenizer:
     @property
     def max_tokens(self) -> int | None:
         """model_max_length of tokenizer_config.json, or None if missing or absurd."""
-        told_length = self.config.get("model_max_length")
-        if not isinstance(told_length, int | float) or not 0 < told_length <= LONGEST_SANE:
+        length = self.config.get("model_max_length")
+        if not isinstance(length, int | float) or not 0 < length <= LONGEST_SANE:
             return None
-        return int(told_length)
+        return int(length)
 
     @cached_property
     def _is_byte_level(self) -> bool:
@@ -199,11 +200,11 @@ class Tokenizer:
                     f"There are {len(texts)} texts but {len(pairs)} second texts. Pass one second text per text."
                 )
             inputs = list(zip(texts, pairs))
-        found: list[Result] = []
+        results: list[Result] = []
         with tokenizer_errors("The texts cannot be encoded"):
             for start in range(0, len(inputs), AT_ONCE):
-                found += [pick(one) for one in encode(inputs[start : start + AT_ONCE], **options)]
-        return found
+                results += [pick(raw) for raw in encode(inputs[start : start + AT_ONCE], **options)]
+        return results
 
 
 def _ids(raw: tokenizers.Encoding) -> list[int]:

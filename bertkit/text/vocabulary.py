@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]  # and <mask> as the last of all
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]  # and <mask> as the last piece
 ALBERT_SPECIALS = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 SURVEYED = 20_000_000  # characters of a one-shot stream that choose the alphabet
 ALPHABET, CHINESE_ALPHABET = 1000, 6000
@@ -81,33 +81,33 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
     if iter(texts) is texts:
         stream = _checked(texts, "learning the vocabulary")
         first = _first(stream, SURVEYED)
-        found, stream = survey(first), chain(first, stream)
+        seen, stream = survey(first), chain(first, stream)
     else:
-        found = survey(_checked(texts, "counting characters"))
+        seen = survey(_checked(texts, "counting characters"))
         stream = _checked(texts, "learning the vocabulary")
-    if not any(not char.isspace() for char in found.counts):
+    if not any(not char.isspace() for char in seen.counts):
         raise UserError("There is no text to learn a vocabulary from. Check the input files.")
     if not settings.alphabet_limit:
-        settings = replace(settings, alphabet_limit=_alphabet_limit(found, settings.kind))
+        settings = replace(settings, alphabet_limit=_alphabet_limit(seen, settings.kind))
     with tokenizer_panics("The vocabulary cannot be learned"):
-        tokenizer = Tokenizer(LEARNERS[settings.kind](_batches(stream), settings, found))
+        tokenizer = Tokenizer(LEARNERS[settings.kind](_batches(stream), settings, seen))
     if tokenizer.size < settings.size:
         note(f"The text gave {tokenizer.size} pieces, not {settings.size}: it is too short for more.")
     return tokenizer
 
 
-def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
+def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings, seen: Survey) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=not settings.cased)
     if settings.simplify:
         add_simplifying(backend)
     configure_bert(backend)
-    alphabet, inner = _alphabet(found.normalized(backend.normalizer), settings)
+    alphabet, inner = _alphabet(seen.normalized(backend.normalizer), settings)
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.size,
         min_frequency=settings.min_frequency,
-        # The trainer numbers the characters inside words as it meets them, which differs from run to run and decides
-        # between equally frequent pieces. Given beforehand they have fixed numbers.
+        # The trainer numbers the characters inside words in the order it meets them, which differs from run to run and
+        # decides between equally frequent pieces. Listed here, they have fixed numbers.
         special_tokens=[*BERT_SPECIALS, *inner],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
@@ -122,27 +122,27 @@ def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings,
     return backend
 
 
-def _alphabet(found: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
+def _alphabet(seen: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
     """The most frequent characters, and '##' forms of those inside words, as many as the size allows."""
-    ranked = sorted(found.counts, key=lambda char: (-found.counts[char], char))
+    ranked = sorted(seen.counts, key=lambda char: (-seen.counts[char], char))
     alphabet, inner, room = [], [], settings.size - len(BERT_SPECIALS)
     for char in ranked[: settings.alphabet_limit]:
-        room -= 2 if char in found.inside else 1
+        room -= 2 if char in seen.inside else 1
         if room < 0:
             break
         alphabet.append(char)
-        inner += ["##" + char] if char in found.inside else []
-    lost = sum(found.counts[char] for char in ranked[len(alphabet) :])
+        inner += ["##" + char] if char in seen.inside else []
+    lost = sum(seen.counts[char] for char in ranked[len(alphabet) :])
     if lost:
         note(
             f"{len(alphabet)} of {len(ranked)} different characters are kept; "
-            f"the other, rarer ones make up {lost / found.counts.total():.3%} of the text."
+            f"the other, rarer ones make up {lost / seen.counts.total():.3%} of the text."
         )
     return sorted(alphabet), sorted(inner)
 
 
-def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
-    # Byte-level text keeps its case: RoBERTa has no normalizer, and its class in transformers can hold none.
+def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, seen: Survey) -> tokenizers.Tokenizer:
+    # Byte-level text keeps its case: RoBERTa has no normalizer, and its class in transformers supports none.
     if not settings.cased:
         note("A byte-level vocabulary always keeps case; 'cased' is set to true.")
     backend = tokenizers.Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
@@ -164,25 +164,25 @@ def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, found
     return backend
 
 
-def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, found: Survey) -> tokenizers.Tokenizer:
+def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, seen: Survey) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.normalizer = albert_normalizer(lower=not settings.cased, keep_accents=settings.cased)
     dress_as_albert(backend)
-    counts = found.normalized(backend.normalizer).counts
-    characters = len(counts)
-    if characters + len(ALBERT_SPECIALS) + 1 > settings.size:
+    counts = seen.normalized(backend.normalizer).counts
+    distinct = len(counts)
+    if distinct + len(ALBERT_SPECIALS) + 1 > settings.size:
         raise UserError(
-            f"The text has {characters} different characters, and a unigram vocabulary must contain them all: "
-            f"{settings.size} pieces are too few. Use --size {2 * characters} or more, or the kind bpe."
+            f"The text has {distinct} different characters, and a unigram vocabulary must contain them all: "
+            f"{settings.size} pieces are too few. Use --size {2 * distinct} or more, or the kind bpe."
         )
     trainer = trainers.UnigramTrainer(
         vocab_size=settings.size, special_tokens=ALBERT_SPECIALS, unk_token="<unk>", show_progress=False
     )
     backend.train_from_iterator(batches, trainer)
     shape = json.loads(backend.to_str())
-    learnt = shape["model"]["vocab"]
-    specials = learnt[: len(ALBERT_SPECIALS)]
-    pieces = _settled(learnt[len(specials) :], counts)
+    learned = shape["model"]["vocab"]
+    specials = learned[: len(ALBERT_SPECIALS)]
+    pieces = _settled(learned[len(specials) :], counts)
     shape["model"]["vocab"] = specials + pieces[: settings.size - len(specials)]
     backend = tokenizers.Tokenizer.from_str(json.dumps(shape))
     set_template(backend, BERT_PAIR, "[CLS]", "[SEP]")
@@ -210,7 +210,7 @@ LEARNERS: dict[str, Callable[[Iterator[list[str]], VocabularySettings, Survey], 
     "bpe": _learn_bpe,
     "unigram": _learn_unigram,
 }
-# Special tokens, and for bytes all 256 of them, with room for at least some pieces.
+# Special tokens (and all 256 bytes for bpe), with room for at least some pieces.
 SMALLEST = {"wordpiece": 30, "bpe": 262, "unigram": 30}
 
 
@@ -228,8 +228,8 @@ def _first(stream: Iterator[str], characters: int) -> list[str]:
     return first
 
 
-def _alphabet_limit(found: Survey, kind: str) -> int:
-    if found.chinese_share() < MUCH_CHINESE:
+def _alphabet_limit(seen: Survey, kind: str) -> int:
+    if seen.chinese_share() < MUCH_CHINESE:
         return ALPHABET
     if kind == "wordpiece":
         note(f"Much of the text is Chinese: up to {CHINESE_ALPHABET} different characters are kept, not {ALPHABET}.")
@@ -251,10 +251,10 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
     Byte-level BPE also needs the steps that lead to a word, so it may grow by more than the words.
     """
     shape = copy.deepcopy(tokenizer.shape)
-    wanted = [_one_word(tokenizer, token) for token in dict.fromkeys(new_tokens)]
+    words = [_one_word(tokenizer, token) for token in dict.fromkeys(new_tokens)]
     new = [
         word
-        for word in dict.fromkeys(wanted)
+        for word in dict.fromkeys(words)
         if len(tokenizer.pieces_batch([word])[0]) != 1 or _unknown(tokenizer, word)
     ]
     if len(new) < len(new_tokens):
@@ -263,7 +263,7 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
             "twice."
         )
     next_id = tokenizer.size
-    for word in sorted(new, key=len):  # a word that holds another is weighed against it
+    for word in sorted(new, key=len):  # a word that contains another is scored against it
         next_id = GROW[tokenizer.kind](tokenizer, shape["model"], word, next_id)
     grown = type(tokenizer)(tokenizers.Tokenizer.from_str(json.dumps(shape)), tokenizer.config)
     split = [word for word, pieces in zip(new, grown.pieces_batch(new)) if len(pieces) != 1]
@@ -282,9 +282,9 @@ def _one_word(tokenizer: Tokenizer, token: str) -> str:
         word = " " + word
     parts = [part for part, _ in backend.pre_tokenizer.pre_tokenize_str(word)] if backend.pre_tokenizer else [word]
     if len(parts) != 1 or not word.strip():
-        shown = ", ".join(parts) or "nothing"
+        listing = ", ".join(parts) or "nothing"
         raise UserError(
-            f"New token '{token}' is not one word: the tokenizer splits it into {shown}. "
+            f"New token '{token}' is not one word: the tokenizer splits it into {listing}. "
             "Pass single words without spaces or punctuation."
         )
     return word
@@ -300,27 +300,27 @@ def _grow_wordpiece(tokenizer: Tokenizer, model: dict[str, Any], word: str, next
 
 
 def _grow_bpe(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: int) -> int:
-    # New merges come last, so a text first falls into its old pieces and these are then joined from the left.
+    # New merges come last, so a text is first split into its old pieces, which are then joined from the left.
     backend = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.shape | {"model": model}))
     pieces = backend.encode(word, add_special_tokens=False).tokens
-    left = pieces[0]
+    joined = pieces[0]
     for right in pieces[1:]:
-        model["merges"].append([left, right])
-        left += right
-        if left not in model["vocab"]:
-            model["vocab"][left] = next_id
+        model["merges"].append([joined, right])
+        joined += right
+        if joined not in model["vocab"]:
+            model["vocab"][joined] = next_id
             next_id += 1
     return next_id
 
 
 def _grow_unigram(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: int) -> int:
-    # One more than the best way to write it so far is enough to be preferred, and changes least for other words.
+    # One more than its best score so far is enough to be preferred, and changes least for other words.
     model["vocab"].append(["▁" + word, _best_score(dict(model["vocab"]), "▁" + word) + 1])
     return next_id + 1
 
 
 def _best_score(scores: dict[str, float], word: str) -> float:
-    """The score of the best way to write a word in pieces, the words added before it included."""
+    """The score of the best split of a word into pieces, including the words added before it."""
     unknown = min(scores.values()) - 10
     best = [0.0]
     for end in range(1, len(word) + 1):

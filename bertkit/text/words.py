@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bertkit.errors import UserError
 
-# The blocks BERT takes as Chinese characters (google-research/bert, tokenization.py): not kana, not hangul.
+# The blocks BERT treats as Chinese characters (google-research/bert, tokenization.py): neither kana nor hangul.
 CJK_RANGES = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -20,7 +20,7 @@ CJK_RANGES = (
 )
 
 
-# Character classes for regular expressions. HAN is wider than BERT's blocks: it also has those added to Unicode since.
+# Character classes for regular expressions. HAN is wider than BERT's blocks: it includes those added to Unicode since.
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 KANA = "\u3040-\u30ff"
 HANGUL = "\uac00-\ud7a3"
@@ -105,8 +105,8 @@ def split_sentences(text: str) -> list[str]:
         if sentence := text[start:end].strip():
             sentences.append(sentence)
         start = end
-    if rest := text[start:].strip():
-        sentences.append(rest)
+    if last := text[start:].strip():
+        sentences.append(last)
     return sentences
 
 
@@ -146,5 +146,5 @@ def _is_end(text: str, begin: int, match: re.Match[str]) -> bool:
         return not word[:1].isdigit()
     if key in _MAYBE_LAST or (len(last) == 1 and last.isupper()) or ("." in last and last.replace(".", "").isalpha()):
         return word in _STARTERS
-    # "1. Introduction": a number that is all there is of the sentence.
+    # "1. Introduction": a sentence that consists of a number only.
     return not (last.isdigit() and len(last) <= 3 and text[begin:dot].strip() == last)

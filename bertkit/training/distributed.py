@@ -1,4 +1,4 @@
-"""One process or many, seen alike: sums over ranks, and which one writes."""
+"""One process or many behind the same interface: sums over ranks, and which one writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and tells the user."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def sums(self, values: dict[str, float]) -> dict[str, float]:
@@ -61,20 +61,20 @@ class World:
     def _reduce(gradients: list[Tensor]) -> None:
         flat = torch.cat([g.reshape(-1) for g in gradients])
         dist.all_reduce(flat)
-        at = 0
+        start = 0
         for gradient in gradients:
-            gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
-            at += gradient.numel()
+            gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
+            start += gradient.numel()
 
     def clip(self, parameters: list[nn.Parameter], longest: float) -> float:
-        """Shorten the whole gradient to `longest` (0: leave it). Returns how long it was."""
+        """Clip the norm of the gradient to `longest` (0: no clipping). Returns the norm before clipping."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         if not any(is_sharded(p) for p in parameters) and not any(g.is_sparse for g in gradients):
             return float(nn.utils.clip_grad_norm_(parameters, longest or float("inf"), foreach=True))
-        whole_ones = [g.coalesce().values() if g.is_sparse else g for g in gradients if not is_sharded(g)]
-        everywhere = sum(float(g.square().sum()) for g in whole_ones)
-        here = sum(float(g.to_local().square().sum()) for g in gradients if is_sharded(g))  # type: ignore[attr-defined, misc]
-        length = float((everywhere + self.sums({"here": here})["here"]) ** 0.5)
+        replicated = [g.coalesce().values() if g.is_sparse else g for g in gradients if not is_sharded(g)]
+        shared = sum(float(g.square().sum()) for g in replicated)
+        local = sum(float(g.to_local().square().sum()) for g in gradients if is_sharded(g))  # type: ignore[attr-defined, misc]
+        length = float((shared + self.sums({"local": local})["local"]) ** 0.5)
         if longest and length > longest:
             for gradient in gradients:
                 gradient.mul_(longest / (length + 1e-6))
@@ -89,7 +89,7 @@ class World:
         return int(tensor)
 
     def shard(self, model: nn.Module) -> None:
-        """Spread every layer's weights over the ranks (FSDP2); embeddings and heads stay whole everywhere."""
+        """Shard every layer's weights over the ranks (FSDP2); embeddings and heads stay complete on each."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -103,15 +103,15 @@ class World:
         mesh = init_device_mesh(self.device.partition(":")[0], (self.size,))
         for module in list(model.modules()):
             if isinstance(module, Layer):
-                # Without this a layer by itself counts as the root and stays whole after an evaluation.
+                # Without this, a layer counts as the root and stays unsharded after an evaluation.
                 fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
     def anywhere(self, flag: bool) -> bool:
-        """Whether any rank says yes."""
+        """Whether the flag is set on any rank."""
         return self.sums({"flag": float(flag)})["flag"] > 0
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait until every rank has reached this call."""
         if self.size > 1:
             dist.barrier()
 
@@ -122,21 +122,21 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor with all its parts; every rank must ask for it."""
+    """The complete tensor; every rank must call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def like(saved: Tensor, wanted: Tensor) -> Tensor:
-    """A whole tensor, spread as `wanted` is."""
-    if not is_sharded(wanted):
+def like(saved: Tensor, parameter: Tensor) -> Tensor:
+    """A complete tensor, sharded as `parameter` is."""
+    if not is_sharded(parameter):
         return saved
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(saved, wanted.device_mesh, wanted.placements)  # type: ignore[attr-defined]
+    return distribute_tensor(saved, parameter.device_mesh, parameter.placements)  # type: ignore[attr-defined]
 
 
 def join(device: str) -> World:
-    """The world torchrun made, or a world of one."""
+    """The process group that torchrun started, or a world of one process."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World(device=device)

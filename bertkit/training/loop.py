@@ -1,4 +1,4 @@
-"""The loop: iterate it; the caller reports, evaluates and saves. It knows objectives, not models."""
+"""The training loop, an iterator: the caller reports, evaluates and saves. It knows objectives, not models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bertkit.training.optimizer import load_optimizer_tensors, make_optimizers, 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step was. losses: each term's mean; loss: their weighted sum."""
+    """The result of one step. losses: each term's mean; loss: their weighted sum."""
 
     step: int
     loss: float
@@ -77,14 +77,14 @@ class Training:
             self._prefetcher = None
 
     def set_steps(self, steps: int) -> None:
-        """Move the end of the run; batches made ahead under the old plan are made again."""
+        """Move the end of the run; batches prefetched under the old plan are made again."""
         self.steps = steps
         if self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = Prefetcher(self.feed.step, steps)
 
     def _step(self, batches: list[Batch]) -> Step:
-        """Count, divide, backward, add up, clip, change."""
+        """Count, divide, backward, add up, clip, update."""
         s = self.settings
         lr = rate(self.done, self.steps, s.lr, warmup=s.warmup, shape=s.schedule, floor=s.floor)
         local: dict[str, float] = {"tokens": float(sum(batch.tokens for batch in batches))}
@@ -95,7 +95,7 @@ class Training:
         weights = self.objective.weights_at(self.done / max(1, self.steps))
         sums = dict.fromkeys((name for name in counts if name != "tokens"), 0.0)
         blamed = batches[:1]
-        # Ranks that share weights must compute in step: one with fewer parts repeats its last, weighing nothing.
+        # Ranks with sharded weights must compute in lockstep: one with fewer parts repeats its last, with weight zero.
         parts = self.world.most(len(batches)) if self.sharded else len(batches)
         for part in range(parts):
             batch = batches[min(part, len(batches) - 1)]
@@ -126,32 +126,32 @@ class Training:
         return Step(self.done, total, means, lr, length, int(counts["tokens"]))
 
     def _refuse(self, loss: float, length: float, lr: float, means: dict[str, float], batches: list[Batch]) -> None:
-        """Stop before the weights are touched, and say where."""
+        """Stop before the weights change, and report the step and its batch."""
         terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
         first = batches[0].ids[:12].tolist() if batches else []
         raise NotFinite(
-            f"Step {self.done}: the loss is {loss:.4g} and the gradient's length {length:.4g} ({terms}; learning rate "
+            f"Step {self.done}: the loss is {loss:.4g} and the gradient norm {length:.4g} ({terms}; learning rate "
             f"{lr:.3g}; the batch begins with the pieces {first}). The weights were not changed. "
-            "Lower the learning rate or use --precision fp32, and go on with --resume --allow-changed-settings."
+            "Lower the learning rate or use --precision fp32, and continue with --resume --allow-changed-settings."
         )
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Let the averaged weights follow."""
+        """Move the averaged weights towards the current ones."""
         for name, parameter in named(self.objective).items() if self.average else ():
             self.average[name].lerp_(parameter, 1 - self.settings.ema)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All that must be saved, by file. Every rank must ask for it."""
-        found = {
+        """The tensors to save, by file. Every rank must call this."""
+        tensors = {
             "weights": {name: whole(p.detach()) for name, p in named(self.objective).items()},
             "optimizer": optimizer_tensors(self.optimizers, self.objective),
         }
         averaged = {name: whole(tensor) for name, tensor in self.average.items()}
-        return found | ({"average": averaged} if averaged else {})
+        return tensors | ({"average": averaged} if averaged else {})
 
     def state(self) -> dict[str, Any]:
-        """What else must be saved."""
+        """The numbers to save beside the tensors."""
         return {"done": self.done, "steps": self.steps, "seed": self.seed}
 
     @torch.no_grad()
@@ -166,17 +166,17 @@ class Training:
         load_optimizer_tensors(self.optimizers, self.objective, moments, passing)
         if self.average:
             averaged = under_current_names(tensors("average"), names)
-            kept = {name: t for name, t in averaged.items() if name in names or not name.startswith(passing)}
-            self.average |= {name: like(t, names[name]).clone() for name, t in kept.items()}
+            current = {name: t for name, t in averaged.items() if name in names or not name.startswith(passing)}
+            self.average |= {name: like(t, names[name]).clone() for name, t in current.items()}
         self.done, self.steps = int(state["done"]), int(state["steps"])
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few steps cost, on this machine, now."""
+    """What a few steps cost on this machine at this moment."""
 
-    seconds_a_step: float
-    tokens_a_step: float
+    seconds_per_step: float
+    tokens_per_step: float
     steps: int
 
 
@@ -186,7 +186,7 @@ def try_out(training: Training, seconds: float) -> Trial:
     times, tokens = [time.perf_counter()], 0
     for step in Training(copy.deepcopy(t.objective), t.feed, t.steps, t.settings, t.seed, t.world, t.scale):
         times.append(time.perf_counter())
-        # The first steps fill caches and are slower than all that follow.
+        # The first steps fill caches and are slower than the others.
         tokens += step.tokens if len(times) > 3 else 0
         if t.world.anywhere(len(times) > 4 and times[-1] - times[0] > seconds):
             break

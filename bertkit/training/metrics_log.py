@@ -1,8 +1,8 @@
-"""`metrics.jsonl`: one JSON object a line, appended while training, cut back to the checkpoint on resume.
+"""`metrics.jsonl`: one JSON object per line, appended while training, truncated to the checkpoint on resume.
 
-JSON has no NaN and no infinities, so they are the strings "NaN", "Infinity" and "-Infinity": legal JSON,
-and both Python's `float` and JavaScript's `Number` turn them back. `read_metrics` does; a text value of
-just that spelling would come back as a number too.
+JSON has no NaN and no infinities, so they are written as the strings "NaN", "Infinity" and "-Infinity":
+Python's `float` and JavaScript's `Number` convert them back. `read_metrics` does so too, also for a text value
+of the same spelling.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class MetricsLog:
-    """The metrics file of a run, open for appending. A row that a crash cut short is dropped, and told."""
+    """The metrics file of a run, open for appending. A row that a crash cut short is dropped with a note."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class MetricsLog:
         self._drop_torn_row()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one row: at once visible to readers, and kept if the process is killed."""
+        """Append one row: readers see it at once, and it survives if the process is killed."""
         line = json.dumps(_legal(row), allow_nan=False).encode() + b"\n"
         with atomic.explained(f"{self.path}: a row could not be written"):
             before = self._size()
@@ -45,13 +45,13 @@ class MetricsLog:
                 raise
 
     def position(self) -> int:
-        """The length in bytes, now safe from a power cut: what a checkpoint stores."""
+        """The length in bytes, synced to disk first: what a checkpoint stores."""
         with atomic.explained(f"{self.path} could not be synced"):
             atomic.calls.fsync(self._handle)
         return self._size()
 
     def truncate(self, position: int) -> None:
-        """Forget the rows after `position`: those of steps after the checkpoint that training resumes from."""
+        """Remove the rows after `position`: those of steps after the checkpoint that training resumes from."""
         size = self._size()
         if size < position:
             note(
@@ -78,14 +78,14 @@ class MetricsLog:
         while end and b"\n" not in tail:
             begin = max(0, end - (1 << 16))
             tail, end = os.pread(self._handle, end - begin, begin), begin
-        whole = end + tail.rfind(b"\n") + 1
-        if whole < size:
-            os.ftruncate(self._handle, whole)
-            note(f"{self.path}: the last row was cut short, and its {size - whole} bytes are dropped.")
+        complete = end + tail.rfind(b"\n") + 1
+        if complete < size:
+            os.ftruncate(self._handle, complete)
+            note(f"{self.path}: the last row was cut short, and its {size - complete} bytes are dropped.")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All rows, also while they are being written: a last line that is not whole yet is left out."""
+    """All rows, also while the file is being written: an incomplete last line is left out."""
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -100,7 +100,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
             if number == len(lines):
-                break  # After a power cut the last blocks may be there in length and not in content.
+                break  # After a power cut the last blocks may have their length but not their content.
             raise DamagedFile(
                 f"{path}, line {number} is not a JSON object: {error}. Remove or mend the line."
             ) from error

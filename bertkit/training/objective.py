@@ -1,4 +1,4 @@
-"""The shape of everything that can be trained: summed losses and what each is divided by."""
+"""The interface of everything that can be trained: summed losses and what each is divided by."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bertkit.model.layers import DropoutMasks
 
 
 class Objective(nn.Module):
-    """Owns encoders and heads; the loop knows nothing else of them."""
+    """A loss as a module that owns encoders and heads; the loop sees only this interface."""
 
-    weights: ClassVar[dict[str, float]] = {}  # terms that count for more or less than 1
+    weights: ClassVar[dict[str, float]] = {}  # terms whose weight is not 1
 
-    passing: ClassVar[tuple[str, ...]] = ()  # beginnings of names of weights that may come and go between sittings
+    passing: ClassVar[tuple[str, ...]] = ()  # prefixes of weights that may be missing on resume
 
     def weights_at(self, progress: float) -> dict[str, float]:
-        """The weights of the terms when this share of the run is done."""
+        """The weights of the terms when this fraction of the run is done."""
         return self.weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -31,20 +31,16 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def judge(self, batch: Batch) -> dict[str, float]:
-        """Sums for evaluation: each loss under its name, and right guesses under `name:right`."""
+        """Sums for evaluation: each loss under its name, and correct predictions under `name:right`."""
         raise NotImplementedError
 
     def dropout_masks(self) -> list[DropoutMasks]:
-        """Every source of dropout in here."""
-        found = (getattr(module, "dropout_masks", None) for module in self.modules())
-        return list(
-            {
-                id(dropout_masks): dropout_masks for dropout_masks in found if isinstance(dropout_masks, DropoutMasks)
-            }.values()
-        )
+        """Every source of dropout among the submodules."""
+        candidates = (getattr(module, "dropout_masks", None) for module in self.modules())
+        return list({id(masks): masks for masks in candidates if isinstance(masks, DropoutMasks)}.values())
 
     def set_precision(self, dtype: torch.dtype) -> None:
-        """Let activations flow in this precision; the weights stay float32."""
+        """Compute activations in this precision; the weights stay float32."""
         from bertkit.model.encoder import Encoder
 
         for module in self.modules():

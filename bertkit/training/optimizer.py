@@ -1,4 +1,4 @@
-"""AdamW with bias correction and decoupled decay, or Muon beside it; no decay on norms, biases and other vectors."""
+"""AdamW with bias correction and decoupled decay, optionally with Muon; no decay on norms, biases and other vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_optimizers(
     eps: float,
     scale: Callable[[str], float] = lambda name: 1.0,
 ) -> list[torch.optim.Optimizer]:
-    """The optimisers that share the model; `scale` gives a parameter's share of the learning rate (layer-wise decay).
+    """The model's optimizers; `scale` gives a parameter's factor on the learning rate (layer-wise decay).
 
     kind "adamw": one for everything. "muon": Muon for the matrices of the layers, AdamW for the rest.
     Embeddings with sparse gradients have Adam's sparse form, which touches only the rows a step has used, and no decay.
@@ -43,16 +43,16 @@ def make_optimizers(
         in_a_layer = ".layers." in name and parameter.dim() == 2
         groups = rows if id(parameter) in sparse else matrices if kind == "muon" and in_a_layer else others
         groups.setdefault((parameter.dim() >= 2, scale(name)), []).append(parameter)
-    # The fused kernel does not take tensors that are spread over ranks.
-    made: list[torch.optim.Optimizer] = [
+    # The fused kernel does not support sharded tensors.
+    optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(_groups(others, decay), lr=1.0, betas=betas, eps=eps, fused=not sharded)
     ]
     if matrices:
-        # A step as long as AdamW's would be, so that both live on one learning rate.
-        made.append(torch.optim.Muon(_groups(matrices, decay), lr=1.0, adjust_lr_fn="match_rms_adamw"))
+        # Steps are scaled to AdamW's, so that one learning rate serves both.
+        optimizers.append(torch.optim.Muon(_groups(matrices, decay), lr=1.0, adjust_lr_fn="match_rms_adamw"))
     if rows:
-        made.append(torch.optim.SparseAdam(_groups(rows, 0.0), lr=1.0, betas=betas, eps=eps))
-    return made
+        optimizers.append(torch.optim.SparseAdam(_groups(rows, 0.0), lr=1.0, betas=betas, eps=eps))
+    return optimizers
 
 
 def _groups(parameters: dict[tuple[bool, float], list[nn.Parameter]], decay: float) -> list[dict[str, Any]]:
@@ -63,19 +63,19 @@ def _groups(parameters: dict[tuple[bool, float], list[nn.Parameter]], decay: flo
 
 
 def set_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
-    """The rate of the coming step, times each group's share."""
+    """Set the learning rate of the next step, times each group's factor."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         group["lr"] = rate * group["scale"]
 
 
 def optimizer_tensors(optimizers: list[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
-    """The optimisers' memory under parameter names, for saving."""
-    found: dict[str, Tensor] = {}
+    """The optimizers' state under parameter names, for saving."""
+    tensors: dict[str, Tensor] = {}
     for name, parameter in named(model).items():
         for optimizer in optimizers:
             for key, value in optimizer.state.get(parameter, {}).items():
-                found[f"{key}:{name}"] = whole(value)
-    return found
+                tensors[f"{key}:{name}"] = whole(value)
+    return tensors
 
 
 def load_optimizer_tensors(
@@ -84,7 +84,7 @@ def load_optimizer_tensors(
     tensors: dict[str, Tensor],
     passing: tuple[str, ...] = (),
 ) -> None:
-    """Bring the optimisers' memory back. passing: beginnings of names that may be gone."""
+    """Restore the optimizers' state. passing: prefixes of parameters that may no longer exist."""
     parameters = named(model)
     owners = {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
     for full, value in tensors.items():
@@ -92,13 +92,13 @@ def load_optimizer_tensors(
         if name not in parameters and name.startswith(passing):
             continue
         parameter = parameters[name]
-        spread = value if key == "step" else like(value, parameter)
-        owners[parameter].state[parameter][key] = spread.clone()
+        stored = value if key == "step" else like(value, parameter)
+        owners[parameter].state[parameter][key] = stored.clone()
 
 
 # ---- Learning rates as pure functions of the step; every schedule ends exactly at the last step.
 
-# progress after the warm-up (0 to 1) → share of the peak
+# progress after the warm-up (0 to 1) → fraction of the peak
 SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda x: 1 - x,
     "cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)),
@@ -110,7 +110,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 def rate(
     step: int, steps: int, peak: float, *, warmup: float = 0.0, shape: str = "linear", floor: float = 0.0
 ) -> float:
-    """The learning rate of this step (counted from 0): up over the first `warmup` share, then down by `shape`."""
+    """The learning rate of this step (counted from 0): `warmup` of the steps upwards, then down by `shape`."""
     up = round(warmup * steps)
     if step < up:
         return peak * (step + 1) / up

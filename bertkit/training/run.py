@@ -24,16 +24,16 @@ from bertkit.training.optimizer import named
 from bertkit.training.run_folder import MemoryFolder, RunFolder, Signals
 
 FIRST_GUESS = 1000  # steps of a run whose speed is not known yet
-REPLAN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.97)  # shares of a time budget at which the end is estimated again
+REPLAN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.97)  # fractions of a time budget at which the end is estimated again
 FEWEST_TIMED = 5  # steps before the first estimate
-SEEN = 200  # the steps by which speed is measured
+SEEN = 200  # number of latest steps from which speed is measured
 Result = TypeVar("Result")  # what a finished run returns
 
 
 class Run(Generic[Result]):
     """One run. After `go`:
 
-    scores: the newest evaluation. tokens: what was seen over all sittings.
+    scores: the newest evaluation. tokens: all tokens seen, also before an interruption.
     best, best_step: the best evaluation and its step.
     stopped: why the run ended before its last step; "" if it did not.
     shortened: how many of the planned steps fit into the minutes; "" if all did.
@@ -53,10 +53,10 @@ class Run(Generic[Result]):
         feed: CountedFeed | None = None,
         keep_best: nn.Module | None = None,
     ) -> None:
-        """settings: as written to run.toml. about: what must not change between sittings.
+        """settings: as written to run.toml. about: what must not change when the run is resumed.
 
-        feed: the training's own, if it counts passes. keep_best: what ends with the weights of the best evaluation;
-        without it the last weights stay.
+        feed: the training's feed, if it counts passes. keep_best: the module that gets the weights of the best
+        evaluation at the end; without it, the last weights stay.
         """
         self.run_settings, self.plan, self.training, self.run = settings, plan, training, run
         self.signals, self.about, self.feed, self.keep_best = signals or Signals(), about or {}, feed, keep_best
@@ -69,25 +69,25 @@ class Run(Generic[Result]):
         self.stopped = self.shortened = ""
         self.recent: list[tuple[float, int]] = []
 
-    # ---- what a subclass says
+    # ---- what a subclass overrides
 
     def introduce(self) -> str:
-        """One line before the first step; "": none."""
+        """A message before the first step; "" for none."""
         return ""
 
     def planned(self) -> None:
-        """The last step is known, or known better: plan the text by it."""
+        """Called when the last step is known or has changed, to plan the data by it."""
 
     def evaluate(self) -> dict[str, float]:
-        """Scores on what was held out; {} where nothing is."""
+        """Scores on the held-out data; {} if there is none."""
         return {}
 
     def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
-        """What the best evaluation is chosen by, larger is better: the first score, unless a subclass knows better."""
+        """The key by which the best evaluation is chosen, larger is better: the first score by default."""
         return (next(iter(scores.values())),)
 
     def eval_interval(self) -> int:
-        """Steps between two evaluations; the last step has one anyway."""
+        """Steps between evaluations; the last step is always evaluated."""
         return self.plan.eval_every or math.ceil(self.training.steps / self.plan.evals)
 
     def finish(self) -> Result:
@@ -95,20 +95,20 @@ class Run(Generic[Result]):
         raise NotImplementedError
 
     def logged(self, row: dict[str, Any]) -> None:
-        """A row went to metrics.jsonl."""
+        """Called after a row was written to metrics.jsonl."""
 
     def tell(self, message: str) -> None:
-        """Say how the run goes; short runs in memory say it in passing."""
+        """Report how the run goes; runs in memory only update the status line."""
         if self.world.is_main:
             note(message)
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the weights that are kept when they are the best."""
+        """A copy of the weights of `keep_best`."""
         assert self.keep_best is not None
         return {name: parameter.detach().clone() for name, parameter in named(self.keep_best).items()}
 
     def restore_best(self) -> None:
-        """End with the best weights, not with the last."""
+        """Load the best weights in place of the last."""
         if self.keep_best is not None and self.best_weights:
             self.keep_best.load_state_dict(self.best_weights, strict=False)
 
@@ -139,7 +139,7 @@ class Run(Generic[Result]):
                     self.stopped = self._early()
                 if late and self.training.done < self.training.steps:
                     self.stopped = f"stopped after {self.plan.minutes:g} minutes"
-            # The signal's number: a rank that got none stops with the number of the one that did.
+            # A rank that received no signal stops with the number of the one that did.
             stop = self.world.most(self.signals.asked)
             if stop or self._save_due():
                 self._save()
@@ -150,7 +150,7 @@ class Run(Generic[Result]):
                 break
 
     def _interrupt(self, signal: int) -> None:
-        if self.keep_best is None:  # else the best weights are not chosen yet, and the last ones are no result
+        if self.keep_best is None:  # otherwise the best weights are not chosen yet, and the last ones are not a result
             self.finish()
         raise Stopped(
             signal,
@@ -158,18 +158,18 @@ class Run(Generic[Result]):
         )
 
     def _begin(self) -> None:
-        plan, training, wanted = self.plan, self.training, self.training.steps
+        plan, training, planned = self.plan, self.training, self.training.steps
         if plan.ignored:
             self.tell(plan.ignored)
-        own = self.run.begin(training, self.run_settings, self.about)
-        self._restore(own)
-        if own and not plan.timed and training.steps != wanted:
-            self.tell(f"The run now ends at step {wanted:,}, not at {training.steps:,}.")
-            training.steps = max(wanted, training.done)
-        if plan.timed and not plan.capped and not own:
+        saved = self.run.begin(training, self.run_settings, self.about)
+        self._restore(saved)
+        if saved and not plan.timed and training.steps != planned:
+            self.tell(f"The run now ends at step {planned:,}, not at {training.steps:,}.")
+            training.steps = max(planned, training.done)
+        if plan.timed and not plan.capped and not saved:
             moment = min(20.0, plan.seconds * 0.04)
-            training.steps = self._last_step(try_out(training, moment).seconds_a_step)
-        if plan.timed and training.done and own.get("minutes", plan.minutes) != plan.minutes:
+            training.steps = self._last_step(try_out(training, moment).seconds_per_step)
+        if plan.timed and training.done and saved.get("minutes", plan.minutes) != plan.minutes:
             before, self.replanned = training.steps, 0
             training.steps = self._last_step(self.run.elapsed() / training.done)
             self.tell(
@@ -179,22 +179,22 @@ class Run(Generic[Result]):
         if introduction := self.introduce():
             self.tell(introduction)
 
-    def _restore(self, own: dict[str, Any]) -> None:
-        """Bring back what `_save` saved."""
-        self.tokens, self.replanned = int(own.get("tokens", 0)), int(own.get("replanned", 0))
-        self.scores = dict(own.get("evaluation", {}))
-        self.best_step, self.bad_evaluations = int(own.get("best_step", 0)), int(own.get("bad", 0))
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Restore what `_save` saved."""
+        self.tokens, self.replanned = int(saved.get("tokens", 0)), int(saved.get("replanned", 0))
+        self.scores = dict(saved.get("evaluation", {}))
+        self.best_step, self.bad_evaluations = int(saved.get("best_step", 0)), int(saved.get("bad", 0))
         if not self.best_step:
             return
-        best = own["best"]
+        best = saved["best"]
         self.best = dict(best) if isinstance(best, dict) else {"score": float(best)}  # earlier versions saved a number
         self.best_rank = self.rank(self.best)
         if self.keep_best is not None and self.run.generation:
-            saved = self.run.generation.tensors("best")
-            self.best_weights = under_current_names(saved, self.keep_best.state_dict())
+            tensors = self.run.generation.tensors("best")
+            self.best_weights = under_current_names(tensors, self.keep_best.state_dict())
 
     def result(self) -> dict[str, Any]:
-        """What was reached."""
+        """A summary of the run."""
         seconds = self.run.elapsed()
         return {
             "folder": str(self.run.path), "steps": self.training.done, "tokens": self.tokens,
@@ -205,7 +205,7 @@ class Run(Generic[Result]):
     # ---- the clock
 
     def _last_step(self, seconds_per_step: float) -> int:
-        """The end of the run, by this speed: rank 0 decides."""
+        """The last step of the run at this speed; rank 0 decides."""
         last = self.plan.fitting(self.training.done, self.run.elapsed(), seconds_per_step)
         return round(self.world.sums({"steps": float(last) if self.world.is_main else 0.0})["steps"])
 
@@ -218,7 +218,7 @@ class Run(Generic[Result]):
         if passed < REPLAN[self.replanned]:
             return
         self.replanned = sum(passed >= mark for mark in REPLAN)
-        # Evaluations and saves still to come take their share, as they did so far.
+        # The speed includes evaluations and saves, so future ones are accounted for.
         steps = self._last_step(self._seconds_per_step())
         if self.plan.capped:
             self._tell_shortened(steps)
@@ -269,11 +269,11 @@ class Run(Generic[Result]):
             timing = {"seconds": now, "tokens_per_second": self._speed(), "memory_gb": memory}
             self.run.timing.write({"step": done, **timing})
             self.logged(row)
-        left = (self.training.steps - done) * self._seconds_per_step()
+        remaining = (self.training.steps - done) * self._seconds_per_step()
         speed = f"{self._speed():,.0f} {self.unit}/s  " if self.unit else ""
         status(
             f"step {done:,}/{self.training.steps:,}  loss {step.loss:.3f}  lr {step.lr:.2e}  "
-            f"{speed}{memory:.1f} GB  {duration(left)} to go"
+            f"{speed}{memory:.1f} GB  {duration(remaining)} to go"
         )
 
     def _row(self, step: Step) -> dict[str, Any]:
@@ -286,22 +286,22 @@ class Run(Generic[Result]):
         return {**counted, "loss": step.loss, **terms, **rates, "epoch": self.feed.epoch(step.step)}
 
     def _evaluate(self) -> None:
-        """Score what was held out; keep the weights if they are the best so far."""
+        """Score the held-out data; keep the weights if they are the best so far."""
         scores = self.evaluate()
         if not scores:
             return
         self.scores, rank, done = scores, self.rank(scores), self.training.done
         better = rank > self.best_rank
         self.bad_evaluations = 0 if better else self.bad_evaluations + 1
-        if rank >= self.best_rank:  # of equals the later: it has learnt more that the score does not show
+        if rank >= self.best_rank:  # on a tie the later one: it has trained longer
             self.best, self.best_rank, self.best_step = scores, rank, done
             if self.keep_best is not None:
                 self.best_weights = self.weights()
         if self.world.is_main:
             counted = {"tokens": self.tokens} if self.unit else {}
             self.run.metrics.write({"step": done, **counted, "eval": True, **scores})
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        self.tell(f"step {done:,}: {shown}{'  ← best' if better and self.keep_best is not None else ''}")
+        listing = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        self.tell(f"step {done:,}: {listing}{'  ← best' if better and self.keep_best is not None else ''}")
 
     def _out_of_patience(self) -> bool:
         plan, done = self.plan, self.training.done
@@ -312,23 +312,23 @@ class Run(Generic[Result]):
         return f"stopped early: {self.bad_evaluations} evaluations without a better score"
 
     def _save(self) -> None:
-        own = {
+        state = {
             "tokens": self.tokens, "replanned": self.replanned, "evaluation": self.scores,
             "minutes": self.plan.minutes, "best": self.best, "best_step": self.best_step, "bad": self.bad_evaluations,
         }  # fmt: skip
-        self.run.save(self.training, self.about, own, {"best": self.best_weights} if self.best_weights else None)
+        self.run.save(self.training, self.about, state, {"best": self.best_weights} if self.best_weights else None)
 
 
 class MemoryRun(Run[dict[str, Any]]):
-    """A run of seconds or minutes inside another program: it leaves no files, and says how it goes in passing."""
+    """A run of seconds or minutes inside another program: it leaves no files, and only updates the status line."""
 
     def __init__(self, plan: Plan, training: Training, folder: MemoryFolder, keep_best: nn.Module | None) -> None:
         super().__init__(None, plan, training, folder, keep_best=keep_best)
 
     def tell(self, message: str) -> None:
-        """As a status: the next one replaces it."""
+        """Update the status line."""
         status(message)
 
     def finish(self) -> dict[str, Any]:
-        """The caller has the model already."""
+        """Nothing: the caller already has the model."""
         return {}

@@ -79,7 +79,7 @@ def test_a_tagger_learns_what_only_the_words_around_decide(tagger: BiLstmTagger)
     assert max(by_word, to_the_left, to_the_right) < 0.85 and right_share(tagger.tag(TEST)) > 0.97
 
 
-def test_a_tagger_learns_from_features_and_mixes_the_layer_that_tells(over_features: BiLstmTagger) -> None:
+def test_a_tagger_learns_from_features_and_weights_the_informative_layer(over_features: BiLstmTagger) -> None:
     assert right_share(over_features.tag(TEST)) > 0.95
     shares = over_features.model.source.mix.shares().tolist()
     assert sum(shares) == pytest.approx(1, abs=1e-5) and max(shares) == shares[2]
@@ -160,7 +160,7 @@ def test_a_saved_tagger_opens_as_it_was(which: str, tmp_path: Path, request) -> 
     assert described["ancestor"] == "bilstm-tagger"
 
 
-def test_what_cannot_be_opened_is_told(tagger: BiLstmTagger, over_features: BiLstmTagger, tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_reported(tagger: BiLstmTagger, over_features: BiLstmTagger, tmp_path: Path) -> None:
     tagger.save(tmp_path / "words")
     over_features.save(tmp_path / "features")
     with pytest.raises(UserError, match="trained with features; give load the same features"):
@@ -259,6 +259,6 @@ def test_packed_texts_are_read_as_each_by_itself(lengths: list[int], backwards: 
         (lambda: BiLstmSettings(cells=0), "cells is 0"),
     ],
 )
-def test_mistakes_are_told(wrong, told: str) -> None:
+def test_mistakes_are_reported(wrong, told: str) -> None:
     with pytest.raises(UserError, match=told):
         wrong()

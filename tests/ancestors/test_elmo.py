@@ -135,7 +135,7 @@ def test_a_score_is_the_sum_over_lines_and_an_empty_text_is_certain(elmo: Elmo) 
     assert both == pytest.approx(first + second, abs=1e-4) and first < 0 and nothing == 0
 
 
-def test_a_long_word_is_told(elmo: Elmo, notes) -> None:
+def test_a_long_word_is_reported(elmo: Elmo, notes) -> None:
     long = "ab" * LONGEST_WORD
     one, other = elmo.layers([[long], [long + "c"]])
     assert "2 different words are longer than 50 characters" in notes[0]
@@ -230,7 +230,7 @@ def test_saved_and_opened_it_says_the_same(elmo: Elmo, tmp_path: Path) -> None:
     assert elmo.score(["ab c"]) == again.score(["ab c"]) and again.lexicon == LEXICON and again.numbers == SMALL
 
 
-def test_what_cannot_be_opened_is_told(elmo: Elmo, tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_reported(elmo: Elmo, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no ELMo: .*bertkit\.json is missing"):
         Elmo.load(tmp_path)
     elmo.save(tmp_path / "e")
@@ -245,7 +245,7 @@ def test_what_cannot_be_opened_is_told(elmo: Elmo, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"width": 15}, {"cells": 8, "width": 16}, {"filters": ()}, {"filters": ((1,),)}])
-def test_wrong_numbers_are_told(wrong: dict) -> None:
+def test_wrong_numbers_are_reported(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         ElmoNumbers(**wrong)
 

@@ -120,7 +120,7 @@ def test_a_time_budget_ends_by_itself(tmp_path: Path) -> None:
         ({"held_out": 1.0}, "held_out is 1.0"), ({"vocabulary": 1}, "two are the least"),
     ],
 )  # fmt: skip
-def test_wrong_settings_are_told(wrong: dict, told: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_reported(wrong: dict, told: str, tmp_path: Path) -> None:
     given_settings = {"texts": (language(tmp_path / "t.txt"),), "out": tmp_path / "r", "steps": 1, **wrong}
     with pytest.raises(UserError, match=told):
         train(ElmoSettings(**given_settings))

@@ -121,7 +121,7 @@ def test_the_loss_falls_with_every_pass(tmp_path):
     assert losses[-1] < losses[0] / 3
 
 
-def test_words_of_one_topic_are_neighbours_and_the_last_loss_is_told(notes):
+def test_words_of_one_topic_are_neighbours_and_the_last_loss_is_reported(notes):
     vectors = train(two_topics(), GloveSettings(dim=16, epochs=25, x_max=1000, threads=2))
     assert topic_purity(vectors) > 0.95
     assert any("squared error" in each for each in notes)

@@ -170,7 +170,7 @@ def test_a_saved_tagger_is_the_same_tagger(tmp_path):
         HmmTagger.load(tmp_path / "elsewhere")
 
 
-def test_mistakes_are_told():
+def test_mistakes_are_reported():
     with pytest.raises(UserError, match="Sentence 2 has 1 words but 2 tags"):
         HmmTagger().fit([["a"], ["b"]], [["X"], ["X", "Y"]])
     with pytest.raises(UserError, match="learnt nothing"):

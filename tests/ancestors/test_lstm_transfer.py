@@ -21,6 +21,7 @@ from bertkit.ancestors.lstm.transfer import (
     Reader,
     RecurrentClassifier,
     Stage,
+    StageSettings,
     TextFeed,
     cut_rows,
     loop_of,
@@ -192,12 +193,8 @@ def test_reading_on_in_the_tasks_texts_makes_them_less_surprising(model: Languag
     ulmfit._read_on(
         LanguageModelObjective(network),
         model.tokenizer.ids_batch(texts),
+        StageSettings(epochs=2, lr=2e-3, seed=0, seconds=0, divisor=2.6),
         batch=8,
-        epochs=2,
-        lr=2e-3,
-        seed=0,
-        seconds=0,
-        divisor=2.6,
     )
     assert LanguageModel(network, model.tokenizer).perplexity(texts[:1])["perplexity"] < 0.7 * before
     assert model.perplexity(texts[:1])["perplexity"] == before  # the source itself is untouched
@@ -310,12 +307,12 @@ def test_a_time_budget_moves_the_end_of_the_schedule(model: LanguageModel, monke
     monkeypatch.setattr(training_loop, "time", SimpleNamespace(perf_counter=lambda: now["now"]))
     monkeypatch.setattr(MemoryFolder, "elapsed", lambda self: now["now"])
     feed = TextFeed([[1, 2]], [0], batch=1, seed=0)
-    stage = Stage(Classify(reader_of(model)), feed, epochs=2, lr=1e-3, seed=0, seconds=5.0, scale=lambda name: 1.0)
+    stage = Stage(Classify(reader_of(model)), feed, StageSettings(2, 1e-3, 0, 5.0), scale=lambda name: 1.0)
     stage.go()
     assert now["now"] == pytest.approx(5.0, abs=0.2) and len(stage.losses) == stage.training.steps > 40
 
 
-def test_mistakes_are_told(model: LanguageModel, tmp_path: Path) -> None:
+def test_mistakes_are_reported(model: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="2 texts and 1 labels"):
         Ulmfit(model).fit(["a", "b"], [0], 2)
     with pytest.raises(UserError, match="label 2 is not between 0 and 1"):

@@ -264,7 +264,7 @@ def test_a_damaged_or_absent_model_is_named(tmp_path):
         NgramModel.load(tmp_path)
 
 
-def test_mistakes_are_told():
+def test_mistakes_are_reported():
     with pytest.raises(UserError, match="words"):
         NgramSettings(units="word")
     with pytest.raises(UserError, match="order is 0"):

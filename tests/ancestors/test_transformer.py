@@ -250,7 +250,7 @@ def test_what_the_model_does_not_see_of_a_source_is_counted(untrained) -> None:
         untrained.rewrite(["a"], beam=0)
 
 
-def test_a_folder_that_is_torn_or_of_another_kind_is_told(untrained, tmp_path: Path) -> None:
+def test_a_folder_that_is_torn_or_of_another_kind_is_reported(untrained, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         Seq2Seq.load(tmp_path / "none")
     untrained.save(tmp_path)

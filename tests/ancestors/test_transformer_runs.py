@@ -173,7 +173,7 @@ def test_a_file_of_lines_is_rewritten_line_by_line(tmp_path: Path) -> None:
         ("a\tb\n", r"one pair alone"),
     ],
 )
-def test_a_file_that_holds_no_pairs_is_told_with_the_fix(tmp_path: Path, notes, content, words) -> None:
+def test_a_file_that_holds_no_pairs_is_reported_with_the_fix(tmp_path: Path, notes, content, words) -> None:
     (tmp_path / "train.tsv").write_text(content)
     with pytest.raises(UserError, match=words) as told:
         train(small(tmp_path))
@@ -185,7 +185,7 @@ def letters() -> Tokenizer:
     return learn([" ".join(LETTERS)] * 3, VocabularySettings(kind="wordpiece", size=40, cased=True))
 
 
-def test_pairs_that_are_too_long_are_counted_and_told(letters, notes) -> None:
+def test_pairs_that_are_too_long_are_counted_and_reported(letters, notes) -> None:
     rows = [TextRow("a b", "b a", line=1), TextRow("a b c d e", "a", line=2), TextRow("a", "a b c d e f", line=3)]
     kept, facts = encode_pairs(rows, letters, 4, "drop", "p.tsv")
     assert len(kept) == 1 and facts == {"pairs": 1, "long": 2, "tokens_cut": 0}

@@ -131,7 +131,7 @@ def test_a_huge_promise_in_the_first_line_takes_no_memory(tmp_path):
         WordVectors.load(tmp_path / "v.bin")
 
 
-def test_words_that_come_twice_are_told(tmp_path, notes):
+def test_words_that_come_twice_are_reported(tmp_path, notes):
     (tmp_path / "v.txt").write_text("a 1 2\na 3 4\nb 5 6\n", encoding="utf-8")
     vectors = WordVectors.load(tmp_path / "v.txt")
     assert vectors.matrix.tolist() == [[1, 2], [5, 6]]

@@ -323,7 +323,7 @@ def test_words_begin_where_the_store_says(store):
     assert (example.word_starts == ~continues).all()
 
 
-def test_texts_without_pairs_are_told_with_the_presets_that_need_none(tmp_path, store):
+def test_texts_without_pairs_are_reported_with_the_presets_that_need_none(tmp_path, store):
     single = make(tmp_path, [[3], [5], [4]])
     for kind in ("next-sentence", "sentence-order"):
         with pytest.raises(UserError, match=r"two sentences.*roberta"):

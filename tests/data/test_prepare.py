@@ -199,7 +199,7 @@ def test_workers_give_the_same_store_as_one_process(tmp_path: Path, tokenizers: 
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_a_worker_that_is_killed_is_told(tmp_path: Path, tokenizers: dict[str, Tokenizer]) -> None:
+def test_a_worker_that_is_killed_is_reported(tmp_path: Path, tokenizers: dict[str, Tokenizer]) -> None:
     tokenizers["cased"].save(tmp_path, 512)
     worker = _Worker(tmp_path, True)
     try:
@@ -222,7 +222,7 @@ def test_a_text_of_one_sentence_or_none_is_refused(tmp_path: Path, text: str, to
     assert not list(tmp_path.glob("out*"))
 
 
-def test_empty_and_missing_files_are_told_before_anything_is_made(tmp_path: Path, tokenizers) -> None:
+def test_empty_and_missing_files_are_reported_before_anything_is_made(tmp_path: Path, tokenizers) -> None:
     (tmp_path / "empty.txt").touch()
     for path in (tmp_path / "empty.txt", tmp_path / "none.txt"):
         with pytest.raises(UserError, match=path.name):
@@ -233,7 +233,7 @@ def test_empty_and_missing_files_are_told_before_anything_is_made(tmp_path: Path
     assert not list(tmp_path.glob("out*"))
 
 
-def test_the_verb_prints_the_report_and_leaves_it_in_the_store(tmp_path: Path, tokenizers) -> None:
+def test_the_command_prints_the_report_and_leaves_it_in_the_store(tmp_path: Path, tokenizers) -> None:
     tokenizers["uncased"].save(tmp_path / "tokenizer", 128)
     written(tmp_path, [*ENGLISH, "\u200b", "<p>Look. At it.</p>", ENGLISH[0]])
     options = {"texts": (tmp_path / "text.txt",), "tokenizer": str(tmp_path / "tokenizer"), "out": tmp_path / "store"}

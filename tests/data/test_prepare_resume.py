@@ -123,7 +123,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, tokenizers: dict
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_a_disk_that_takes_no_more_is_told_in_bytes_and_loses_nothing(
+def test_a_disk_that_takes_no_more_is_reported_in_bytes_and_loses_nothing(
     tmp_path: Path, tokenizers: dict[str, Tokenizer]
 ) -> None:
     path = written(tmp_path, list(made_up(1)))
@@ -142,7 +142,7 @@ def test_a_disk_that_takes_no_more_is_told_in_bytes_and_loses_nothing(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_disk_too_full_for_the_tokenizer_is_told(tmp_path: Path, tokenizers: dict[str, Tokenizer]) -> None:
+def test_a_disk_too_full_for_the_tokenizer_is_reported(tmp_path: Path, tokenizers: dict[str, Tokenizer]) -> None:
     path = written(tmp_path, list(made_up(1)))
     tokenizers["cased"].save(tmp_path / "tokenizer", 512)
     process = child(path, tmp_path / "tokenizer", tmp_path / "out", limit=100)

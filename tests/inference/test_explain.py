@@ -66,7 +66,7 @@ def test_importance_is_what_hiding_a_token_costs(found):
     assert found["said"] is None
 
 
-def test_a_classifier_tells_its_label_and_what_spoke_for_it(tmp_path):
+def test_a_classifier_reports_its_label_and_which_tokens_support_it(tmp_path):
     train = tmp_path / "train.csv"
     pairs = [(word, label) for word, label in (("good", "yes"), ("bad", "no")) for _ in range(20)]
     rows = [f"{'bread ' * (n // 2 + 1)}is {word} here,{label}" for n, (word, label) in enumerate(pairs)]
@@ -97,7 +97,7 @@ def test_a_picture_is_dark_where_all_attention_goes():
     assert rows[1:4] != bytes([255] * 3) and rows[4:7] == bytes([255] * 3)
 
 
-def test_what_cannot_be_looked_at_is_told():
+def test_texts_that_cannot_be_inspected_are_refused():
     model = bertkit.load("en")
     with pytest.raises(UserError, match="nothing to inspect"):
         explain(model, "")

@@ -83,7 +83,7 @@ def test_a_long_text_in_windows_gives_every_token_once(models) -> None:
     assert ours.embed([text]).shape == ours.embed([text], pool="max").shape == (1, 32)
 
 
-def test_what_is_cut_is_counted_and_told(models, notes) -> None:
+def test_what_is_cut_is_counted_and_reported(models, notes) -> None:
     ours, theirs = models("bert")
     texts = [text_of(60), "the cat", text_of(45, 1)]
     cut = sum(max(0, len(ours.tokenizer.encode(text)) - 40) for text in texts)
@@ -148,7 +148,7 @@ def test_a_text_without_any_token_is_the_zero_vector(tmp_path: Path) -> None:
         ({"layers": [9]}, "no layer 9"),
     ],
 )
-def test_wrong_choices_are_told(options: dict, told: str, models) -> None:
+def test_wrong_choices_are_reported(options: dict, told: str, models) -> None:
     with pytest.raises(UserError, match=told):
         models("bert")[0].embed(["a"], **options)
 
@@ -218,7 +218,7 @@ def test_load_is_the_predictor_and_the_precision_is_known(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("labels", "told"), [(None, 1), (["LABEL_0", "no"], 0), (["yes", "no"], 0)])
-def test_labels_that_are_only_numbers_are_told(labels: list[str] | None, told: int, tmp_path: Path, notes) -> None:
+def test_labels_that_are_only_numbers_are_reported(labels: list[str] | None, told: int, tmp_path: Path, notes) -> None:
     folders.write(tmp_path, "bert", "BertForSequenceClassification", labels=labels)
     answer = Predictor.load(tmp_path, "fp32").predict(["the cat"])[0]
     assert answer["label"] in (labels or ["LABEL_0", "LABEL_1", "LABEL_2"])

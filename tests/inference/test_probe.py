@@ -51,7 +51,7 @@ def test_of_equals_the_last_layer_is_taken() -> None:
     assert table(equal).endswith("sum-all 50.0% ± 0.0%. last is used.")
 
 
-def test_many_rows_are_drawn_from_and_told(notes) -> None:
+def test_many_rows_are_sampled_with_a_note(notes) -> None:
     seen = []
 
     def counting(texts, layers, pool):
@@ -65,7 +65,7 @@ def test_many_rows_are_drawn_from_and_told(notes) -> None:
 @pytest.mark.parametrize(
     "labels, told", [(["a"] * 4, "1 different labels"), (["a", "a", "b"], "one --probe row is labelled 'b'")]
 )
-def test_too_few_labels_are_told(labels: list[str], told: str) -> None:
+def test_too_few_labels_are_reported(labels: list[str], told: str) -> None:
     with pytest.raises(UserError, match=told):
         probe(carrier(0), DEPTH, labels, labels)
 
@@ -77,7 +77,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_auto_embeds_with_the_layers_the_probe_chose_and_tells_the_table(model: Path, tmp_path: Path, notes) -> None:
+def test_auto_embeds_with_the_layers_the_probe_chose_and_reports_the_table(model: Path, tmp_path: Path, notes) -> None:
     texts = [
         f"{first} {second}" for first in ("cat", "dog", "paris", "london") for second in ("the", "a", "old", "new")
     ]

@@ -42,7 +42,7 @@ def test_it_is_what_hiding_one_piece_after_another_gives(folder):
     assert found["pseudo_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-4)
 
 
-def test_a_text_too_long_is_left_out_and_told_and_nothing_to_measure_is_refused(folder, notes):
+def test_a_text_too_long_is_left_out_and_reported_and_nothing_to_measure_is_refused(folder, notes):
     model = bertkit.load(folder, precision="fp32")
     long = "house " * (model.config.max_tokens + 1)
     assert pseudo_perplexity(model, [*TEXTS, long]) == pseudo_perplexity(model, TEXTS)
@@ -51,7 +51,7 @@ def test_a_text_too_long_is_left_out_and_told_and_nothing_to_measure_is_refused(
         pseudo_perplexity(model, [long, " "])
 
 
-def test_the_verb_measures_sentences(folder, tmp_path):
+def test_the_command_measures_sentences(folder, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(". ".join(text.capitalize() for text in TEXTS) + ".\n\n" + TEXTS[0] + "\n")
     given = {"model": str(folder), "file": file, "task": "perplexity", "threads": 1}

@@ -83,7 +83,7 @@ def test_a_language_model_is_learnt_scored_and_goes_on(kind, store, tmp_path):
 def test_a_store_and_a_text_are_not_taken_for_each_other(store, tmp_path):
     with pytest.raises(UserError, match="bertkit prepare"):
         learn.run(learn.Settings(kind="lstm", source=(TEXT,), out=tmp_path / "x", steps=1))
-    with pytest.raises(UserError, match="Give the text itself"):
+    with pytest.raises(UserError, match="Pass the text itself"):
         learn.run(learn.Settings(kind="ngram", source=(store,), out=tmp_path / "x"))
 
 

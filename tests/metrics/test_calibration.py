@@ -101,6 +101,6 @@ def test_there_is_no_threshold_when_the_surest_rows_are_wrong() -> None:
         (lambda: calibration.probabilities([[1.0]], 0), "temperature=0"),
     ],
 )
-def test_mistakes_are_told_with_the_row_the_value_and_the_fix(mistake, told: str) -> None:
+def test_mistakes_are_reported_with_the_row_the_value_and_the_fix(mistake, told: str) -> None:
     with pytest.raises(UserError, match=f"(?s){told}"):
         mistake()

@@ -153,7 +153,7 @@ def test_scores_of_both_systems_and_metrics_of_ones_own_can_be_compared() -> Non
         ({"b": ["no"]}, "2 gold rows and 1 predicted"),
     ],
 )
-def test_mistakes_in_a_comparison_are_told(changed: dict, told: str) -> None:
+def test_mistakes_in_a_comparison_are_reported(changed: dict, told: str) -> None:
     asked = {"a": ["no", "yes"], "b": ["no", "no"], "metric": metrics.classification, "labels": ["no", "yes"]} | changed
     with pytest.raises(UserError, match=f"(?s){told}"):
         metrics.paired_difference(["no", "yes"], **asked)

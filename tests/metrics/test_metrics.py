@@ -308,7 +308,7 @@ def test_choice_pairs_and_perplexity() -> None:
         (lambda: metrics.perplexity(math.nan), "nan"),
     ],
 )
-def test_mistakes_are_told_with_the_row_the_value_and_the_fix(mistake, told: str) -> None:
+def test_mistakes_are_reported_with_the_row_the_value_and_the_fix(mistake, told: str) -> None:
     with pytest.raises(UserError, match=f"(?s){told}"):
         mistake()
 

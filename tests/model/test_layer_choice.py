@@ -75,6 +75,6 @@ def test_a_negative_number_counts_from_the_end(depth: int, data) -> None:
 @pytest.mark.parametrize("wrong, told", [("lsat", "layers is 'lsat'.*concat-last-4"), ("13", "no layer 13.*to 12"),
                                          ("-14", "no layer -14"), ("1,,2", "layers is"), ("", "layers is"),
                                          ("1.5", "layers is"), ([], "layers is"), ("1,x", "layers is")])  # fmt: skip
-def test_a_wrong_choice_is_told_with_what_there_is(wrong, told: str) -> None:
+def test_a_wrong_choice_is_reported_with_what_there_is(wrong, told: str) -> None:
     with pytest.raises(UserError, match=told):
         choose(wrong, 12)

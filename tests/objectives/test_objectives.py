@@ -105,7 +105,7 @@ def test_the_filler_at_the_end_of_a_run_changes_no_loss(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_judging_tells_the_same_losses_and_counts_right_guesses(kind):
+def test_judging_gives_the_same_losses_and_counts_correct_predictions(kind):
     objective = make(kind).eval()
     given = batch()
     for masks in objective.dropout_masks():

@@ -72,7 +72,7 @@ def test_every_word_is_used_somewhere() -> None:
 def test_every_word_asked_for_is_there() -> None:
     source = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
     templates = "".join(file.read_text("utf-8") for file in FOLDER.glob("templates/*.html"))
-    asked = re.findall(r"(?:said|words\(lang\))\[\"(\w+)\"\]", source) + re.findall(r"words\.(\w+)", templates)
+    asked = re.findall(r"(?:said|strings|words\(lang\))\[\"(\w+)\"\]", source) + re.findall(r"words\.(\w+)", templates)
     assert len(asked) > 80 and set(asked) <= set(tables("en")["text"])
 
 
@@ -128,7 +128,7 @@ def all_reports(lang: str) -> list[str]:
     ]
 
 
-def test_a_long_text_is_shortened_and_its_length_is_told() -> None:
+def test_a_long_text_is_shortened_and_its_length_is_reported() -> None:
     assert shorten("x" * 1000, 10) == "x" * 10 + "… (1,000 characters in total)"
     assert shorten("字" * 1000, 10, "zh") == "字" * 10 + "…（共 1,000 个字符）".replace("…", "… ")
     assert shorten("short", 10) == "short"
@@ -209,7 +209,7 @@ def test_a_pretraining_report_draws_what_the_metrics_hold() -> None:
     assert "width = 256" in text and "[model]" in text
 
 
-def test_a_pretraining_report_tells_of_trouble() -> None:
+def test_a_pretraining_report_warns_of_problems() -> None:
     rows = [{"step": n, "loss": float("nan") if n == 3 else 2.0} for n in range(5)]
     rows += [{"step": n, "eval": True, "mlm_loss": loss} for n, loss in enumerate((3.0, 2.0, 2.5))]
     text = Reader(pretraining_report({"interrupted": "SIGTERM"}, rows)).text
@@ -281,7 +281,7 @@ def test_what_was_cut_is_a_warning_with_its_share() -> None:
     assert "Some texts were truncated" in text and "2.5 %" in text and "10.0 %" in text
 
 
-def test_a_confusion_of_many_labels_shows_the_largest_and_tells() -> None:
+def test_a_confusion_of_many_labels_shows_the_largest_and_counts_the_others() -> None:
     names = [f"label-{n}" for n in range(60)]
     counts = [[n if n == c else 0 for c in range(60)] for n in range(60)]
     text = Reader(finetuning_report({"confusion": {"labels": names, "counts": counts}})).text

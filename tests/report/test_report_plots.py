@@ -220,7 +220,7 @@ def test_a_confusion_grid_shows_every_count_and_its_names() -> None:
     assert {"50", "3", "7", "1,140"} <= set(words) and words.count("spam") == 2
 
 
-def test_a_grid_of_a_hundred_labels_draws_forty_and_tells() -> None:
+def test_a_grid_of_a_hundred_labels_draws_forty_and_counts_the_others() -> None:
     names = [f"label {n}" for n in range(100)]
     root = check_stays_inside(plots.heat_map([[1] * 100] * 100, names, names))
     assert len(list(root.iter("rect"))) == 1600 and "and 60 more, not shown" in said(root)

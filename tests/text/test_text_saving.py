@@ -113,7 +113,7 @@ def test_a_new_word_that_holds_another_new_word_stays_whole(learnt, order):
         assert scores[word] > scores[inner] + sum(scores[piece.value] for piece in rest) + 0.5  # no tie
 
 
-def test_known_tokens_are_skipped_and_told(learnt, notes):
+def test_known_tokens_are_skipped_and_reported(learnt, notes):
     assert learnt["wordpiece"].extended(["the", "The", "qubit", "qubit"]).size == learnt["wordpiece"].size + 1
     assert "3 of 4" in notes[0]
 

@@ -85,14 +85,14 @@ def test_the_rarest_characters_go_when_the_alphabet_alone_fills_the_size(notes):
     assert any("different characters are kept" in message for message in notes)
 
 
-def test_much_chinese_gets_a_larger_alphabet_and_is_told(notes):
+def test_much_chinese_gets_a_larger_alphabet_and_is_reported(notes):
     characters = "".join(chr(0x4E00 + n) for n in range(2500))
     tokenizer = learn([characters, characters], VocabularySettings(size=4000))
     assert tokenizer.unk_id not in tokenizer.pieces_batch([characters])[0]
     assert any("6000 different characters" in message for message in notes)
 
 
-def test_a_text_too_small_for_the_size_is_told(notes):
+def test_a_text_too_small_for_the_size_is_reported(notes):
     tokenizer = learn(["a little text"] * 3, VocabularySettings(size=5000))
     assert any(f"gave {tokenizer.size} pieces, not 5000" in message for message in notes)
 

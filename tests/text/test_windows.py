@@ -122,7 +122,7 @@ def wordpiece_pair(learnt, tmp_path_factory):
     return learnt["wordpiece"], theirs, words
 
 
-def test_cutting_a_single_text_keeps_its_beginning_and_tells_how_much_went(tokenizer):
+def test_truncating_a_single_text_keeps_its_beginning_and_counts_what_was_removed(tokenizer):
     encoding = tokenizer.encode(" ".join(ENGLISH))
     short, cut = truncated(encoding, 10)
     assert short.ids == [*encoding.ids[:9], tokenizer.sep_id] and cut == len(encoding) - 10

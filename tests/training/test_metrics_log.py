@@ -88,7 +88,7 @@ def test_rows_after_the_checkpoint_are_forgotten_on_resume(tmp_path):
         log.close()
 
 
-def test_a_log_that_was_shortened_or_edited_is_told_and_does_not_stop_training(tmp_path, notes):
+def test_a_log_that_was_shortened_or_edited_is_reported_and_does_not_stop_training(tmp_path, notes):
     path = tmp_path / "metrics.jsonl"
     log_of(path, {"step": 1}, {"step": 2}).close()
     log = MetricsLog(path)

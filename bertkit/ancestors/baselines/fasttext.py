@@ -1,4 +1,4 @@
-"""A fastText-like classifier: learnt vectors of words and word pairs, averaged, under one linear layer."""
+"""A fastText-like classifier: learned vectors of words and word pairs, averaged, under one linear layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FastTextNumbers:
 
 
 def bags(rows: Sequence[list[int]]) -> Batch:
-    """Ids of texts one after another; a text may have none. Order and neighbours do not matter here."""
+    """The ids of several texts as one batch; a text may have none. Their order within a text does not matter."""
     lengths = [len(row) for row in rows]
     ids, none = torch.tensor([i for row in rows for i in row], dtype=torch.long), torch.zeros(0, dtype=torch.long)
     starts = torch.from_numpy(np.cumsum([0, *lengths[:-1]]))
@@ -66,12 +66,12 @@ class Bags(Objective):
         return {"label": F.cross_entropy(self.logits(batch), batch.extra["labels"], reduction="sum")}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Texts."""
+        """The number of texts."""
         return {"label": batch.texts}
 
 
 class BagFeed:
-    """Each pass visits every text once, in a random order of its own."""
+    """Each pass visits every text once, in its own random order."""
 
     def __init__(self, rows: Sequence[list[int]], labels: Sequence[int], batch: int, seed: int) -> None:
         self.rows, self.labels, self.seed = rows, torch.tensor(labels), seed
@@ -84,9 +84,9 @@ class BagFeed:
         if self._pass[0] != epoch:
             order = np.random.default_rng((self.seed, epoch)).permutation(len(self.rows))
             self._pass = (epoch, np.array_split(order, self.steps_per_pass))
-        chosen = self._pass[1][place]
-        batch = bags([self.rows[i] for i in chosen])
-        batch.extra["labels"] = self.labels[torch.from_numpy(chosen)]
+        rows = self._pass[1][place]
+        batch = bags([self.rows[i] for i in rows])
+        batch.extra["labels"] = self.labels[torch.from_numpy(rows)]
         return [batch]
 
 
@@ -98,7 +98,7 @@ class _Run(MemoryRun):
         self.dev_scores = scores
 
     def evaluate(self) -> dict[str, float]:
-        """The share of right dev texts; {} without any."""
+        """Accuracy on the dev texts; {} without any."""
         return self.dev_scores()
 
 
@@ -124,8 +124,8 @@ class FastText:
     ) -> Self:
         """Learn vectors and weights together; the pass that is best on the dev rows is kept."""
         n = self.numbers
-        seen = Counter(word for text in texts for word in _words(text))
-        self._name(sorted(word for word, times in seen.items() if times >= n.min_count))
+        counts = Counter(word for text in texts for word in _words(text))
+        self._name(sorted(word for word, times in counts.items() if times >= n.min_count))
         self._build(count, seed)
         feed = BagFeed([self._ids(text) for text in texts], labels, n.batch, seed)
         loop = LoopSettings(lr=n.rate, warmup=0.0, schedule="constant", decay=0.0, clip=0.0)
@@ -156,8 +156,8 @@ class FastText:
     def _ids(self, text: str) -> list[int]:
         words = _words(text)
         pairs = (zlib.crc32(f"{a} {b}".encode()) % self.numbers.buckets for a, b in pairwise(words))
-        known = (self.words.get(word) for word in words)
-        return [i for i in known if i is not None] + [len(self.words) + pair for pair in pairs]
+        ids = (self.words.get(word) for word in words)
+        return [i for i in ids if i is not None] + [len(self.words) + pair for pair in pairs]
 
     def _logits(self, rows: Sequence[list[int]]) -> Tensor:
         return Bags(self.vectors, self.out).logits(bags(rows))
@@ -166,19 +166,19 @@ class FastText:
     def probabilities(self, texts: Sequence[str]) -> Floats:
         """(texts, labels)"""
         parts = [
-            self._logits([self._ids(text) for text in texts[at : at + 1024]]).softmax(-1)
-            for at in range(0, len(texts), 1024)
+            self._logits([self._ids(text) for text in texts[start : start + 1024]]).softmax(-1)
+            for start in range(0, len(texts), 1024)
         ]
         return torch.cat(parts).double().numpy() if parts else np.zeros((0, self.out.out_features))
 
     @property
     def parameters(self) -> int:
-        """Vectors and weights."""
+        """Parameters of the vectors and the linear layer."""
         return self.vectors.weight.numel() + self.out.weight.numel() + self.out.bias.numel()
 
     def _state(self) -> dict[str, Tensor]:
-        both = {"vectors": self.vectors.weight, "weight": self.out.weight, "bias": self.out.bias}
-        return {name: tensor.detach().clone() for name, tensor in both.items()}
+        tensors = {"vectors": self.vectors.weight, "weight": self.out.weight, "bias": self.out.bias}
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
     @torch.no_grad()
     def _restore(self, state: dict[str, Tensor]) -> None:
@@ -186,13 +186,13 @@ class FastText:
             target.copy_(state[name])
 
     def save(self, folder: Path) -> None:
-        """Weights and words."""
+        """Write the weights and the words."""
         described = {"numbers": vars(self.numbers), "words": list(self.words), "labels": self.out.out_features}
         storage.save(folder, self.LAYOUT, described, self._state())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         with storage.opened(folder, cls.LAYOUT):
             described, tensors = storage.load(folder, cls.LAYOUT)
             model = cls(FastTextNumbers(**described["numbers"]))

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
 
-# ---- Logistic and ridge regression on given features, kept as two plain arrays.
+# ---- Logistic and ridge regression on features, stored as two plain arrays.
 
 Floats = NDArray[np.float64]
 IMPOSSIBLE = -50.0  # the logit of a label that no training row had
@@ -28,10 +28,10 @@ class LinearModel:
     def fit(
         self, features: Any, labels: NDArray[Any], count: int, *, strengths: Sequence[float] = (1.0,), seed: int = 0
     ) -> Self:
-        """Learn; of several inverse strengths of regularisation the best in threefold cross-validation is taken.
+        """Fit; of several inverse regularization strengths, the best in threefold cross-validation is used.
 
-        The best by log-loss: on few rows accuracies tie, and the first of them would let all texts be the majority.
-        Labels with fewer than three rows have no say in it; with fewer than two others the middle strength is taken.
+        The best by log-loss: on few rows accuracies tie, and the first of them would predict the majority for all.
+        Labels with fewer than three rows are left out of it; with fewer than two others, the middle strength is used.
         """
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV, StratifiedKFold
@@ -45,13 +45,13 @@ class LinearModel:
             strength = search.fit(features[common], labels[common]).best_params_["C"]
         model = LogisticRegression(max_iter=1000, C=strength, random_state=seed).fit(features, labels)
         weights, bias = model.coef_, model.intercept_
-        if len(weights) == 1:  # two labels: scikit-learn keeps the second one's logit alone
+        if len(weights) == 1:  # two labels: scikit-learn has only the second one's logit
             weights, bias = np.vstack([np.zeros_like(weights), weights]), np.concatenate([[0.0], bias])
         return self._take(model.classes_, weights, bias, count)
 
     @classmethod
     def of(cls, classes: NDArray[Any], weights: Floats, bias: Floats, count: int) -> Self:
-        """From weights made elsewhere, a row for each of these classes."""
+        """A model with existing weights, one row for each of these classes."""
         return cls()._take(classes, weights, bias, count)
 
     def _take(self, classes: NDArray[Any], weights: Floats, bias: Floats, count: int) -> Self:
@@ -61,7 +61,7 @@ class LinearModel:
         return self
 
     def outputs(self, features: Any) -> Floats:
-        """(rows, labels), before they are made probabilities."""
+        """(rows, labels), before the softmax."""
         return np.asarray(features @ self.weights.T) + self.bias
 
     def probabilities(self, features: Any) -> Floats:
@@ -70,17 +70,17 @@ class LinearModel:
 
     @property
     def parameters(self) -> int:
-        """Numbers learnt."""
+        """Number of weights."""
         return self.weights.size + self.bias.size
 
     def save(self, folder: Path) -> None:
-        """As safetensors, in half the precision it was learnt in."""
+        """Write safetensors in float32."""
         arrays = {"weights": self.weights.astype(np.float32), "bias": self.bias.astype(np.float32)}
         storage.save(folder, self.LAYOUT, tensors=arrays)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             arrays = storage.arrays(storage.load(folder, cls.LAYOUT)[1])
@@ -94,7 +94,7 @@ class Ridge(LinearModel):
     def fit(
         self, features: Any, labels: NDArray[Any], count: int = 1, *, strengths: Sequence[float] = (1.0,), seed: int = 0
     ) -> Self:
-        """Least squares; of several inverse strengths of regularisation the best in threefold cross-validation."""
+        """Least squares; of several inverse regularization strengths, the best in threefold cross-validation."""
         from sklearn.linear_model import Ridge as Regression
         from sklearn.model_selection import GridSearchCV, KFold
 
@@ -111,13 +111,13 @@ def side_by_side(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     return np.hstack([first, second, first * second, abs(first - second)])
 
 
-# ---- The cheapest rivals: the most frequent label, and counted words under naive Bayes or logistic regression.
+# ---- The cheapest baselines: the most frequent label, and counted words under naive Bayes or logistic regression.
 
 Text = str | tuple[str, str]  # one text, or the two of a pair
 
 
 class Majority:
-    """Always says how often each label was seen."""
+    """Predicts the frequency of each label for every text."""
 
     name = "majority"
     LAYOUT = Layout("shares of labels", "majority.json")
@@ -133,16 +133,16 @@ class Majority:
 
     @property
     def parameters(self) -> int:
-        """One number a label."""
+        """One number per label."""
         return len(self.shares)
 
     def save(self, folder: Path) -> None:
-        """Into an existing folder."""
+        """Write the frequencies into a folder."""
         storage.save(folder, self.LAYOUT, self.shares.tolist())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             model.shares = np.array(storage.load(folder, cls.LAYOUT)[0], np.float64)
@@ -150,7 +150,7 @@ class Majority:
 
 
 class CountedWords:
-    """Words and word pairs (for Chinese: runs of one to three characters), weighed by how telling they are.
+    """Words and word pairs (for Chinese: runs of one to three characters), weighted by TF-IDF.
 
     A pair of texts becomes four blocks: the words of each, those they share, and those they do not.
     """
@@ -158,7 +158,7 @@ class CountedWords:
     LAYOUT = Layout("table of terms", "terms.json")
 
     def fit(self, texts: Sequence[Text]) -> Self:
-        """Learn which terms there are and how rare they are."""
+        """Learn the terms and their frequencies."""
         single = flat(texts)
         self.how: dict[str, Any] = (
             {"analyzer": "char", "ngram_range": [1, 3]} if without_spaces(single) else {"ngram_range": [1, 2]}
@@ -183,14 +183,14 @@ class CountedWords:
         return hstack([first, second, first.multiply(second), abs(first - second)]).tocsr()
 
     def save(self, folder: Path) -> None:
-        """Terms and weights as JSON."""
+        """Write terms and weights as JSON."""
         terms = [str(term) for term in self._vectorizer.get_feature_names_out()]
         described = {"how": self.how, "terms": terms, "idf": self._vectorizer.idf_.tolist()}
         storage.save(folder, self.LAYOUT, described)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         words = cls()
         with storage.opened(folder, cls.LAYOUT):
             described, _ = storage.load(folder, cls.LAYOUT)
@@ -201,7 +201,7 @@ class CountedWords:
 
 
 class TfIdf:
-    """Counted words under logistic regression; how strongly it is held back is chosen by cross-validation."""
+    """Counted words under logistic regression; its regularization is chosen by cross-validation."""
 
     name = "TF-IDF + logistic regression"
     kind: type[LinearModel] = LinearModel
@@ -209,7 +209,7 @@ class TfIdf:
     strengths: Sequence[float] = (1.0, 10.0, 100.0)
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
-        """Learn weights from the training rows alone."""
+        """Learn terms and weights from the training rows only."""
         self.words = CountedWords().fit(texts)
         self.linear = self.kind().fit(
             self.features(texts), np.asarray(labels), count, strengths=self.strengths, seed=seed
@@ -226,17 +226,17 @@ class TfIdf:
 
     @property
     def parameters(self) -> int:
-        """Weights."""
+        """Number of weights."""
         return self.linear.parameters
 
     def save(self, folder: Path) -> None:
-        """Terms and weights."""
+        """Write terms and weights."""
         self.words.save(folder)
         self.linear.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls()
         model.words, model.linear = CountedWords.load(folder), cls.kind.load(folder)
         return model
@@ -268,5 +268,5 @@ def without_spaces(texts: Sequence[str]) -> bool:
 
 
 def flat(texts: Sequence[Text]) -> list[str]:
-    """Every text by itself."""
+    """The single texts, with pairs taken apart."""
     return [part for text in texts for part in ([text] if isinstance(text, str) else text)]

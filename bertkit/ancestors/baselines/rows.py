@@ -1,4 +1,4 @@
-"""Cheap models of labelled rows made of ancestors: for labels and for numbers."""
+"""Cheap models of labelled rows, built from the other ancestors: for labels and for numbers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bertkit.ancestors.vectors.corpus import words_of
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.errors import UserError
 
-# ---- Text classifiers made of ancestors: one n-gram model per label, and means of word vectors.
+# ---- Text classifiers: one n-gram model per label, and means of word vectors.
 
 Floats = NDArray[np.float64]
 
 
 class NgramClassifier:
-    """Which label's own n-gram model finds the text least surprising, weighed by how frequent the label is."""
+    """One n-gram model per label; the label under which the text is likeliest, weighted by the label's frequency."""
 
     name = "one n-gram model per label"
     LAYOUT = Layout("n-gram classifier", "seen.json")
@@ -38,7 +38,7 @@ class NgramClassifier:
         settings = NgramSettings(order=3, min_count=1, cased=False)
         self.seen = np.bincount(rows, minlength=count)
         self.models = {
-            int(label): NgramModel(settings).fit([text for text, own in zip(texts, labels) if own == label])
+            int(label): NgramModel(settings).fit([text for text, number in zip(texts, labels) if number == label])
             for label in np.flatnonzero(self.seen)
         }
         return self
@@ -52,11 +52,11 @@ class NgramClassifier:
 
     @property
     def parameters(self) -> int:
-        """n-grams kept."""
+        """Number of n-grams."""
         return sum(sum(model.ngrams) for model in self.models.values())
 
     def save(self, folder: Path) -> None:
-        """One folder per label."""
+        """Write one folder per label."""
 
         def write_models(path: Path) -> None:
             for label, model in self.models.items():
@@ -66,7 +66,7 @@ class NgramClassifier:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         from bertkit.ancestors.ngram.model import NgramModel
 
         model = cls()
@@ -80,8 +80,8 @@ class NgramClassifier:
 class MeanOfVectors:
     """The mean of a text's word vectors under logistic regression; of a pair both, their product and difference.
 
-    source: vectors made elsewhere; without it they are learnt from the training texts. how: word2vec or glove, or
-    "given" where there is a source.
+    source: existing vectors; without them they are learned from the training texts. how: word2vec or glove, or
+    "given" with a source.
     """
 
     how: str = "word2vec"
@@ -98,7 +98,7 @@ class MeanOfVectors:
         }[self.how]  # fmt: skip
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
-        """Vectors first where there are none, then weights."""
+        """Learn vectors if there are none, then the weights."""
         single = flat(texts)
         self.units = "jieba" if without_spaces(single) else "words"
         self.vectors = self.source or self._learnt([words_of(text, self.units) for text in single], seed)
@@ -130,18 +130,18 @@ class MeanOfVectors:
 
     @property
     def parameters(self) -> int:
-        """Vectors and weights."""
+        """Size of the vectors and the weights."""
         return self.vectors.matrix.size + self.linear.parameters
 
     def save(self, folder: Path) -> None:
-        """Vectors in word2vec's own format, weights beside them."""
+        """Write the vectors in word2vec's format, and the weights."""
         self.linear.save(folder)
         described = {"how": self.how, "units": self.units}
         storage.save(folder, self.LAYOUT, described, also=lambda path: self.vectors.save(path / "vectors.bin"))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         with storage.opened(folder, cls.LAYOUT):
             described, _ = storage.load(folder, cls.LAYOUT)
             model = cls(described["how"])
@@ -150,19 +150,18 @@ class MeanOfVectors:
         return model
 
 
-# ---- Rivals where a text, or a pair of texts, has a number: the mean, shared words, and ridge regression on
-# features.
+# ---- Baselines for numbers: the mean, shared words, and ridge regression on features.
 
 
 class MeanNumber:
-    """Always says the mean."""
+    """Always predicts the mean."""
 
     name = "the mean"
     reads_pairs = True
     LAYOUT = Layout("mean of numbers", "mean.json")
 
     def fit(self, texts: Sequence[Text], numbers: Sequence[float], *_: Any, **__: Any) -> Self:
-        """Add up and divide."""
+        """Compute the mean."""
         self.mean = float(np.mean(numbers))
         return self
 
@@ -172,16 +171,16 @@ class MeanNumber:
 
     @property
     def parameters(self) -> int:
-        """One."""
+        """One number."""
         return 1
 
     def save(self, folder: Path) -> None:
-        """Into an existing folder."""
+        """Write the mean into a folder."""
         storage.save(folder, self.LAYOUT, self.mean)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             model.mean = float(storage.load(folder, cls.LAYOUT)[0])
@@ -189,7 +188,7 @@ class MeanNumber:
 
 
 class Valued:
-    """Put before a classifier with `features` and `kind`: it learns numbers instead of labels."""
+    """A mix-in for a classifier with `features` and `kind`: it learns numbers instead of labels."""
 
     kind: ClassVar[type[LinearModel]] = Ridge
     linear: LinearModel

@@ -25,7 +25,7 @@ from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import ElmoNumbers
 from bertkit.training.objective import Objective
 
-# The one who trains cannot do anything about it: LSTMs that project, as ELMo's do, are not in that library.
+# The user cannot do anything about this: oneDNN has no LSTMs with projections, as ELMo's are.
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
 HEAD = 2000  # frequent words that the softmax looks at first
 
@@ -42,25 +42,25 @@ class CharacterWords(nn.Module):
         self.highways = nn.ModuleList(_highway(total) for _ in range(numbers.highways))
         self.project = nn.Linear(total, numbers.width // 2)
 
-    def forward(self, spelt: Tensor) -> Tensor:
-        """spelt: (words, longest) letters. Returns (words, width / 2); padding never changes a word."""
-        inside = spelt != PADDING
+    def forward(self, letters: Tensor) -> Tensor:
+        """letters: (words, longest). Returns (words, width / 2); padding never changes a word."""
+        inside = letters != PADDING
         # Every filter starts at every letter of the word, and reads zeros beyond its end.
-        x = F.pad(self.letters(spelt), (0, 0, 0, max(self.widths) - 1))
-        found = []
+        x = F.pad(self.letters(letters), (0, 0, 0, max(self.widths) - 1))
+        features = []
         for width, filters in zip(self.widths, self.filters):
-            seen = x.unfold(1, width, 1)[:, : spelt.shape[1]].flatten(2)
-            found.append(filters(seen).masked_fill(~inside[:, :, None], -torch.inf).amax(1))
-        x = torch.cat(found, 1).relu()
+            windows = x.unfold(1, width, 1)[:, : letters.shape[1]].flatten(2)
+            features.append(filters(windows).masked_fill(~inside[:, :, None], -torch.inf).amax(1))
+        x = torch.cat(features, 1).relu()
         for highway in self.highways:
-            new, kept = highway(x).chunk(2, dim=-1)
-            share = kept.sigmoid()
+            new, carry = highway(x).chunk(2, dim=-1)
+            share = carry.sigmoid()
             x = share * x + (1 - share) * new.relu()
         return self.project(x)
 
 
 class LstmStack(nn.Module):
-    """LSTM layers that read one way; from the second on each adds what it was given."""
+    """LSTM layers in one direction; from the second on, each has a residual connection."""
 
     def __init__(self, numbers: ElmoNumbers, chance: DropoutMasks) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class LstmStack(nn.Module):
 
     def forward(self, x: Tensor, order: ReadingOrder) -> list[Tensor]:
         """x: (tokens, width / 2). Returns every layer's output, each like x."""
-        found: list[Tensor] = []
+        outputs: list[Tensor] = []
         for layer in self.layers:
             y = read_in_order(layer, self.dropout(x), order)
-            x = x + y if found else y
-            found.append(x)
-        return found
+            x = x + y if outputs else y
+            outputs.append(x)
+        return outputs
 
 
 class BiLM(nn.Module):
@@ -88,7 +88,7 @@ class BiLM(nn.Module):
         self.ahead, self.back = LstmStack(numbers, self.dropout_masks), LstmStack(numbers, self.dropout_masks)
         self.dropout = Dropout(numbers.dropout, self.dropout_masks)
         half = numbers.width // 2
-        # Rarer words are told apart by fewer numbers, where there are enough to begin with.
+        # Rarer words have narrower output vectors, if the width allows it.
         fewer = 4.0 if half >= 64 else 1.0
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(half, guesses, cutoffs(guesses), div_value=fewer)
 
@@ -113,7 +113,7 @@ class BiLM(nn.Module):
 
 
 class BiLMObjective(Objective):
-    """Guess every word from those before it, and from those after it."""
+    """Predict every word from those before it, and from those after it."""
 
     weights: ClassVar[dict[str, float]] = {"ahead": 0.5, "back": 0.5}
 
@@ -127,7 +127,7 @@ class BiLMObjective(Objective):
         return {"ahead": -ahead.sum(), "back": -back.sum()}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Words that are guessed."""
+        """The number of predicted words."""
         return dict.fromkeys(self.weights, batch.tokens - batch.texts)
 
     @torch.no_grad()
@@ -142,15 +142,15 @@ def cutoffs(guesses: int) -> list[int]:
 
 
 def _highway(width: int) -> nn.Linear:
-    made = nn.Linear(width, 2 * width)
-    nn.init.ones_(made.bias[width:])  # it begins by letting most pass as it is
-    return made
+    layer = nn.Linear(width, 2 * width)
+    nn.init.ones_(layer.bias[width:])  # initially, most of the input passes through
+    return layer
 
 
 def _lstm(width: int, cells: int) -> nn.LSTM:
-    made = nn.LSTM(width, cells, proj_size=width)
-    nn.init.ones_(made.get_parameter("bias_ih_l0")[cells : 2 * cells])  # it begins by forgetting little
-    return made
+    layer = nn.LSTM(width, cells, proj_size=width)
+    nn.init.ones_(layer.get_parameter("bias_ih_l0")[cells : 2 * cells])  # the forget gate starts open
+    return layer
 
 
 # ---- ELMo (Peters et al., 2018): vectors of words in their sentences, from a language model that reads both ways.
@@ -179,35 +179,35 @@ class Elmo:
 
     @property
     def parameters(self) -> int:
-        """How many weights."""
+        """Number of weights."""
         return sum(p.numel() for p in self.model.parameters())
 
     def layers(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[np.float32]]:
-        """Every word's vectors: (1 + depth, words, width) a sentence. Layer 0 knows the word alone (both halves are
+        """Every word's vectors: (1 + depth, words, width) per sentence. Layer 0 knows the word alone (both halves are
         the same); in the others the first half has read the words before, the second half those after."""
 
         def use(batch: Batch) -> list[NDArray[np.float32]]:
             words, ahead, back = self.model(batch)
             pairs = [(words, words), *zip(ahead, back)]
             stacked = torch.stack([torch.cat(pair, 1) for pair in pairs], 1)
-            return [one[1:-1].transpose(0, 1).cpu().numpy() for one in batch.split(stacked)]
+            return [sentence[1:-1].transpose(0, 1).cpu().numpy() for sentence in batch.split(stacked)]
 
         return self._each(sentences, use)
 
-    __call__ = layers  # so that it can be given wherever features of words are wanted
+    __call__ = layers  # usable as a `Features` function
 
     def score(self, texts: Sequence[str]) -> list[float]:
         """Log-likelihood of each text, read ahead: its words and the ends of its lines. Nothing is known of a word
         that cannot be guessed but that it is one of those."""
-        cut = [self.lexicon.cut(text) for text in texts]
+        split_texts = [self.lexicon.cut(text) for text in texts]
 
         def use(batch: Batch) -> list[float]:
             ahead, _ = self.model.log_probabilities(batch)
-            found = torch.stack([row.sum() for row in ahead.split([size - 1 for size in batch.lengths])])
-            return [float(one) for one in batch.restore(found)]
+            totals = torch.stack([row.sum() for row in ahead.split([size - 1 for size in batch.lengths])])
+            return [float(total) for total in batch.restore(totals)]
 
-        scores = iter(self._each([words for lines in cut for words in lines], use))
-        return [sum(next(scores) for _ in lines) for lines in cut]
+        scores = iter(self._each([words for lines in split_texts for words in lines], use))
+        return [sum(next(scores) for _ in lines) for lines in split_texts]
 
     def _each(self, sentences: Sequence[Sequence[str]], use: Any) -> list[Any]:
         """`use` of every sentence, computed in batches in the fastest order."""

@@ -22,7 +22,7 @@ from bertkit.training.run_folder import RunFolder, Signals
 
 # ---- What ELMo is trained on: rows of words as a pure function of (seed, step).
 
-POOL = 32  # batches whose rows are sorted by length together, so that the rows of a batch are about as long
+POOL = 32  # batches whose rows are sorted by length together, so that rows of a batch have similar lengths
 
 
 def stretches(first: Ids, last: Ids, length: int) -> Ids:
@@ -42,7 +42,7 @@ class WordFeed:
     def __init__(self, text: Numbered, rows: Ids, *, batch_words: int, seed: int) -> None:
         self.text, self.rows, self.seed = text, rows, seed
         self.sizes = rows[:, 1] - rows[:, 0]
-        # Shares are not smaller than the longest row, so that no batch of an epoch is empty.
+        # A batch has room for the longest row, so that no batch of an epoch is empty.
         self.batches = max(1, int(self.sizes.sum()) // batch_words)
         self._plans: dict[int, list[Ids]] = {}
 
@@ -96,8 +96,8 @@ class _Run(Run[dict[str, Any]]):
     ) -> None:
         self.settings = s = settings
         self.elmo = elmo
-        kept, held = _split(text, s.held_out, s.seed)
-        rows = [stretches(text.ends[numbers], text.ends[numbers + 1], s.length) for numbers in (kept, held)]
+        to_train, held_out = _split(text, s.held_out, s.seed)
+        rows = [stretches(text.ends[numbers], text.ends[numbers + 1], s.length) for numbers in (to_train, held_out)]
         feed = WordFeed(text, rows[0], batch_words=s.batch_words, seed=s.seed)
         enough = np.cumsum(rows[1][:, 1] - rows[1][:, 0]) <= s.eval_words
         self.held_out = WordFeed(text, rows[1][enough], batch_words=s.batch_words, seed=0) if enough.any() else None
@@ -124,8 +124,8 @@ class _Run(Run[dict[str, Any]]):
             judged = self.objective.judge(batch.to(self.world.device))
             sums = {name: value + judged[name] for name, value in sums.items()}
             count += batch.tokens - batch.texts
-        found = {f"held_out_{name}": value / max(1, count) for name, value in sums.items()}
-        return found | {"perplexity": math.exp(min(700.0, found["held_out_ahead"]))}
+        losses = {f"held_out_{name}": value / max(1, count) for name, value in sums.items()}
+        return losses | {"perplexity": math.exp(min(700.0, losses["held_out_ahead"]))}
 
     def finish(self) -> dict[str, Any]:
         """Write the model into the run's folder."""

@@ -65,12 +65,12 @@ class Lexicon:
         """The sentences of a text (its lines) as words."""
         return [words for line in sentences(text) if (words := cut(line, self.units, self.cased))]
 
-    def number(self, given: Sequence[Sequence[str]]) -> Numbered:
+    def number(self, word_lists: Sequence[Sequence[str]]) -> Numbered:
         """Sentences of words as numbers, borders around each; characters beyond a word's first 50 are told."""
-        seen: defaultdict[str, int] = defaultdict(lambda: END + 1 + len(seen))
-        spelt = (words if self.cased else [word.lower() for word in words] for words in given)
-        rows = [np.array([BEGIN, *(seen[word] for word in words), END], np.int32) for words in spelt]
-        return Numbered.of(self, list(seen), rows)
+        numbers: defaultdict[str, int] = defaultdict(lambda: END + 1 + len(numbers))
+        spelt = (words if self.cased else [word.lower() for word in words] for words in word_lists)
+        rows = [np.array([BEGIN, *(numbers[word] for word in words), END], np.int32) for words in spelt]
+        return Numbered.of(self, list(numbers), rows)
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,11 @@ class Numbered:
         long = sum(len(name) > LONGEST_WORD for name in names)
         if long:
             note(f"{long} different words are longer than {LONGEST_WORD} characters; only so many of each are read.")
-        known = lexicon.letter_of
+        letters = lexicon.letter_of
         borders = [[WORD_BEGINS, mark, WORD_ENDS] for mark in (SENTENCE_BEGINS, SENTENCE_ENDS)]
         spelt = [
-            [WORD_BEGINS, *(known.get(c, UNKNOWN_CHARACTER) for c in name[:LONGEST_WORD]), WORD_ENDS] for name in names
+            [WORD_BEGINS, *(letters.get(c, UNKNOWN_CHARACTER) for c in name[:LONGEST_WORD]), WORD_ENDS]
+            for name in names
         ]
         return cls(
             np.concatenate(rows) if rows else np.zeros(0, np.int32),
@@ -137,38 +138,38 @@ class Numbered:
 def read_text(documents: Iterable[str], *, vocabulary: int, units: str, cased: bool) -> tuple[Lexicon, Numbered]:
     """The lexicon of a text and the text in its numbers, in one pass."""
     check_units(units)
-    seen: defaultdict[str, int] = defaultdict(lambda: END + 1 + len(seen))
+    numbers: defaultdict[str, int] = defaultdict(lambda: END + 1 + len(numbers))
     ids, lengths = array("i"), array("q")
     for document in documents:
         for line in sentences(document):
             before = len(ids)
             ids.append(BEGIN)
-            ids.extend(map(seen.__getitem__, cut(line, units, cased)))
+            ids.extend(map(numbers.__getitem__, cut(line, units, cased)))
             ids.append(END)
             lengths.append(len(ids) - before)
     words = np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)
     counts = np.bincount(words, minlength=END + 1)[END + 1 :]
-    names = list(seen)
-    often = [n for n in np.argsort(-counts, kind="stable")[:vocabulary].tolist() if counts[n] >= RARE]
-    if len(often) < 2:
+    names = list(numbers)
+    frequent = [n for n in np.argsort(-counts, kind="stable")[:vocabulary].tolist() if counts[n] >= RARE]
+    if len(frequent) < 2:
         raise UserError(
-            f"Of {len(names)} different words, {len(often)} occur twice; two are the least to learn from. "
+            f"Of {len(names)} different words, {len(frequent)} occur twice; two are the least to learn from. "
             "Give more text."
         )
     characters: Counter[str] = Counter()
     for name, count in zip(names, counts.tolist()):
         for character in name:
             characters[character] += count
-    kept = "".join(character for character, count in characters.most_common() if count >= RARE)
-    lexicon = Lexicon(kept, tuple(names[n] for n in often), units, cased)
-    known = counts[often].sum() / max(1, counts.sum())
+    readable = "".join(character for character, count in characters.most_common() if count >= RARE)
+    lexicon = Lexicon(readable, tuple(names[n] for n in frequent), units, cased)
+    coverage = counts[frequent].sum() / max(1, counts.sum())
     note(
         f"{counts.sum():,} words in {len(lengths):,} sentences, {len(names):,} different; "
-        f"the {len(often):,} that can be guessed are {known:.1%} of the text."
+        f"the {len(frequent):,} that can be guessed are {coverage:.1%} of the text."
     )
-    found = Numbered.of(lexicon, names, [])
+    spelled = Numbered.of(lexicon, names, [])
     ends = np.concatenate([[0], np.cumsum(np.frombuffer(lengths, np.int64))]).astype(np.int64)
-    return lexicon, Numbered(words, ends, found.letters, found.spelt, found.targets)
+    return lexicon, Numbered(words, ends, spelled.letters, spelled.spelt, spelled.targets)
 
 
 def _ends(rows: Sequence[Sequence[int] | np.ndarray]) -> Ids:

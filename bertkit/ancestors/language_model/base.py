@@ -1,4 +1,4 @@
-"""What every left-to-right model shares: its numbers, the shape of its network, and the objective that drives it."""
+"""What every left-to-right model shares: its settings, the interface of its network, and its objective."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.objective import Objective
 
 KINDS = ("nnlm", "rnn", "lstm", "gru")
-State = Any  # what a network remembers of the pieces it has read; None at the beginning of a text
+State = Any  # a network's state after the pieces it has read; None at the beginning of a text
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a network. context: pieces looked back on (nnlm); layers: recurrent ones (all others).
+    """The numbers of a network. context: preceding pieces it sees (nnlm); layers: recurrent ones (all others).
 
     direct: 1 where the nnlm's word vectors also reach the output past the hidden layer. hidden: 0 is like width.
     """
@@ -91,7 +91,7 @@ class Network(nn.Module):
 
 
 class LockedDropout(nn.Module):
-    """Dropout with one mask a text, the same at every moment of it (Gal and Ghahramani 2016)."""
+    """Dropout with one mask per text, the same at every position (Gal and Ghahramani 2016)."""
 
     def __init__(self, rate: float, chance: DropoutMasks) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def unpacked(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class LanguageModelObjective(Objective):
-    """Guess every piece of a text from those before it; the first is given."""
+    """Predict every piece of a text from those before it, except the first."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -146,22 +146,22 @@ class LanguageModelObjective(Objective):
         return {"next": vocab_loss(vectors[places].to(self.network.dtype), *self.network.output(), targets)}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Pieces that are guessed."""
+        """The number of predicted pieces."""
         return {"next": batch.tokens - batch.texts}
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """The loss and the right guesses."""
+        """The loss and the number of correct predictions."""
         vectors, places, targets = self._read(batch)
         loss = right = 0.0
-        for some, wanted in zip(places.split(CHUNK), targets.split(CHUNK)):
-            logits = self.network.logits(vectors[some])
-            loss += float(F.cross_entropy(logits, wanted, reduction="sum"))
-            right += float((logits.argmax(-1) == wanted).sum())
+        for part, target in zip(places.split(CHUNK), targets.split(CHUNK)):
+            logits = self.network.logits(vectors[part])
+            loss += float(F.cross_entropy(logits, target, reduction="sum"))
+            right += float((logits.argmax(-1) == target).sum())
         return {"next": loss, "next:right": right}
 
 
-# ---- How surprised a model is by texts: one arithmetic for every language model, so that they can be compared.
+# ---- Perplexity: the same arithmetic for every language model, so that they can be compared.
 #
 # A text is scored from its first piece on: the mark of the beginning ([CLS], <s>) is given, every piece of the text
 # and the mark of its end are guessed. Pieces differ from tokenizer to tokenizer, bytes do not: only bits per byte
@@ -204,7 +204,7 @@ def perplexity_of(
 #     x = the vectors of the last `context` pieces, side by side
 #     logits = b + U tanh(d + H x)          and, with direct connections, + W x
 #
-# A piece further back than `context` is not seen at all; before the text begins stands a vector that means just that.
+# A piece further back than `context` is not seen at all; a special vector stands for positions before the text.
 
 
 class Nnlm(Network):
@@ -225,11 +225,11 @@ class Nnlm(Network):
         context = self.shape.context
         if state is None:
             state = ids.new_full((ids.shape[0], context), self.shape.vocabulary)
-        read = torch.cat([state, ids], dim=1)
-        x = self.words(read.unfold(1, context, 1)[:, 1:]).flatten(2).to(self.dtype)
+        history = torch.cat([state, ids], dim=1)
+        x = self.words(history.unfold(1, context, 1)[:, 1:]).flatten(2).to(self.dtype)
         x = self.drop(x)
         hidden = torch.tanh(self.hidden(x))
-        return torch.cat([hidden, x], dim=-1) if self.shape.direct else hidden, read[:, -context:]
+        return torch.cat([hidden, x], dim=-1) if self.shape.direct else hidden, history[:, -context:]
 
     def output(self) -> tuple[Tensor, Tensor]:
         """(U W) and b."""
@@ -241,13 +241,13 @@ class Nnlm(Network):
 #     x = vector of the piece;  h = cell(x, h before) layer over layer;  logits = W h + b
 #
 # Nothing is ever too far back to be seen, but all of it must pass through the state. Between the layers dropout is
-# locked to one mask a text, and W is the table of word vectors where the widths agree (Press and Wolf 2017).
+# locked to one mask per text, and W is the table of word vectors where the widths agree (Press and Wolf 2017).
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class Rnnlm(Network):
-    """Recurrent layers, one upon the other. The state is each layer's own."""
+    """Stacked recurrent layers. The state is that of every layer."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -260,7 +260,7 @@ class Rnnlm(Network):
         # Long vectors: with short ones a gated network spends its first hundreds of steps on the words' frequencies.
         nn.init.normal_(self.words.weight, std=4 / shape.width**0.5)
         if shape.kind == "lstm":
-            # Remember, until taught to forget (Jozefowicz and others 2015): the second quarter is the forget gate.
+            # The forget gate (the second quarter) starts open (Jozefowicz and others 2015).
             for layer in self.layers:
                 nn.init.ones_(layer.bias_ih_l0.detach()[shape.inner : 2 * shape.inner])  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""GPT beside its ancestors: texts of any length scored and measured as they score and measure them."""
+"""GPT beside its ancestors: texts of any length, scored and measured in the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Causal(Protocol):
-    """What is needed of a model that answers: bertkit.load(…) gives one."""
+    """What is needed from a causal model; bertkit.load(…) returns one."""
 
     model: Model
     config: Config
@@ -35,7 +35,7 @@ def score(predictor: Causal, texts: Sequence[str]) -> list[float]:
 
 
 def perplexity(predictor: Causal, texts: Sequence[str]) -> dict[str, float]:
-    """See bits.perplexity_of. A tokenizer that puts no mark before a text leaves its first piece unguessed."""
+    """See base.perplexity_of. Without a mark before the text, its first piece is not predicted."""
     _refuse_others(predictor)
     rows = predictor.tokenizer.ids_batch(texts)
     return perplexity_of(texts, _scores(predictor, rows), rows, predictor.tokenizer.unk_id)
@@ -44,18 +44,18 @@ def perplexity(predictor: Causal, texts: Sequence[str]) -> dict[str, float]:
 def suggest(predictor: Causal, text: str, top: int = 5) -> list[dict[str, Any]]:
     """The likeliest next pieces, best first; of a text too long for the model, its first piece and its end are read."""
     _refuse_others(predictor)
-    given = predictor.tokenizer.ids_batch([text])[0]
-    if given and given[-1] == predictor.tokenizer.sep_id:  # the text goes on
-        given = given[:-1]
-    if not given:
+    ids = predictor.tokenizer.ids_batch([text])[0]
+    if ids and ids[-1] == predictor.tokenizer.sep_id:  # it would end the text
+        ids = ids[:-1]
+    if not ids:
         raise UserError("There is nothing to continue: this tokenizer has no mark for a beginning. Give some words.")
     limit = predictor.config.max_tokens
-    seen = given if len(given) <= limit else [given[0], *given[1 - limit :]]
+    context = ids if len(ids) <= limit else [ids[0], *ids[1 - limit :]]
     with torch.inference_mode():
-        batch = pack([seen]).to(predictor.device)
-        last = torch.tensor([len(seen) - 1], device=predictor.device)
+        batch = pack([context]).to(predictor.device)
+        last = torch.tensor([len(context) - 1], device=predictor.device)
         logits = predictor.model.ask("mlm", predictor.model.encoder(batch), last)[0]
-    return suggestions(predictor.tokenizer, given, logits.double().softmax(-1).cpu().numpy(), top)
+    return suggestions(predictor.tokenizer, ids, logits.double().softmax(-1).cpu().numpy(), top)
 
 
 def _refuse_others(predictor: Causal) -> None:
@@ -66,35 +66,35 @@ def _refuse_others(predictor: Causal) -> None:
 def windows(ids: list[int], limit: int) -> list[tuple[list[int], int]]:
     """The text in runs of at most `limit` ids: (run, how many of its last ids are guessed there)."""
     runs = [(ids[:limit], min(len(ids), limit) - 1)] if len(ids) > 1 else []
-    done = limit
-    while done < len(ids):
-        stop = min(len(ids), done + limit // 2)
-        runs.append(([ids[0], *ids[stop - limit + 1 : stop]], stop - done))
-        done = stop
+    start = limit
+    while start < len(ids):
+        stop = min(len(ids), start + limit // 2)
+        runs.append(([ids[0], *ids[stop - limit + 1 : stop]], stop - start))
+        start = stop
     return runs
 
 
 def _scores(predictor: Causal, rows: Sequence[list[int]]) -> list[float]:
     limit = predictor.config.max_tokens
     runs = [(number, *run) for number, ids in enumerate(rows) for run in windows(ids, limit)]
-    found = [0.0] * len(runs)
+    scores = [0.0] * len(runs)
 
     def compute(numbers: list[int]) -> None:
         batch = pack([runs[n][1] for n in numbers]).to(predictor.device)
         first = {caller: int(batch.starts[packed]) for packed, caller in enumerate(batch.order)}
-        places, wanted = [], []
+        places, expected = [], []
         for i, n in enumerate(numbers):
             _, ids, guessed = runs[n]
             places += [first[i] + place for place in range(len(ids) - 1 - guessed, len(ids) - 1)]
-            wanted += ids[-guessed:]
-        at, targets = (torch.tensor(some, device=predictor.device) for some in (places, wanted))
-        logits = predictor.model.ask("mlm", predictor.model.encoder(batch), at).float()
+            expected += ids[-guessed:]
+        indices, targets = (torch.tensor(values, device=predictor.device) for values in (places, expected))
+        logits = predictor.model.ask("mlm", predictor.model.encoder(batch), indices).float()
         logs = logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
         for n, part in zip(numbers, logs.split([runs[n][2] for n in numbers])):
-            found[n] = float(part.double().sum())
+            scores[n] = float(part.double().sum())
 
     run_batched([len(ids) for _, ids, _ in runs], compute, predictor.device)
     totals = [0.0] * len(rows)
-    for (number, _, _), value in zip(runs, found):
+    for (number, _, _), value in zip(runs, scores):
         totals[number] += value
     return totals

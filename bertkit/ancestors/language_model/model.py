@@ -19,24 +19,24 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.objectives.vocab_loss import CHUNK
 from bertkit.text.tokenizer import Tokenizer
 
-# ---- From the chances of every piece to a few suggestions of what may come next.
+# ---- From the probabilities of all pieces to a few suggestions for the next one.
 
 
-def ordinary(tokenizer: Tokenizer, chances: np.ndarray, kept: int = -1) -> np.ndarray:
-    """The chances with nothing for ids that stand for no text: special ones but `kept`, and rows that pad a table."""
+def ordinary(tokenizer: Tokenizer, chances: np.ndarray, allowed_special: int = -1) -> np.ndarray:
+    """Probabilities with 0 for ids that are not text: special ones but `allowed_special`, and padding rows."""
     allowed = np.arange(len(chances)) < tokenizer.size
-    allowed[sorted(tokenizer.special_ids - {kept})] = False
+    allowed[sorted(tokenizer.special_ids - {allowed_special})] = False
     return np.where(allowed, chances, 0.0)
 
 
-def suggestions(tokenizer: Tokenizer, given: Sequence[int], chances: np.ndarray, top: int) -> list[dict[str, Any]]:
-    """The likeliest next pieces, best first: {token, score (its probability), text (`given` continued with it)}."""
+def suggestions(tokenizer: Tokenizer, ids: Sequence[int], chances: np.ndarray, top: int) -> list[dict[str, Any]]:
+    """The likeliest next pieces, best first: {token, score (its probability), text (`ids` continued with it)}."""
     chances = ordinary(tokenizer, chances)
     return [
         {
             "token": (tokenizer.id_to_token(int(piece)) or "").lstrip("Ġ▁"),
             "score": float(chances[piece]),
-            "text": tokenizer.decode([*given, int(piece)]),
+            "text": tokenizer.decode([*ids, int(piece)]),
         }
         for piece in np.argsort(-chances, kind="stable")[: max(0, top)]
         if chances[piece] > 0
@@ -69,37 +69,37 @@ class LanguageModel:
         return self._scores(add_bos_eos(self.tokenizer, texts))
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
-        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.perplexity_of."""
+        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see base.perplexity_of."""
         rows = add_bos_eos(self.tokenizer, texts)
         return perplexity_of(texts, self._scores(rows), rows, self.tokenizer.unk_id)
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """For each row of ids, the natural-log probability of every id but the first, (len(row) - 1,)."""
-        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        results: list[np.ndarray] = [np.zeros(0)] * len(rows)
 
         def compute(numbers: list[int]) -> None:
-            some = [list(rows[n]) for n in numbers if len(rows[n]) > 1]
-            if not some:
+            batch = [list(rows[n]) for n in numbers if len(rows[n]) > 1]
+            if not batch:
                 return
-            longest = max(map(len, some))
-            ids = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in some])
+            longest = max(map(len, batch))
+            ids = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in batch])
             parts = [self._logs(vectors, ids[:, start + 1 : start + 1 + vectors.shape[1]])
                      for start, vectors in self.network.stretches(ids[:, :-1])]  # fmt: skip
             logs = iter(torch.cat(parts, dim=1).double().numpy())
             for n in numbers:
                 if len(rows[n]) > 1:
-                    found[n] = next(logs)[: len(rows[n]) - 1]
+                    results[n] = next(logs)[: len(rows[n]) - 1]
 
         run_batched([len(row) for row in rows], compute)
-        return found
+        return results
 
-    def _logs(self, vectors: Tensor, wanted: Tensor) -> Tensor:
-        """Log-probability of the wanted pieces, like wanted: (texts, time)."""
+    def _logs(self, vectors: Tensor, ids: Tensor) -> Tensor:
+        """Log-probability of the ids, like ids: (texts, time)."""
         parts = []
-        for some, targets in zip(vectors.flatten(0, 1).split(CHUNK), wanted.flatten().split(CHUNK)):
-            logits = self.network.logits(some)
+        for part, targets in zip(vectors.flatten(0, 1).split(CHUNK), ids.flatten().split(CHUNK)):
+            logits = self.network.logits(part)
             parts.append(logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1))
-        return torch.cat(parts).view(wanted.shape)
+        return torch.cat(parts).view(ids.shape)
 
     def _scores(self, rows: list[list[int]]) -> list[float]:
         return [float(logs.sum()) for logs in self.log_probs(rows)]
@@ -114,8 +114,8 @@ class LanguageModel:
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
         """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-        given = add_bos_eos(self.tokenizer, [text])[0][:-1]
-        return suggestions(self.tokenizer, given, self.probability(text), top)
+        ids = add_bos_eos(self.tokenizer, [text])[0][:-1]
+        return suggestions(self.tokenizer, ids, self.probability(text), top)
 
     def generate(self, text: str = "", pieces: int = 50, temperature: float = 1.0, seed: int = 0) -> str:
         """The text with up to `pieces` more, drawn by chance, or the likeliest each time (temperature 0).
@@ -140,7 +140,7 @@ class LanguageModel:
                 vectors, state = self.network.vectors(torch.tensor([[piece]]), state)
         return self.tokenizer.decode(ids)
 
-    # ---- keeping
+    # ---- saving
 
     @property
     def parameters(self) -> int:
@@ -171,7 +171,7 @@ class LanguageModel:
 
 
 def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Network:
-    """A network with these weights; they are compared with the numbers before memory is asked for."""
+    """A network with these weights; their shapes are checked before memory is allocated."""
     try:
         with torch.device("meta"):
             network = network_of(shape)
@@ -182,13 +182,13 @@ def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Networ
 
 
 def fill(module: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Give a module (made on the meta device) its tensors, or say which is amiss."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    there = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    for name in sorted(wanted.keys() | there.keys()):
-        if wanted.get(name) != there.get(name):
+    """Load tensors into a module made on the meta device; an error names the first that does not fit."""
+    expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    actual = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
             raise DamagedFile(
-                f"{where}: the tensor {name} is {there.get(name, 'missing')}, and bertkit.json asks for "
-                f"{wanted.get(name, 'none')}. The two files do not belong together: save the model again."
+                f"{where}: the tensor {name} is {actual.get(name, 'missing')}, and bertkit.json asks for "
+                f"{expected.get(name, 'none')}. The two files do not belong together: save the model again."
             )
     module.load_state_dict(tensors, assign=True)

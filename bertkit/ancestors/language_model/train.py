@@ -48,7 +48,7 @@ def training_feed(
 
 
 def plan(steps: int, settings: LearnSettings) -> list[Phase]:
-    """One stretch, from the first step to the last."""
+    """One phase, from the first step to the last."""
     return phases(steps, ((1.0, settings.length),), settings.batch_tokens)
 
 
@@ -63,8 +63,8 @@ def held_out_batches(store: Store, documents: np.ndarray, settings: LearnSetting
     )  # fmt: skip
     size = len(feed.packing(length))
     order = torch.randperm(size, generator=torch.Generator().manual_seed(s.seed))
-    taken = order[: min(size, max(1, s.eval_tokens // length))]
-    rows = [feed.masked(length, int(number), 0, 0.0) for number in taken]
+    chosen = order[: min(size, max(1, s.eval_tokens // length))]
+    rows = [feed.masked(length, int(number), 0, 0.0) for number in chosen]
     return [collate([rows[i] for i in part]) for part in batches_by_tokens([len(row[0].ids) for row in rows], 8192)]
 
 
@@ -137,9 +137,9 @@ class _Learning(Run[dict[str, Any]]):
         """Write the model into the run's folder."""
         result, weights = self.result(), self.training.tensors()
         if self.world.is_main:
-            chosen = weights.get("average", weights["weights"])
+            final = weights.get("average", weights["weights"])
             with torch.device("meta"):
                 network = network_of(self.shape)
-            fill(network, {k.removeprefix("network."): v.cpu() for k, v in chosen.items()}, "the run")
+            fill(network, {k.removeprefix("network."): v.cpu() for k, v in final.items()}, "the run")
             LanguageModel(network, self.store.tokenizer, {"result": result}).save(self.settings.out)
         return result

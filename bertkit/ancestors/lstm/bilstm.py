@@ -1,7 +1,7 @@
-"""What stood before BERT in most tasks: a two-layer BiLSTM over word vectors, that tags words or judges texts.
+"""The usual model before BERT: a two-layer BiLSTM over word vectors that tags words or classifies texts.
 
-Its words are vectors of its own, perhaps begun from word2vec or GloVe, or frozen features: ELMo's layers with a learnt
-mix, or BERT's (six_features.py).
+Its words have vectors of their own, possibly initialized from word2vec or GloVe, or frozen features: ELMo's layers with
+a learned mix, or BERT's (ancestors/features.py).
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from bertkit.training.loop import Training
 from bertkit.training.run import MemoryRun
 from bertkit.training.run_folder import MemoryFolder
 
-# ---- How a BiLSTM is trained, asked, saved and opened: what tagger and classifier share.
+# ---- Training, answering, saving and loading: what tagger and classifier share.
 
-DESCRIBED = "bilstm.json"  # beside it, whoever owns the folder may put a bertkit.json
-AT_ONCE = 2048  # sentences whose features are held at a time when answering
-FEWEST_STEPS = 200  # before which patience does not end: passes over few sentences are short
+DESCRIBED = "bilstm.json"  # the owner of the folder may add a bertkit.json
+AT_ONCE = 2048  # sentences whose features are in memory at once when answering
+FEWEST_STEPS = 200  # patience cannot end the run earlier: passes over few sentences are short
 
 
 class BiLstm:
-    """Labels of words or texts. features: of words, from elsewhere; vectors: where learnt words begin."""
+    """Labels of words or texts. features: frozen features of words; vectors: initial word vectors."""
 
     ancestor: ClassVar[str]
 
@@ -69,12 +69,12 @@ class BiLstm:
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """The name in tables."""
         return "BiLSTM over features" if self.features else "BiLSTM"
 
     @property
     def parameters(self) -> int:
-        """How many weights were learnt; 0 before."""
+        """Number of weights; 0 before training."""
         return sum(p.numel() for p in self.model.parameters()) if self.model else 0
 
     @property
@@ -95,11 +95,11 @@ class BiLstm:
         minutes: float,
         epochs: int,
     ) -> None:
-        """Train; `measure` judges the answers on `dev` after every pass, and the best pass is kept."""
+        """Train; `measure` scores the answers on `dev` after every pass, and the best pass is kept."""
         s = self.settings
         _check_targets(sentences, targets, labels)
         chance = DropoutMasks()
-        folder = MemoryFolder()  # its clock runs from here: reading features takes time too
+        folder = MemoryFolder()  # its clock starts here, so that computing features counts
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             source: Source
@@ -110,7 +110,7 @@ class BiLstm:
                 source = WordEmbedding.of(sentences, s.word_width, self.vectors, chance)
                 rows = source.read(sentences)
             self.model = self._make(source, labels, chance)
-        feed = SentenceFeed(source, rows, [np.array(one, np.int64) for one in targets], s.batch, seed)
+        feed = SentenceFeed(source, rows, [np.array(target, np.int64) for target in targets], s.batch, seed)
         loop = LoopSettings(lr=s.lr, warmup=0.0, schedule="constant", decay=0.0, clip=5.0)
         training = Training(self.model, feed, feed.batches * (epochs or s.epochs), loop, seed)
         plan = Plan(
@@ -133,23 +133,23 @@ class BiLstm:
         """Logits of each sentence: (words, labels), or (1, labels) of a text."""
         if self.model is None:
             raise UserError(f"This {self.name} has learnt nothing yet. Call fit, or load a saved one.")
-        found: list[np.ndarray] = []
+        logits: list[np.ndarray] = []
         for first in range(0, len(sentences), AT_ONCE):
-            found += self._logits(self.model.source.read(sentences[first : first + AT_ONCE]))
-        return found
+            logits += self._logits(self.model.source.read(sentences[first : first + AT_ONCE]))
+        return logits
 
     @torch.no_grad()
     def _logits(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
         assert self.model is not None
         self.model.eval()
-        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        results: list[np.ndarray] = [np.zeros(0)] * len(rows)
         for part in batches_by_tokens([row.shape[-2] if row.ndim > 1 else len(row) for row in rows]):
             batch = self.model.source.batch([rows[n] for n in part])
             logits = self.model.logits(batch)
-            each = batch.split(logits) if self._pool == "none" else batch.restore(logits)[:, None]
-            for number, one in zip(part, each):
-                found[number] = one.numpy()
-        return found
+            by_row = batch.split(logits) if self._pool == "none" else batch.restore(logits)[:, None]
+            for number, answer in zip(part, by_row):
+                results[number] = answer.numpy()
+        return results
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors and bilstm.json into a folder; features that others give are not in it."""
@@ -176,20 +176,20 @@ class BiLstm:
         described, weights = storage.load(folder, cls._layout())
         with storage.opened(folder, cls._layout()):
             if ("layers" in described) != (features is not None):
-                wanted = "give load the same features" if "layers" in described else "load it without features"
-                raise UserError(f"{folder}: trained with{'' if 'layers' in described else 'out'} features; {wanted}.")
-            made = cls(build(BiLstmSettings, described["settings"], str(Path(folder) / DESCRIBED)), features=features)
+                fix = "give load the same features" if "layers" in described else "load it without features"
+                raise UserError(f"{folder}: trained with{'' if 'layers' in described else 'out'} features; {fix}.")
+            model = cls(build(BiLstmSettings, described["settings"], str(Path(folder) / DESCRIBED)), features=features)
             chance, source = DropoutMasks(), None
             if features:
                 source = GivenFeatures(features, described["layers"], described["width"])
-            made.model = made._make(
+            model.model = model._make(
                 source or WordEmbedding(described["words"], described["further"], described["width"], chance),
                 described["labels"], chance,
             )  # fmt: skip
-            made.model.load_state_dict(weights)
-            made.result = described["result"]
-        made.model.eval()
-        return made
+            model.model.load_state_dict(weights)
+            model.result = described["result"]
+        model.model.eval()
+        return model
 
 
 class _Run(MemoryRun):
@@ -211,7 +211,7 @@ class _Run(MemoryRun):
         return self.dev_scores()
 
     def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
-        """Of equal passes the first."""
+        """By score; of equal passes the first."""
         return scores["dev"], -self.training.done
 
     @property
@@ -228,13 +228,13 @@ def _check_targets(sentences: Sentences, targets: Sequence[Sequence[int]], label
             raise UserError(f"Text {number} has a label outside 0 to {labels - 1}: {list(answers)[:20]}.")
 
 
-# ---- What stood before BERT in most tasks: a two-layer BiLSTM over word vectors, that tags words or judges texts.
+# ---- The tagger and the classifier.
 
 Tags = Sequence[Sequence[int]]
 
 
 class BiLstmTagger(BiLstm):
-    """One label a word."""
+    """One label per word."""
 
     ancestor = "bilstm-tagger"
 
@@ -251,22 +251,22 @@ class BiLstmTagger(BiLstm):
         epochs: int = 0,
         measure: Callable[[list[list[int]], list[list[int]]], float] | None = None,
     ) -> Self:
-        """Learn tags (numbers below labels_count), one a word; epochs 0: as in the settings; minutes 0: no limit.
+        """Learn tags (numbers below labels_count), one per word; epochs 0: as in the settings; minutes 0: no limit.
 
-        measure(right, said): what the best pass is chosen by; the share of right tags if not given.
+        measure(gold, predicted): the score that chooses the best pass; by default the accuracy.
         """
-        kept = [n for n, words in enumerate(sentences) if len(words)]
+        full = [n for n, words in enumerate(sentences) if len(words)]
         _check_pairs(sentences, tags, "training")
         _check_pairs(dev_sentences, dev_tags, "dev")
-        judged = [n for n, words in enumerate(dev_sentences) if len(words)]
-        right = [list(dev_tags[n]) for n in judged]
-        judge = measure or _right_share
+        dev_nonempty = [n for n, words in enumerate(dev_sentences) if len(words)]
+        gold = [list(dev_tags[n]) for n in dev_nonempty]
+        judge = measure or _accuracy
 
         def of(logits: list[np.ndarray]) -> float:
-            return judge(right, [one.argmax(-1).tolist() for one in logits])
+            return judge(gold, [row.argmax(-1).tolist() for row in logits])
 
-        dev = [dev_sentences[n] for n in judged]
-        self._learn([sentences[n] for n in kept], [tags[n] for n in kept], labels_count, dev, of, seed, minutes, epochs)
+        dev = [dev_sentences[n] for n in dev_nonempty]
+        self._learn([sentences[n] for n in full], [tags[n] for n in full], labels_count, dev, of, seed, minutes, epochs)
         return self
 
     def tag(self, sentences: Sentences) -> list[list[int]]:
@@ -274,17 +274,17 @@ class BiLstmTagger(BiLstm):
         return [numbers for numbers, _ in self.judge(sentences)]
 
     def judge(self, sentences: Sentences) -> list[tuple[list[int], np.ndarray]]:
-        """Of each sentence the most likely labels, and the log-probabilities of all: (words, labels)."""
-        found = iter(self._answers([words for words in sentences if len(words)]))
-        judged = []
+        """Per sentence: the most likely labels, and the log-probabilities of all (words, labels)."""
+        answers = iter(self._answers([words for words in sentences if len(words)]))
+        results = []
         for words in sentences:
-            logits = next(found) if len(words) else np.zeros((0, 1))
-            judged.append((logits.argmax(-1).tolist(), log_softmax(logits, -1)))
-        return judged
+            logits = next(answers) if len(words) else np.zeros((0, 1))
+            results.append((logits.argmax(-1).tolist(), log_softmax(logits, -1)))
+        return results
 
 
 class BiLstmClassifier(BiLstm):
-    """One label a text; its words are pooled (settings.pool)."""
+    """One label per text; its words are pooled (settings.pool)."""
 
     ancestor = "bilstm-classifier"
 
@@ -305,13 +305,13 @@ class BiLstmClassifier(BiLstm):
         epochs: int = 0,
     ) -> Self:
         """Learn labels (numbers below labels_count); epochs 0: as in the settings; minutes 0: no limit."""
-        for given, answers, which in ((texts, labels, "training"), (dev_texts, dev_labels, "dev")):
-            if len(given) != len(answers):
-                raise UserError(f"There are {len(given)} {which} texts but {len(answers)} labels.")
-        right = np.array(dev_labels)
+        for rows, answers, role in ((texts, labels, "training"), (dev_texts, dev_labels, "dev")):
+            if len(rows) != len(answers):
+                raise UserError(f"There are {len(rows)} {role} texts but {len(answers)} labels.")
+        gold = np.array(dev_labels)
 
         def of(logits: list[np.ndarray]) -> float:
-            return float((np.concatenate(logits).argmax(-1) == right).mean())
+            return float((np.concatenate(logits).argmax(-1) == gold).mean())
 
         targets = [[label] for label in labels]
         self._learn(self._cut(texts), targets, labels_count, self._cut(dev_texts), of, seed, minutes, epochs)
@@ -319,25 +319,25 @@ class BiLstmClassifier(BiLstm):
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(texts, labels)"""
-        found = self._answers(self._cut(texts))
+        answers = self._answers(self._cut(texts))
         labels = self.model.out.out_features if self.model else 0
-        logits = np.concatenate(found) if found else np.zeros((0, labels), np.float32)
+        logits = np.concatenate(answers) if answers else np.zeros((0, labels), np.float32)
         return torch.from_numpy(logits).softmax(-1).numpy()
 
     def _cut(self, texts: Sequence[str]) -> list[list[str]]:
-        """Texts as words; a text without any has the empty word, which nobody knows."""
+        """Texts as words; a text without any becomes the empty word, which is unknown."""
         s = self.settings
         return [[word for word in cut(text, s.units, s.cased) if word != "\n"] or [""] for text in texts]
 
 
-def _right_share(right: list[list[int]], said: list[list[int]]) -> float:
-    pairs = [one == other for a, b in zip(right, said) for one, other in zip(a, b)]
+def _accuracy(gold: list[list[int]], predicted: list[list[int]]) -> float:
+    pairs = [tag == guess for a, b in zip(gold, predicted) for tag, guess in zip(a, b)]
     return sum(pairs) / max(1, len(pairs))
 
 
-def _check_pairs(sentences: Sentences, tags: Tags, which: str) -> None:
+def _check_pairs(sentences: Sentences, tags: Tags, role: str) -> None:
     if len(sentences) != len(tags):
-        raise UserError(f"There are {len(sentences)} {which} sentences but {len(tags)} lists of tags.")
+        raise UserError(f"There are {len(sentences)} {role} sentences but {len(tags)} lists of tags.")
     for number, (words, answers) in enumerate(zip(sentences, tags), 1):
         if len(words) != len(answers):
-            raise UserError(f"{which} sentence {number} has {len(words)} words but {len(answers)} tags.")
+            raise UserError(f"{role} sentence {number} has {len(words)} words but {len(answers)} tags.")

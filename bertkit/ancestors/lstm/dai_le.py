@@ -1,11 +1,11 @@
 """Semi-supervised sequence learning (Dai and Le 2015): where an LSTM that classifies texts should start from.
 
-- random: nowhere;
-- language-model: the weights of a network that has learnt to guess the next piece;
-- autoencoder: those of one that has learnt to read a text and then to write it down again from its state alone.
-  Reader and writer are one network: it reads `[CLS] text [SEP]` and goes on to guess `text [SEP]`.
+- random: random weights;
+- language-model: the weights of a network trained to predict the next piece;
+- autoencoder: those of one trained to read a text and then to reproduce it from its state alone.
+  Reader and writer are one network: it reads `[CLS] text [SEP]` and then predicts `text [SEP]`.
 
-The last state alone is what the classifier answers from.
+The classifier sees only the last state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bertkit.ancestors.language_model.base import LanguageModelObjective, add_bos_eos
 from bertkit.ancestors.language_model.model import LanguageModel
-from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, TextFeed, cut_rows
+from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, StageSettings, TextFeed, cut_rows
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
 
@@ -79,7 +79,7 @@ class DaiLe(RecurrentClassifier):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         kind = (self.source.network if self.source else self._reader.network).shape.kind.upper()
         return f"{kind} classifier, {self.start} start"
 
@@ -92,18 +92,18 @@ class DaiLe(RecurrentClassifier):
         rows = self._begin(texts, labels, labels_count)
         network = self._network(self.start == "language-model", s.dropout, seed)
         if self.start == "autoencoder" and s.reading_epochs:
-            read = cut_rows(add_bos_eos(self.tokenizer, list(self.reading)) if self.reading else rows, s.reading_length)
+            texts_as_rows = add_bos_eos(self.tokenizer, list(self.reading)) if self.reading else rows
+            reading_rows = cut_rows(texts_as_rows, s.reading_length)
             self._read_on(
-                Autoencode(network), [doubled(row) for row in read], batch=s.batch, epochs=s.reading_epochs,
-                lr=s.reading_lr, seed=seed, seconds=seconds * s.reading_share,
+                Autoencode(network), [doubled(row) for row in reading_rows],
+                StageSettings(s.reading_epochs, s.reading_lr, seed, seconds * s.reading_share), batch=s.batch,
             )  # fmt: skip
             seconds *= 1 - s.reading_share
         reader = Reader(network, "last", labels_count, 0, s.dropout)
         self._start(reader)
-        self._stage(
-            TextFeed(rows, labels, batch=s.batch, seed=seed), (dev_texts, dev_labels), groups=reader.groups,
-            epochs=s.epochs, lr=s.lr, seed=seed, seconds=seconds,
-        )  # fmt: skip
+        feed = TextFeed(rows, labels, batch=s.batch, seed=seed)
+        stage = StageSettings(s.epochs, s.lr, seed, seconds)
+        self._stage(feed, (dev_texts, dev_labels), stage, groups=reader.groups)
         return self._finish()
 
     def _about(self) -> dict[str, Any]:

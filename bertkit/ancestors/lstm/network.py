@@ -24,7 +24,7 @@ from bertkit.training.objective import Objective
 @dataclass(frozen=True)
 class ReadingOrder:
     """tokens: (longest, texts), which token of the run each text gives at each moment; place: (tokens,), where in that
-    square each token of the run stands. A text that has ended gives its last token again, and nobody looks at that.
+    square each token of the run stands. A text that has ended repeats its last token, which is ignored.
 
     torch's own packed sequences waste nothing on ended texts, but their backward pass fills zeros for the whole run at
     every moment: nearly twice as slow as squares of texts of about the same length.
@@ -41,16 +41,16 @@ class ReadingOrder:
         moment = torch.arange(max(batch.lengths, default=0), device=device)[:, None]
         steps = torch.minimum(moment, lengths - 1)
         tokens = batch.starts + (lengths - 1 - steps if backwards else steps)
-        goes_on = moment < lengths
+        is_inside = moment < lengths
         place = torch.empty(int(lengths.sum()), dtype=torch.int64, device=device)
-        place[tokens[goes_on]] = goes_on.flatten().nonzero()[:, 0]
+        place[tokens[is_inside]] = is_inside.flatten().nonzero()[:, 0]
         return cls(tokens, place)
 
 
 def read_in_order(lstm: nn.Module, x: Tensor, order: ReadingOrder) -> Tensor:
     """Run a one-way torch LSTM over packed texts. x: (tokens, in). Returns (tokens, out), in the run's own order."""
-    found, _ = lstm(x[order.tokens])
-    return found.flatten(0, 1)[order.place]
+    outputs, _ = lstm(x[order.tokens])
+    return outputs.flatten(0, 1)[order.place]
 
 
 # ---- Several layers as one: the weighted sum that ELMo taught its users.
@@ -73,17 +73,17 @@ class ScalarMix(nn.Module):
         return self.scale * torch.einsum("tlw,l->tw", x, self.shares())
 
 
-# ---- What a BiLSTM reads of a word: a vector learnt with the rest, or features that others give and nobody changes.
+# ---- A BiLSTM's input for a word: a learned vector, or frozen features of another model.
 
 Sentences = Sequence[Sequence[str]]
 # Sentences to (layers, words, width) each; one layer may also be (words, width).
 Features = Callable[[Sentences], Sequence[np.ndarray]]
 UNKNOWN = 0
-FORGOTTEN = 0.5  # share of the words seen once that training reads as unknown, so that the unknown has a meaning
+FORGOTTEN = 0.5  # fraction of the words seen once that training reads as unknown, so that the unknown vector is trained
 
 
 class WordEmbedding(nn.Module):
-    """A vector a word. words: those that are learnt; further: those that have a vector from elsewhere, and keep it.
+    """A vector per word. words: those that are trained; further: those with a fixed vector from another model.
 
     once: which of `words` the training text holds only once. A word not known as it stands is looked up in lower case.
     """
@@ -104,22 +104,22 @@ class WordEmbedding(nn.Module):
 
     @classmethod
     def of(cls, sentences: Sentences, width: int, vectors: WordVectors | None, chance: DropoutMasks) -> WordEmbedding:
-        """The words of the training sentences; with `vectors`, these begin there, and its other words are known too."""
+        """The words of the training sentences, initialized from `vectors` if any, whose other words are known too."""
         counts = Counter(word for words in sentences for word in words)
         words = sorted(counts)
         further = [word for word in vectors.words if word not in counts] if vectors else []
-        made = cls(
+        embedding = cls(
             words, further, vectors.width if vectors else width, chance, (w for w in words if counts[w] == 1)
         )  # fmt: skip
         if vectors:
-            found = np.array([vectors.places.get(w, vectors.places.get(w.lower(), -1)) for w in words])
-            known = np.flatnonzero(found >= 0)
-            made.table.weight.data[known + UNKNOWN + 1] = torch.from_numpy(vectors.matrix[found[known]])
-            made.kept.copy_(torch.from_numpy(vectors.matrix[[vectors.places[word] for word in further]]))
-        return made
+            places = np.array([vectors.places.get(w, vectors.places.get(w.lower(), -1)) for w in words])
+            known = np.flatnonzero(places >= 0)
+            embedding.table.weight.data[known + UNKNOWN + 1] = torch.from_numpy(vectors.matrix[places[known]])
+            embedding.kept.copy_(torch.from_numpy(vectors.matrix[[vectors.places[word] for word in further]]))
+        return embedding
 
     def read(self, sentences: Sentences) -> list[np.ndarray]:
-        """Numbers of the words: (words,) a sentence."""
+        """Numbers of the words: (words,) per sentence."""
         get = self.places.get
         return [np.array([get(w, get(w.lower(), UNKNOWN)) for w in words], np.int64) for words in sentences]
 
@@ -129,19 +129,19 @@ class WordEmbedding(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """(tokens, width)"""
-        ids, learnt = batch.ids, len(self.once)
-        inside = ids.clamp(max=learnt - 1)
+        ids, learned = batch.ids, len(self.once)
+        inside = ids.clamp(max=learned - 1)
         if self.training:
             draws = torch.from_numpy(self.dropout_masks.uniform(len(ids))).to(ids.device)
             inside = torch.where(self.once[inside] & (draws < FORGOTTEN), UNKNOWN, inside)
-        found: Tensor = self.table(inside)
+        vectors: Tensor = self.table(inside)
         if not len(self.kept):
-            return found
-        return torch.where((ids < learnt)[:, None], found, self.kept[(ids - learnt).clamp(min=0)])
+            return vectors
+        return torch.where((ids < learned)[:, None], vectors, self.kept[(ids - learned).clamp(min=0)])
 
 
 class GivenFeatures(nn.Module):
-    """Features of words that a function gives; of several layers, a learnt mix."""
+    """Features of words from a function; several layers are combined in a learned mix."""
 
     def __init__(self, features: Features, layers: int, width: int) -> None:
         super().__init__()
@@ -150,27 +150,27 @@ class GivenFeatures(nn.Module):
 
     @staticmethod
     def given(features: Features, sentences: Sentences) -> list[np.ndarray]:
-        """What the function says, one (layers, words, width) a sentence, or what is wrong with it."""
-        found = [one[None] if one.ndim == 2 else one for one in map(np.asarray, features(sentences))]
-        if len(found) != len(sentences):
-            raise UserError(f"The features are of {len(found)} sentences, and {len(sentences)} were asked for.")
-        for number, (one, words) in enumerate(zip(found, sentences), 1):
-            if one.ndim != 3 or one.shape[1] != len(words) or one.shape[::2] != found[0].shape[::2]:
+        """The function's features, checked: one (layers, words, width) per sentence."""
+        arrays = [array[None] if array.ndim == 2 else array for array in map(np.asarray, features(sentences))]
+        if len(arrays) != len(sentences):
+            raise UserError(f"The features are of {len(arrays)} sentences, and {len(sentences)} were asked for.")
+        for number, (array, words) in enumerate(zip(arrays, sentences), 1):
+            if array.ndim != 3 or array.shape[1] != len(words) or array.shape[::2] != arrays[0].shape[::2]:
                 raise UserError(
-                    f"Sentence {number} has {len(words)} words, and features of shape {one.shape}; they must be "
-                    f"(layers, words, width), here ({found[0].shape[0]}, {len(words)}, {found[0].shape[-1]})."
+                    f"Sentence {number} has {len(words)} words, and features of shape {array.shape}; they must be "
+                    f"(layers, words, width), here ({arrays[0].shape[0]}, {len(words)}, {arrays[0].shape[-1]})."
                 )
-        return found
+        return arrays
 
     def read(self, sentences: Sentences) -> list[np.ndarray]:
-        """The features, (layers, words, width) a sentence, as they are given."""
-        found = self.given(self.features, sentences)
-        if found and found[0].shape[::2] != (self.layers, self.width):
+        """The features: (layers, words, width) per sentence."""
+        arrays = self.given(self.features, sentences)
+        if arrays and arrays[0].shape[::2] != (self.layers, self.width):
             raise UserError(
-                f"The features have {found[0].shape[0]} layers of width {found[0].shape[2]}; this model was trained "
+                f"The features have {arrays[0].shape[0]} layers of width {arrays[0].shape[2]}; this model was trained "
                 f"on {self.layers} of width {self.width}. Give it the same features."
             )
-        return found
+        return arrays
 
     def batch(self, rows: Sequence[np.ndarray]) -> Batch:
         """Rows as `read` gives them, packed. extra["features"]: (tokens, layers, width) float32."""
@@ -181,8 +181,8 @@ class GivenFeatures(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """(tokens, width)"""
-        given = batch.extra["features"]
-        return given[:, 0] if self.mix is None else self.mix(given)
+        features = batch.extra["features"]
+        return features[:, 0] if self.mix is None else self.mix(features)
 
 
 # ---- The BiLSTM and what it is trained on.
@@ -194,7 +194,7 @@ def _reduced(how: str) -> Callable[[Tensor, Batch], Tensor]:
     return lambda x, batch: torch.segment_reduce(x, how, lengths=torch.tensor(batch.lengths, device=x.device))
 
 
-# (tokens, width) to what is labelled: every word, or one vector a text.
+# (tokens, width) to what is labelled: every word, or one vector per text.
 POOL: dict[str, Callable[[Tensor, Batch], Tensor]] = {
     "none": lambda x, batch: x,
     "max": _reduced("max"),
@@ -237,7 +237,7 @@ class SentenceFeed:
     def __init__(
         self, source: Source, rows: Sequence[np.ndarray], targets: Sequence[np.ndarray], size: int, seed: int
     ) -> None:
-        """targets: (words,) or (1,) a sentence."""
+        """targets: (words,) or (1,) per sentence."""
         self.source, self.rows, self.targets, self.size, self.seed = source, rows, targets, size, seed
         self.lengths = np.array([row.shape[-2] if row.ndim > 1 else len(row) for row in rows])
         self.batches = -(-len(rows) // size)
@@ -252,7 +252,7 @@ class SentenceFeed:
             order = order[np.argsort(self.lengths[order], kind="stable")]
             parts = np.split(order, range(self.size, len(order), self.size))
             self._plan = (epoch, [parts[n] for n in chance.permutation(len(parts))])
-        chosen = self._plan[1][number]
-        batch = self.source.batch([self.rows[n] for n in chosen])
-        batch.extra["targets"] = torch.from_numpy(np.concatenate([self.targets[chosen[i]] for i in batch.order]))
+        rows = self._plan[1][number]
+        batch = self.source.batch([self.rows[n] for n in rows])
+        batch.extra["targets"] = torch.from_numpy(np.concatenate([self.targets[rows[i]] for i in batch.order]))
         return [batch]

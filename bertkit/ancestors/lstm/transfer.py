@@ -1,10 +1,10 @@
-"""What the two recurrent text classifiers share: their face, their stages of learning, and their folder."""
+"""What the two recurrent text classifiers share: their interface, their stages of training, and their folder."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,11 +29,11 @@ from bertkit.training.objective import Objective
 from bertkit.training.run import FIRST_GUESS, MemoryRun
 from bertkit.training.run_folder import MemoryFolder
 
-# ---- A recurrent network as a reader of whole texts: what it read is pooled, and a small head answers.
+# ---- A recurrent network that reads complete texts; its vectors are pooled for a small head.
 
 STRETCH = 512  # pieces read at once
-# The last pieces of a text that teach. What is before them is read and pooled, but no gradient goes back there:
-# that bounds the memory, whatever the length. Texts longer than this have a batch of their own.
+# Only the last pieces of a text get gradients. Earlier ones are read and pooled without: this bounds memory for any
+# length. Texts longer than this have their own batch.
 TAUGHT = 4096
 POOLINGS: dict[str, tuple[str, ...]] = {"last": ("last",), "concat": ("last", "max", "mean")}
 
@@ -45,9 +45,9 @@ def pooled(network: Rnnlm, ids: Tensor, lengths: Tensor, ways: Sequence[str]) ->
     """
     texts, time = ids.shape
     wide = network.shape.inner
-    found = {"last": torch.zeros(texts, wide), "mean": torch.zeros(texts, wide)}
-    found |= {"max": torch.full((texts, wide), -torch.inf)}
-    found = {way: tensor.to(ids.device) for way, tensor in found.items()}
+    sums = {"last": torch.zeros(texts, wide), "mean": torch.zeros(texts, wide)}
+    sums |= {"max": torch.full((texts, wide), -torch.inf)}
+    sums = {way: tensor.to(ids.device) for way, tensor in sums.items()}
     state: State = None
     teaching = torch.is_grad_enabled()
     for start in range(0, time, STRETCH):
@@ -56,10 +56,10 @@ def pooled(network: Rnnlm, ids: Tensor, lengths: Tensor, ways: Sequence[str]) ->
             column = torch.arange(start, start + vectors.shape[1], device=ids.device)
             is_real = (column < lengths[:, None])[..., None]
             is_last = (column == lengths[:, None] - 1)[..., None]
-            found["last"] = found["last"] + torch.where(is_last, vectors, 0.0).sum(1)
-            found["mean"] = found["mean"] + torch.where(is_real, vectors, 0.0).sum(1) / lengths[:, None]
-            found["max"] = torch.maximum(found["max"], torch.where(is_real, vectors, -torch.inf).amax(1))
-    return torch.cat([found[way] for way in ways], dim=-1)
+            sums["last"] = sums["last"] + torch.where(is_last, vectors, 0.0).sum(1)
+            sums["mean"] = sums["mean"] + torch.where(is_real, vectors, 0.0).sum(1) / lengths[:, None]
+            sums["max"] = torch.maximum(sums["max"], torch.where(is_real, vectors, -torch.inf).amax(1))
+    return torch.cat([sums[way] for way in ways], dim=-1)
 
 
 class Reader(nn.Module):
@@ -91,7 +91,7 @@ class Reader(nn.Module):
         return {"head": 0, "words": self.groups - 1}.get(parts[0] if parts[0] == "head" else parts[1], -1)
 
     def thaw(self, groups: int) -> None:
-        """Let the upper `groups` learn, and freeze all below."""
+        """Train the upper `groups` only, and freeze those below."""
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(0 <= self.group(name) < groups)
 
@@ -113,7 +113,7 @@ class Classify(Objective):
 
 
 class TextFeed:
-    """Rows of ids, with labels or without: each pass visits all of them once, in an order of its own."""
+    """Rows of ids, with labels or without: each pass visits all of them once, in its own random order."""
 
     def __init__(self, rows: Sequence[list[int]], labels: Sequence[int] = (), *, batch: int, seed: int) -> None:
         self.rows, self.labels, self.seed = rows, labels, seed
@@ -138,7 +138,7 @@ class TextFeed:
 
 
 def cut_rows(rows: Sequence[list[int]], length: int) -> list[list[int]]:
-    """Rows from [CLS] to [SEP] cut into rows of at most `length` ids, each between its own marks; nothing is lost."""
+    """Split rows from [CLS] to [SEP] into rows of at most `length` ids, each with its own marks; nothing is lost."""
     room = length - 2
     return [
         [row[0], *row[start : min(start + room, len(row) - 1)], row[-1]]
@@ -147,7 +147,7 @@ def cut_rows(rows: Sequence[list[int]], length: int) -> list[list[int]]:
     ]
 
 
-# ---- What the two recurrent text classifiers share: their face, their stages of learning, and their folder.
+# ---- The base of both classifiers.
 
 # Slanted triangular rates (Howard and Ruder 2018): up over the first tenth, then in a line down to 1/32.
 SLANTED: dict[str, Any] = {"warmup": 0.1, "schedule": "linear", "floor": 1 / 32, "beta1": 0.7, "beta2": 0.99}
@@ -158,8 +158,22 @@ def loop_of(lr: float) -> LoopSettings:
     return LoopSettings(lr=lr, **SLANTED)
 
 
+@dataclass(frozen=True)
+class StageSettings:
+    """One stage of training: `epochs` passes or, with `seconds` (0: none), as many steps as fit into them.
+
+    divisor: the learning rate of a layer is that of the layer above, divided by this.
+    """
+
+    epochs: int
+    lr: float
+    seed: int
+    seconds: float
+    divisor: float = 1.0
+
+
 class Stage(MemoryRun):
-    """One stage of learning: passes with slanted rates, or with `seconds` (0: none) as many steps as fit into them.
+    """One stage of training, with slanted triangular rates.
 
     scores: on the dev texts, after every pass. earlier: the stage before, whose best weights stay the best until these
     are better. Each stage goes on from the last weights; only after the last one are the best restored.
@@ -169,19 +183,17 @@ class Stage(MemoryRun):
         self,
         objective: Objective,
         feed: TextFeed,
+        settings: StageSettings,
         *,
-        epochs: int,
-        lr: float,
-        seed: int,
-        seconds: float,
         scale: Callable[[str], float],
         reader: Reader | None = None,
         scores: Callable[[], dict[str, float]] = dict,
         earlier: Stage | None = None,
     ) -> None:
-        steps = epochs * feed.steps_a_pass
+        seconds, steps = settings.seconds, settings.epochs * feed.steps_a_pass
         plan = Plan(0 if seconds else steps, seconds / 60, eval_every=feed.steps_a_pass)
-        training = Training(objective, feed, FIRST_GUESS if seconds else steps, loop_of(lr), seed, scale=scale)
+        planned, loop = FIRST_GUESS if seconds else steps, loop_of(settings.lr)
+        training = Training(objective, feed, planned, loop, settings.seed, scale=scale)
         super().__init__(plan, training, MemoryFolder(), reader)
         self.dev_scores = scores
         self.losses: list[float] = []
@@ -189,7 +201,7 @@ class Stage(MemoryRun):
             self.best, self.best_rank, self.best_weights = earlier.best, earlier.best_rank, earlier.best_weights
 
     def logged(self, row: dict[str, Any]) -> None:
-        """Remember the loss of every step."""
+        """Store the loss of every step."""
         self.losses.append(row["loss"])
 
     def evaluate(self) -> dict[str, float]:
@@ -228,7 +240,7 @@ class RecurrentClassifier:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         raise NotImplementedError
 
     @property
@@ -245,13 +257,13 @@ class RecurrentClassifier:
     # ---- learning
 
     def _begin(self, texts: Sequence[str], labels: Sequence[int], labels_count: int) -> list[list[int]]:
-        """Check what is given. Returns the texts' ids, each from [CLS] to [SEP], whole."""
+        """Check the arguments. Returns the ids of each text from [CLS] to [SEP], untruncated."""
         if not len(texts) or len(texts) != len(labels):
             raise UserError(f"There are {len(texts)} texts and {len(labels)} labels; give one label for each text.")
-        strange = sorted({int(label) for label in labels if not 0 <= label < labels_count})
-        if strange:
+        invalid = sorted({int(label) for label in labels if not 0 <= label < labels_count})
+        if invalid:
             raise UserError(
-                f"label {strange[0]} is not between 0 and {labels_count - 1} (labels_count {labels_count})."
+                f"label {invalid[0]} is not between 0 and {labels_count - 1} (labels_count {labels_count})."
             )
         machine.threads()
         self.stages = []
@@ -267,34 +279,32 @@ class RecurrentClassifier:
         return network
 
     def _read_on(
-        self, objective: LanguageModelObjective, rows: Sequence[list[int]], *, batch: int, epochs: int, lr: float,
-        seed: int, seconds: float, divisor: float = 1.0,
-    ) -> None:  # fmt: skip
-        """Teach a network the texts themselves, without labels. divisor: a layer's rate is the one above it by this."""
+        self, objective: LanguageModelObjective, rows: Sequence[list[int]], settings: StageSettings, *, batch: int
+    ) -> None:
+        """Train a network on the texts themselves, without labels."""
         objective.set_precision(choose("auto"))
         objective.requires_grad_(True)
-        feed = TextFeed(rows, batch=batch, seed=seed)
+        feed = TextFeed(rows, batch=batch, seed=settings.seed)
         depth = len(objective.network.layers)  # type: ignore[arg-type]
 
         def scale(name: str) -> float:
             parts = name.split(".")  # network.layers.1.…: the words, tied to the output, learn at the top rate
-            return divisor ** -(depth - int(parts[2])) if parts[1] == "layers" else 1.0
+            return settings.divisor ** -(depth - int(parts[2])) if parts[1] == "layers" else 1.0
 
-        stage = Stage(objective, feed, epochs=epochs, lr=lr, seed=seed, seconds=seconds, scale=scale)
+        stage = Stage(objective, feed, settings, scale=scale)
         stage.go()
         objective.set_precision(torch.float32)
         self.stages.append({"next_loss": float(np.mean(stage.losses[-feed.steps_a_pass :]))})
 
     def _stage(
-        self, feed: TextFeed, dev: tuple[Sequence[str], Sequence[int]], *, groups: int, epochs: int, lr: float,
-        seed: int, seconds: float, divisor: float = 1.0,
-    ) -> None:  # fmt: skip
-        """Teach the upper `groups` layer groups; after every pass the weights that do best on dev are kept."""
+        self, feed: TextFeed, dev: tuple[Sequence[str], Sequence[int]], settings: StageSettings, *, groups: int
+    ) -> None:
+        """Train the upper `groups` layer groups; after every pass, the weights that are best on dev are kept."""
         reader = self._reader
         reader.thaw(groups)
         stage = self._newest = Stage(
-            Classify(reader), feed, epochs=epochs, lr=lr, seed=seed, seconds=seconds, reader=reader,
-            scale=lambda name: divisor ** -reader.group(name), scores=lambda: self._judge(dev), earlier=self._newest,
+            Classify(reader), feed, settings, reader=reader, scores=lambda: self._judge(dev), earlier=self._newest,
+            scale=lambda name: settings.divisor ** -reader.group(name),
         )  # fmt: skip
         stage.go()
         self.stages.append({"groups": groups, "steps": stage.training.done, "loss": stage.losses[-1], **stage.scores})
@@ -330,25 +340,25 @@ class RecurrentClassifier:
         """(texts, labels), each row sums to one; texts are read whole, whatever their length."""
         reader = self._reader.eval()
         rows = add_bos_eos(self.tokenizer, list(texts))
-        found = np.zeros((len(rows), reader.labels))
+        results = np.zeros((len(rows), reader.labels))
 
         def compute(numbers: list[int]) -> None:
             batch = pack([rows[n] for n in numbers])
-            found[numbers] = batch.restore(reader(batch)).double().softmax(-1).numpy()
+            results[numbers] = batch.restore(reader(batch)).double().softmax(-1).numpy()
 
         run_batched([len(row) for row in rows], compute)
-        return found
+        return results
 
     @property
     def parameters(self) -> int:
-        """How many numbers take part in an answer."""
+        """Number of weights that are used in a prediction."""
         reader = self._reader
         return sum(p.numel() for name, p in reader.named_parameters() if reader.group(name) >= 0)
 
-    # ---- keeping
+    # ---- saving
 
     def _about(self) -> dict[str, Any]:
-        """What else `load` must know."""
+        """Further facts that `load` needs."""
         return {}
 
     def save(self, folder: str | Path) -> None:
@@ -380,7 +390,7 @@ class RecurrentClassifier:
 
     @classmethod
     def _from(cls, about: dict[str, Any]) -> Self:
-        """One that can only answer."""
+        """A classifier that can only predict."""
         return cls(None)
 
     _tokenizer: Tokenizer

@@ -3,7 +3,7 @@
 1. The language model has learnt general text (bertkit.ancestors.language_model.train).
 2. It reads on in the task's own texts; each layer learns 2.6 times slower than the one above it.
 3. A head reads the last, the highest and the mean of the top layer's vectors. The layers thaw one group a pass,
-   from the top, so that what was learnt is not washed away before the head knows what it wants.
+   from the top, so that what was learned is not lost while the head is still untrained.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self
 
 from bertkit.ancestors.language_model.base import LanguageModelObjective
 from bertkit.ancestors.language_model.model import LanguageModel
-from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, TextFeed, cut_rows
+from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, StageSettings, TextFeed, cut_rows
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Ulmfit(RecurrentClassifier):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         return "ULMFiT"
 
     def fit(
@@ -61,8 +61,8 @@ class Ulmfit(RecurrentClassifier):
         network = self._network(True, s.dropout, seed)
         if s.lm_epochs:
             self._read_on(
-                LanguageModelObjective(network), cut_rows(rows, s.lm_length), batch=s.batch, epochs=s.lm_epochs,
-                lr=s.lm_lr, seed=seed, seconds=seconds * s.lm_share, divisor=s.divisor,
+                LanguageModelObjective(network), cut_rows(rows, s.lm_length),
+                StageSettings(s.lm_epochs, s.lm_lr, seed, seconds * s.lm_share, s.divisor), batch=s.batch,
             )  # fmt: skip
             seconds *= 1 - s.lm_share
         reader = Reader(network, "concat", labels_count, s.inner, s.dropout)
@@ -70,10 +70,8 @@ class Ulmfit(RecurrentClassifier):
         feed = TextFeed(rows, labels, batch=s.batch, seed=seed)
         for groups in range(1, reader.groups + 1):
             last = groups == reader.groups
-            self._stage(
-                feed, (dev_texts, dev_labels), groups=groups, epochs=s.epochs if last else 1, divisor=s.divisor,
-                lr=s.lr * 0.5 ** (groups - 1), seed=seed + groups,
-                # All groups together have the time of as many passes as they make.
-                seconds=seconds * (s.epochs if last else 1) / (s.epochs + reader.groups - 1),
-            )  # fmt: skip
+            epochs = s.epochs if last else 1
+            time = seconds * epochs / (s.epochs + reader.groups - 1)  # every pass has the same share
+            stage = StageSettings(epochs, s.lr * 0.5 ** (groups - 1), seed + groups, time, s.divisor)
+            self._stage(feed, (dev_texts, dev_labels), stage, groups=groups)
         return self._finish()

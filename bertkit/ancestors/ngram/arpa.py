@@ -43,7 +43,7 @@ def _escape(word: str) -> str:
 
 
 def _unescape(word: str) -> str:
-    return re.sub(r"<U\+([0-9A-F]{4,6})>", lambda found: chr(int(found[1], 16)), word)
+    return re.sub(r"<U\+([0-9A-F]{4,6})>", lambda match: chr(int(match[1], 16)), word)
 
 
 def write_arpa(model: NgramModel, path: str | Path) -> None:
@@ -70,7 +70,7 @@ def write_arpa(model: NgramModel, path: str | Path) -> None:
                     file.writelines(f"{p:.9g}\t{g}\n" for p, g in zip(probs, grams))
         file.write("\n\\end\\\n")
         file.flush()
-        file.detach()  # its maker closes it
+        file.detach()  # open_new closes it
 
 
 def words_of(model: NgramModel, order: int, ranks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -121,10 +121,10 @@ def _sections(path: Path, file: TextIO) -> Iterator[Section]:
     lines = enumerate((line.strip() for line in file), 1)
     number, order = 0, 0
     for number, line in lines:
-        if found := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", line):
-            promised.append(int(found[2]))
-            if int(found[1]) != len(promised):
-                raise DamagedFile(f"{path}, line {number}: order {found[1]} is announced out of turn.")
+        if match := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", line):
+            promised.append(int(match[2]))
+            if int(match[1]) != len(promised):
+                raise DamagedFile(f"{path}, line {number}: order {match[1]} is announced out of turn.")
         elif re.fullmatch(r"\\\d+-grams:", line):
             order += 1
             if line != f"\\{order}-grams:" or order > len(promised):
@@ -184,8 +184,8 @@ def _level(
     began: int,
 ) -> Level:  # fmt: skip
     order = len(model.levels) + 1
-    known = {**model.ids, **{name.upper(): i for i, name in enumerate(SPECIAL) if name.upper() not in model.ids}}
-    ids = np.array([[known.get(word, -1) for word in words] for words in grams], np.int64).reshape(-1, order)
+    ids_by_word = {**model.ids, **{name.upper(): i for i, name in enumerate(SPECIAL) if name.upper() not in model.ids}}
+    ids = np.array([[ids_by_word.get(word, -1) for word in words] for words in grams], np.int64).reshape(-1, order)
     ranks = ids[:, 0]
     for k, level in enumerate(model.levels[1:], start=1):
         ranks = model.find(level, ranks, ids[:, k])

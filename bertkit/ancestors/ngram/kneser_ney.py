@@ -85,9 +85,9 @@ def discounts(counts: Ids) -> tuple[tuple[float, float, float], bool]:
     if not (n1 and n2 and n3 and n4):
         return FALLBACK, False
     share = n1 / (n1 + 2 * n2)
-    found = (1 - 2 * share * n2 / n1, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
-    usable = all(0 < amount <= most for amount, most in zip(found, (1, 2, 3)))
-    return (found, True) if usable else (FALLBACK, False)
+    estimated = (1 - 2 * share * n2 / n1, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
+    usable = all(0 < amount <= most for amount, most in zip(estimated, (1, 2, 3)))
+    return (estimated, True) if usable else (FALLBACK, False)
 
 
 def estimate(orders: list[Grams], vocabulary: int, start: int, end: int) -> tuple[list[Level], list[int]]:
@@ -116,10 +116,10 @@ def estimate(orders: list[Grams], vocabulary: int, start: int, end: int) -> tupl
         begins = np.flatnonzero(np.append(True, context[1:] != context[:-1]))
         lengths = np.diff(np.append(begins, len(context)))
         counts = grams.counts[order]
-        taken = np.array((0.0, *discount))[np.minimum(counts, 3)]
+        discounted = np.array((0.0, *discount))[np.minimum(counts, 3)]
         total = np.add.reduceat(counts, begins)
-        gamma = np.add.reduceat(taken, begins) / total
-        prob = (counts - taken) / np.repeat(total, lengths) + np.repeat(gamma, lengths) * prob[shorter]
+        gamma = np.add.reduceat(discounted, begins) / total
+        prob = (counts - discounted) / np.repeat(total, lengths) + np.repeat(gamma, lengths) * prob[shorter]
         below.back_off[context[begins]] = np.log10(gamma)
         keys = context.astype(np.uint64) * np.uint64(vocabulary) + grams.last[order].astype(np.uint64)
         levels.append(Level(keys, _log10(prob), np.empty(0, np.float32)))
@@ -129,10 +129,10 @@ def estimate(orders: list[Grams], vocabulary: int, start: int, end: int) -> tupl
 
 
 def _single_words(grams: Grams, discount: tuple[float, float, float], vocabulary: int, start: int) -> Floats:
-    taken = np.array((0.0, *discount))[np.minimum(grams.counts, 3)]
+    discounted = np.array((0.0, *discount))[np.minimum(grams.counts, 3)]
     total = grams.counts.sum()
-    prob = np.full(vocabulary, taken.sum() / total / (vocabulary - 1))
-    prob[grams.last] += (grams.counts - taken) / total
+    prob = np.full(vocabulary, discounted.sum() / total / (vocabulary - 1))
+    prob[grams.last] += (grams.counts - discounted) / total
     prob[start] = 0.0
     return prob
 

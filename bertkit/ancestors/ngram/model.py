@@ -29,7 +29,7 @@ from bertkit.files.atomic import write_folder
 from bertkit.notify import note
 from bertkit.text.words import HAN
 
-# ---- How an n-gram model cuts a text into sentences and words.
+# ---- How an n-gram model splits a text into sentences and words.
 
 # Ideographs: the unified blocks, their extensions A and B onwards, and the compatibility forms.
 _WORD = rf"[^\W{HAN}]+(?:['’][^\W{HAN}]+)*|[^\w\s]|\n"
@@ -71,17 +71,17 @@ def sentences(text: str) -> list[str]:
 
 def blocks(texts: Iterable[str], characters: int) -> Iterator[str]:
     """The sentences of all texts in blocks of about so many characters, a line break after each sentence."""
-    held: list[str] = []
+    lines: list[str] = []
     size = 0
     for text in texts:
         for line in sentences(text):
-            held.append(line)
+            lines.append(line)
             size += len(line) + 1
             if size >= characters:
-                yield "\n".join(held) + "\n"
-                held, size = [], 0
-    if held:
-        yield "\n".join(held) + "\n"
+                yield "\n".join(lines) + "\n"
+                lines, size = [], 0
+    if lines:
+        yield "\n".join(lines) + "\n"
 
 
 def cut(block: str, units: str, cased: bool) -> list[str]:
@@ -94,7 +94,7 @@ def cut(block: str, units: str, cased: bool) -> list[str]:
 Ids = NDArray[np.int64]
 SPECIAL = ("<unk>", "<s>", "</s>")
 UNKNOWN, START, END = range(3)
-CODE_POINTS = 0x110000  # a character nobody has seen is one of these
+CODE_POINTS = 0x110000  # an unseen character is one of these
 SPELLER_TYPES = 200_000
 SCORED_AT_ONCE = 1 << 20  # characters; bounds the memory of scoring
 
@@ -128,7 +128,7 @@ class NgramModel:
     LAYOUT = Layout("n-gram model", "ngram.json", "ngram.safetensors")
 
     def __init__(self, settings: NgramSettings | None = None) -> None:
-        """A model that has seen nothing yet."""
+        """An untrained model."""
         self.settings = settings or NgramSettings()
         self.words: list[str] = list(SPECIAL)
         self.ids: dict[str, int] = {}
@@ -143,13 +143,13 @@ class NgramModel:
         with tempfile.TemporaryDirectory(prefix="ngram-", ignore_cleanup_errors=True) as name:
             spool = Spool(budget // 4, Path(name))
             types, counts = self._read(texts, spool, budget)
-            known = self._choose(types, counts)
-            columns, found = count_windows(
-                lambda: self._chunks(spool, known, budget),
+            id_of_type = self._choose(types, counts)
+            columns, window_counts = count_windows(
+                lambda: self._chunks(spool, id_of_type, budget),
                 self.settings.order, len(self.words), START, budget, Path(name),
             )  # fmt: skip
-        orders = gather(columns, found, START)
-        del columns, found
+        orders = gather(columns, window_counts, START)
+        del columns, window_counts
         self.levels, fallen = estimate(orders, len(self.words), START, END)
         if self.settings.units != "characters":
             self.speller = self._spelling(types, counts)
@@ -170,37 +170,37 @@ class NgramModel:
             words = cut(block, self.settings.units, self.settings.cased)
             ids = np.fromiter(map(numbers.__getitem__, words), np.uint32, len(words))
             spool.append(ids)
-            seen = np.bincount(ids, minlength=len(numbers))
-            seen[: len(counts)] += counts
-            counts = seen
+            totals = np.bincount(ids, minlength=len(numbers))
+            totals[: len(counts)] += counts
+            counts = totals
         if not counts[0]:
             raise UserError("There is no text to learn from: every text is empty. Check the file and its column.")
         return list(numbers), counts
 
     def _choose(self, types: list[str], counts: Ids) -> Ids:
         """Set the vocabulary, frequent words first. Returns the id of every type."""
-        kept = np.flatnonzero(counts[1:] >= self.settings.min_count) + 1
-        kept = kept[np.argsort(-counts[kept], kind="stable")]
-        self.name_words([*SPECIAL, *(types[i] for i in kept)])
-        known = np.full(len(types), UNKNOWN, np.int64)
-        known[kept] = np.arange(len(kept)) + len(SPECIAL)
-        known[0] = END
-        return known
+        frequent = np.flatnonzero(counts[1:] >= self.settings.min_count) + 1
+        frequent = frequent[np.argsort(-counts[frequent], kind="stable")]
+        self.name_words([*SPECIAL, *(types[i] for i in frequent)])
+        id_of_type = np.full(len(types), UNKNOWN, np.int64)
+        id_of_type[frequent] = np.arange(len(frequent)) + len(SPECIAL)
+        id_of_type[0] = END
+        return id_of_type
 
     def name_words(self, words: list[str]) -> None:
         """Set the vocabulary; the special words come first."""
         self.words = words
         self.ids = {word: i for i, word in enumerate(words)}
 
-    def _chunks(self, spool: Spool, known: Ids, budget: int) -> Iterator[Ids]:
-        held: list[Ids] = []
+    def _chunks(self, spool: Spool, id_of_type: Ids, budget: int) -> Iterator[Ids]:
+        parts: list[Ids] = []
         for ids in spool:
-            held.append(padded(known[ids], self.settings.order - 1))
-            if sum(map(len, held)) * BYTES_PER_WORD > budget // 2:
-                yield np.concatenate(held)
-                held = []
-        if held:
-            yield np.concatenate(held)
+            parts.append(padded(id_of_type[ids], self.settings.order - 1))
+            if sum(map(len, parts)) * BYTES_PER_WORD > budget // 2:
+                yield np.concatenate(parts)
+                parts = []
+        if parts:
+            yield np.concatenate(parts)
 
     def _spelling(self, types: list[str], counts: Ids) -> NgramModel:
         """A character model of the words that are most like unknown ones: the rarest."""
@@ -223,12 +223,12 @@ class NgramModel:
     def find(self, level: Level, prefix: Ids, words: Ids) -> Ids:
         """The ranks of n-grams given by the rank of all but the last word, and that word; -1 where there is none."""
         ranks = np.full(len(words), -1, np.int64)
-        asked = np.flatnonzero(prefix >= 0)
-        if not len(level.keys) or not len(asked):
+        candidates = np.flatnonzero(prefix >= 0)
+        if not len(level.keys) or not len(candidates):
             return ranks
-        keys = prefix[asked].astype(np.uint64) * np.uint64(len(self.words)) + words[asked].astype(np.uint64)
+        keys = prefix[candidates].astype(np.uint64) * np.uint64(len(self.words)) + words[candidates].astype(np.uint64)
         places = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
-        ranks[asked] = np.where(level.keys[places] == keys, places, -1)
+        ranks[candidates] = np.where(level.keys[places] == keys, places, -1)
         return ranks
 
     def log10_of(self, stream: Ids) -> NDArray[np.float64]:
@@ -317,30 +317,34 @@ class NgramModel:
 
     def _measure(self, texts: Iterable[str]) -> Iterator[tuple[float, float, int, int]]:
         """For each text: log probability with `<unk>`, of spelling the unknown, number of words, of unknown words."""
-        held: list[str] = []
+        batch: list[str] = []
         size = 0
         for text in texts:
-            held.append(text)
+            batch.append(text)
             size += len(text)
             if size > SCORED_AT_ONCE:
-                yield from self._measure_some(held)
-                held, size = [], 0
-        yield from self._measure_some(held)
+                yield from self._measure_some(batch)
+                batch, size = [], 0
+        yield from self._measure_some(batch)
 
     def _measure_some(self, texts: list[str]) -> Iterator[tuple[float, float, int, int]]:
         if not texts:
             return
         lines = [sentences(text) or [""] for text in texts]
-        words = cut("".join(f"{line}\n" for some in lines for line in some), self.settings.units, self.settings.cased)
+        words = cut(
+            "".join(f"{line}\n" for group in lines for line in group),
+            self.settings.units,
+            self.settings.cased,
+        )
         ids = np.fromiter((END if word == "\n" else self.ids.get(word, UNKNOWN) for word in words), np.int64)
         spelling = np.zeros(len(ids))
-        strange = np.flatnonzero(ids == UNKNOWN)
-        names = [words[i] for i in strange]
+        unknown = np.flatnonzero(ids == UNKNOWN)
+        names = [words[i] for i in unknown]
         costs = self._spell(sorted(set(names)))
-        spelling[strange] = [costs[name] for name in names]
+        spelling[unknown] = [costs[name] for name in names]
         stream = padded(ids, 1)
         logs = self.log10_of(stream)[stream != START] * math.log(10)
-        ends = np.flatnonzero(ids == END)[np.cumsum([len(some) for some in lines]) - 1]
+        ends = np.flatnonzero(ids == END)[np.cumsum([len(group) for group in lines]) - 1]
         begins = np.append(0, ends[:-1] + 1)
         for begin, end in zip(begins, ends + 1):
             part = slice(begin, end)
@@ -354,7 +358,7 @@ class NgramModel:
             return dict(zip(words, self.speller.score(words)))
         return {word: -(len(word) + 1) * math.log(CODE_POINTS + 1) for word in words}
 
-    # ---- keeping
+    # ---- saving
 
     def save(self, folder: str | Path) -> None:
         """Write `ngram.json` (settings, words) and `ngram.safetensors` (the levels) into a folder; both or none."""

@@ -50,18 +50,18 @@ class PieceNgram:
     ) -> Self:  # fmt: skip
         """Count the training documents of a store, cut into the examples that the networks read."""
         store = store if isinstance(store, Store) else Store.open(store)
-        found = cls(NgramModel(NgramSettings(order=order, memory_mb=memory_mb)), store.tokenizer)
+        model = cls(NgramModel(NgramSettings(order=order, memory_mb=memory_mb)), store.tokenizer)
         documents, _ = split(store, held_out, seed)
-        return found._fit(store, FullSentences(store, documents, length), int(memory_mb * 2**20))
+        return model._fit(store, FullSentences(store, documents, length), int(memory_mb * 2**20))
 
     def _fit(self, store: Store, examples: FullSentences, budget: int) -> Self:
         order, size = self.model.settings.order, len(self.pieces)
         with tempfile.TemporaryDirectory(prefix="ngram-", ignore_cleanup_errors=True) as name:
-            columns, found = count_windows(
+            columns, counts = count_windows(
                 lambda: self._chunks(store, examples, budget), order, size, START, budget, Path(name)
             )
-        orders = gather(columns, found, START)
-        del columns, found
+        orders = gather(columns, counts, START)
+        del columns, counts
         self.model.levels, fallen = estimate(orders, size, START, END)
         if fallen:
             note(f"n-gram model of pieces: the discounts of order {', '.join(map(str, fallen))} are the usual ones.")
@@ -71,18 +71,18 @@ class PieceNgram:
         """The model's numbers of all examples, each from START to END, some at a time."""
         starts = self.model.settings.order - 1
         room = budget // 2 // BYTES_PER_WORD
-        held: list[Ids] = []
+        parts: list[Ids] = []
         size = 0
         for first, last in zip(examples.first.tolist(), examples.last.tolist()):
-            held += [self.numbers[store.ids[first:last]], np.array([END])]
+            parts += [self.numbers[store.ids[first:last]], np.array([END])]
             size += last - first + 1 + starts
             if size > room:
-                yield padded(np.concatenate(held), starts)
-                held, size = [], 0
-        if held:
-            yield padded(np.concatenate(held), starts)
+                yield padded(np.concatenate(parts), starts)
+                parts, size = [], 0
+        if parts:
+            yield padded(np.concatenate(parts), starts)
 
-    # ---- the face of every left-to-right model
+    # ---- the interface of every left-to-right model
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """For each row of ids from [CLS] to [SEP], the natural-log probability of every id but the first."""
@@ -96,33 +96,33 @@ class PieceNgram:
         return [float(logs.sum()) for logs in self.log_probs(add_bos_eos(self.tokenizer, texts))]
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
-        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see bits.perplexity_of."""
+        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see language_model.base.perplexity_of."""
         rows = add_bos_eos(self.tokenizer, texts)
         scores = [float(logs.sum()) for logs in self.log_probs(rows)]
         return perplexity_of(texts, scores, rows, self.tokenizer.unk_id)
 
     def probability(self, text: str) -> np.ndarray:
         """The distribution of the piece after the text, (pieces,); it sums to one."""
-        given = add_bos_eos(self.tokenizer, [text])[0][1:-1]
-        context = [SPECIAL[START], *(self.model.words[n] for n in self.numbers[given])]
-        found = self.model.probability(context)
+        ids = add_bos_eos(self.tokenizer, [text])[0][1:-1]
+        context = [SPECIAL[START], *(self.model.words[n] for n in self.numbers[ids])]
+        probabilities = self.model.probability(context)
         chances = np.zeros(self.tokenizer.size)
         for number, piece in enumerate(self.pieces):
             if piece >= 0:
-                chances[piece] = found[number]
+                chances[piece] = probabilities[number]
         return chances
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
         """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
-        given = add_bos_eos(self.tokenizer, [text])[0][:-1]
-        return suggestions(self.tokenizer, given, self.probability(text), top)
+        ids = add_bos_eos(self.tokenizer, [text])[0][:-1]
+        return suggestions(self.tokenizer, ids, self.probability(text), top)
 
     @property
     def parameters(self) -> int:
-        """n-grams kept."""
+        """Number of n-grams."""
         return sum(self.model.ngrams)
 
-    # ---- keeping
+    # ---- saving
 
     def save(self, folder: str | Path) -> None:
         """Write the counts, bertkit.json and the tokenizer's files; all of them or none."""

@@ -34,8 +34,8 @@ def read_pairs(path: Path, text: str, text_b: str, encoding: str = "utf-8") -> l
     first, second = _columns(path, text, text_b, encoding)
     rows = list(read_rows(path, text=first, text_b=second, labelled=False, encoding=encoding))
     for row in rows:
-        for name, said in (("source", row.text), ("target", row.text_b or "")):
-            if not said.strip():
+        for name, value in (("source", row.text), ("target", row.text_b or "")):
+            if not value.strip():
                 raise UserError(f"{path}, line {row.line}: the {name} is empty. Write it, or remove the line.")
     return rows
 
@@ -50,13 +50,13 @@ def read_sources(path: Path, text: str, encoding: str = "utf-8") -> Iterator[str
 def _columns(path: Path, text: str, text_b: str, encoding: str) -> tuple[str, str]:
     if (text, text_b) != USUAL[0]:
         return text, text_b
-    there = columns_of(path, ("source", "1", "2"), encoding)
-    named = [pair for pair in USUAL if set(pair) <= set(there)]
-    if named or there[:1] != ["1"]:
+    columns = columns_of(path, ("source", "1", "2"), encoding)
+    named = [pair for pair in USUAL if set(pair) <= set(columns)]
+    if named or columns[:1] != ["1"]:
         return named[0] if named else USUAL[0]
-    if len(there) != 2:
+    if len(columns) != 2:
         raise UserError(
-            f"{path}: the first line has {len(there)} column{'s' * (len(there) > 1)} and no header; a source and a "
+            f"{path}: the first line has {len(columns)} column{'s' * (len(columns) > 1)} and no header; a source and a "
             "target are needed. Separate them by a tab (.tsv), or name the columns: --text 1 --text-b 2."
         )
     return "1", "2"
@@ -85,11 +85,11 @@ def encode_pairs(
         if over and on_long == "drop":
             continue
         cut += over
-        said = [begin, *target, end]
-        pairs.append(Pair([*source[: limit - 1], end], said[:-1][:limit], said[1:][:limit]))
+        tokens_of_target = [begin, *target, end]
+        pairs.append(Pair([*source[: limit - 1], end], tokens_of_target[:-1][:limit], tokens_of_target[1:][:limit]))
     if long:
-        what = "are left out" if on_long == "drop" else f"are cut, by {cut:,} tokens"
-        note(f"{where}: {long:,} of {len(rows):,} pairs have more than {limit} tokens a side and {what}.")
+        consequence = "are left out" if on_long == "drop" else f"are cut, by {cut:,} tokens"
+        note(f"{where}: {long:,} of {len(rows):,} pairs have more than {limit} tokens a side and {consequence}.")
     if not pairs:
         raise UserError(f"{where}: no pair is short enough. Raise --set model.max_tokens, or use --on-long truncate.")
     return pairs, {"pairs": len(pairs), "long": long, "tokens_cut": cut}

@@ -105,9 +105,9 @@ class Memory:
     def select(self, rows: Tensor, texts: Tensor) -> None:
         """Go on with these rows and texts only, in this order."""
         rows, texts = rows.to(self.hidden.device), texts.to(self.hidden.device)
-        self.past = [kept[:, rows] for kept in self.past]
+        self.past = [tensor[:, rows] for tensor in self.past]
         if len(texts) < len(self.hidden):
-            self.sources = [kept[:, texts] for kept in self.sources]
+            self.sources = [tensor[:, texts] for tensor in self.sources]
             self.hidden = self.hidden[texts]
 
 

@@ -57,8 +57,8 @@ class Transformer(nn.Module):
             elif name.endswith("words.weight"):
                 weight.normal_(0.0, self.shape.width**-0.5)
             else:
-                for one in weight.split(self.shape.width) if "qkv" in name or "kv" in name else (weight,):
-                    nn.init.xavier_uniform_(one)
+                for part in weight.split(self.shape.width) if "qkv" in name or "kv" in name else (weight,):
+                    nn.init.xavier_uniform_(part)
 
     def forward(self, pairs: Pairs) -> Tensor:
         """What the decoder makes of every target token, seeing those before it: (target tokens and filler, width)."""
@@ -68,9 +68,9 @@ class Transformer(nn.Module):
     def start(self, sources: Sequence[Sequence[int]]) -> Memory:
         """Read sources (ids with their ends), ready to write; the memory keeps the caller's order."""
         batch = pack(sources)
-        at, lengths = places(batch)
+        token_places, lengths = places(batch)
         device = self.words.words.weight.device
-        return self.decoder.start(self.encoder(batch.to(device)).tokens, at.to(device), lengths.to(device))
+        return self.decoder.start(self.encoder(batch.to(device)).tokens, token_places.to(device), lengths.to(device))
 
     def step(self, ids: Tensor, place: int, memory: Memory) -> Tensor:
         """Write on. ids: (rows,), the last token of each row, which stands at `place`. Returns (rows, vocabulary)."""
@@ -99,14 +99,14 @@ class Seq2Seq:
         limit = self.model.shape.max_tokens
         _, end = ends(self.tokenizer)
         pieces = self.tokenizer.pieces_batch(texts)
-        sources = [[*one[: limit - 1], end] for one in pieces]
-        found = self.search_ids(sources, beam, penalty)
+        sources = [[*ids_of_text[: limit - 1], end] for ids_of_text in pieces]
+        targets = self.search_ids(sources, beam, penalty)
         return [
             {
                 "text": self.tokenizer.decode(ids), "score": score, "tokens": len(source),
-                "cut": len(whole) + 1 - len(source), "finished": finished,
+                "cut": len(text_ids) + 1 - len(source), "finished": finished,
             }
-            for (ids, score, finished), source, whole in zip(found, sources, pieces)
+            for (ids, score, finished), source, text_ids in zip(targets, sources, pieces)
         ]  # fmt: skip
 
     def search_ids(
@@ -119,11 +119,11 @@ class Seq2Seq:
         self.model.eval()
         for part in batches_by_tokens([len(source) for source in sources], max(1, AT_ONCE // beam)):
             limits = [min(self.model.shape.max_tokens, len(sources[n]) + LONGER) for n in part]
-            found = search(
+            hypotheses = search(
                 self.model, [sources[n] for n in part],
                 begin=begin, end=end, never=never, beam=beam, penalty=penalty, limits=limits,
             )  # fmt: skip
-            for number, best in zip(part, found):
+            for number, best in zip(part, hypotheses):
                 answers[number] = (best[0].ids, best[0].score, best[0].finished)
         return answers
 
@@ -146,16 +146,16 @@ class Seq2Seq:
         where = f"{folder / 'bertkit.json'}: model"
         shape = config.build(Shape, about.get("model") or {}, where)
         tokenizer = Tokenizer.load(folder)
-        held = sum(tensor.numel() for tensor in tensors.values())
-        if tokenizer.size > shape.vocabulary or shape.vocabulary * shape.width > held or shape.depth > len(tensors):
+        stored = sum(tensor.numel() for tensor in tensors.values())
+        if tokenizer.size > shape.vocabulary or shape.vocabulary * shape.width > stored or shape.depth > len(tensors):
             raise DamagedFile(f"{folder}: {source.name}, bertkit.json and the tokenizer do not belong together.")
         model = Transformer(shape)
-        wanted = {name: parameter.shape for name, parameter in named(model).items()}
-        wrong = [name for name, size in wanted.items() if name not in tensors or tensors[name].shape != size]
+        expected = {name: parameter.shape for name, parameter in named(model).items()}
+        wrong = [name for name, size in expected.items() if name not in tensors or tensors[name].shape != size]
         if wrong:
             raise DamagedFile(
-                f"{source}: {len(wrong)} of {len(wanted)} tensors are missing or of another shape (first: {wrong[0]}). "
-                "Copy the folder again."
+                f"{source}: {len(wrong)} of {len(expected)} tensors are missing or of another shape (first: "
+                f"{wrong[0]}). Copy the folder again."
             )
         model.load_state_dict(tensors, strict=False)
         model.encoder.dtype = choose("fp32" if precision == "auto" else precision, device)

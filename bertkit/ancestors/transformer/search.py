@@ -67,25 +67,25 @@ class Writing:
         for total, row, piece in candidates[: self.beam]:
             if piece == end and total > DEAD:
                 self.ended.append(Hypothesis(self.rows[row], normalised(total, tokens, self.penalty), True))
-        going = [one for one in candidates if one.piece != end][: self.beam]
-        going += [Candidate(DEAD, 0, end)] * (self.beam - len(going))
-        self.rows = [[*self.rows[row], piece] for _, row, piece in going]
-        if not self._is_done(going[0].total, tokens):
-            return going
+        active = [item for item in candidates if item.piece != end][: self.beam]
+        active += [Candidate(DEAD, 0, end)] * (self.beam - len(active))
+        self.rows = [[*self.rows[row], piece] for _, row, piece in active]
+        if not self._is_done(active[0].total, tokens):
+            return active
         if not self.ended:
             self.ended = [
                 Hypothesis(ids, normalised(total, tokens, self.penalty), False)
-                for ids, (total, _, _) in zip(self.rows, going)
+                for ids, (total, _, _) in zip(self.rows, active)
                 if total > DEAD
             ]
-        self.ended = sorted(self.ended, key=lambda one: -one.score)[: self.beam]
+        self.ended = sorted(self.ended, key=lambda item: -item.score)[: self.beam]
         return []
 
     def _is_done(self, leading: float, tokens: int) -> bool:
         if len(self.ended) >= self.beam or tokens >= self.limit:
             return True
         # Going on only lowers a log-probability, and no division is kinder to it than the longest target's.
-        return any(one.score >= normalised(leading, self.limit, self.penalty) for one in self.ended)
+        return any(hypothesis.score >= normalised(leading, self.limit, self.penalty) for hypothesis in self.ended)
 
 
 @torch.no_grad()
@@ -122,17 +122,17 @@ def search(
         size = steps.shape[1]
         all_totals = (totals[:, :, None] + steps.view(len(going), beam, size)).flatten(1)
         # Each row ends once, so twice the beam leaves a beam that goes on.
-        best, where = all_totals.topk(min(2 * beam, beam * size))
-        kept: dict[int, list[Candidate]] = {}  # by the text's place among those going on
-        for number, (values, spots) in enumerate(zip(best.tolist(), where.tolist())):
+        best, positions = all_totals.topk(min(2 * beam, beam * size))
+        continued: dict[int, list[Candidate]] = {}  # by the text's place among those going on
+        for number, (values, spots) in enumerate(zip(best.tolist(), positions.tolist())):
             candidates = [Candidate(value, *divmod(spot, size)) for value, spot in zip(values, spots)]
             if rows := texts[going[number]].advance(candidates, place + 1, end):
-                kept[number] = rows
-        if not kept:
+                continued[number] = rows
+        if not continued:
             break
-        going = [going[number] for number in kept]
-        last = torch.tensor([one.piece for rows in kept.values() for one in rows])
-        totals = torch.tensor([[one.total for one in rows] for rows in kept.values()])
-        parents = [number * beam + one.row for number, rows in kept.items() for one in rows]
-        memory.select(torch.tensor(parents), torch.tensor(list(kept)))
+        going = [going[number] for number in continued]
+        last = torch.tensor([candidate.piece for rows in continued.values() for candidate in rows])
+        totals = torch.tensor([[candidate.total for candidate in rows] for rows in continued.values()])
+        parents = [number * beam + candidate.row for number, rows in continued.items() for candidate in rows]
+        memory.select(torch.tensor(parents), torch.tensor(list(continued)))
     return [text.ended for text in texts]

@@ -50,12 +50,10 @@ class Rewriting(Objective):
         """target: cross-entropy, smoothed, over every token of the targets and their ends."""
         assert isinstance(batch, Pairs)
         logits = self.model.words.logits(self.model(batch))
-        wanted = batch.extra["wanted"]
-        return {
-            "target": cross_entropy(
-                logits, wanted, reduction="sum", ignore_index=-1, label_smoothing=self.smoothing if self.training else 0
-            )
-        }
+        targets = batch.extra["wanted"]
+        smoothing = self.smoothing if self.training else 0
+        loss = cross_entropy(logits, targets, reduction="sum", ignore_index=-1, label_smoothing=smoothing)
+        return {"target": loss}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Tokens that are guessed."""
@@ -68,10 +66,10 @@ class Rewriting(Objective):
         assert isinstance(batch, Pairs)
         tokens = batch.target.tokens
         logits = self.model.words.logits(self.model(batch)[:tokens])
-        wanted = batch.extra["wanted"][:tokens]
+        targets = batch.extra["wanted"][:tokens]
         return {
-            "target": float(cross_entropy(logits, wanted, reduction="sum")),
-            "target:right": float((logits.argmax(-1) == wanted).sum()),
+            "target": float(cross_entropy(logits, targets, reduction="sum")),
+            "target:right": float((logits.argmax(-1) == targets).sum()),
         }
 
 
@@ -107,11 +105,11 @@ class Learning:
         if len(train) < 2:
             raise UserError(f"{s.train}: one pair alone cannot be learnt and judged. Give more, or --dev.")
         order = np.random.default_rng((s.seed, 6)).permutation(len(train))
-        held = set(order[:count].tolist())
+        held_out = set(order[:count].tolist())
         note(f"{s.train}: {count:,} of {len(train):,} pairs are held out to choose by; --dev names others.")
         return {
-            "train": [row for n, row in enumerate(train) if n not in held],
-            "dev": [train[n] for n in sorted(held)],
+            "train": [row for n, row in enumerate(train) if n not in held_out],
+            "dev": [train[n] for n in sorted(held_out)],
         }
 
     def _tokenizer(self, rows: Sequence[TextRow]) -> Tokenizer:
@@ -146,9 +144,9 @@ class Learning:
         tried = self.pairs["dev"][:MOST_SCORED]
         if len(tried) < len(self.pairs["dev"]) and self.world.is_main:
             note(f"exact_match is of the first {len(tried):,} of {len(self.pairs['dev']):,} dev pairs.")
-        said = self.seq2seq.search_ids([pair.source for pair in tried], self.settings.beam)
+        predictions = self.seq2seq.search_ids([pair.source for pair in tried], self.settings.beam)
         text = self.seq2seq.tokenizer.decode
-        right = sum(text(ids) == text(pair.wanted) for (ids, _, _), pair in zip(said, tried))
+        right = sum(text(ids) == text(pair.wanted) for (ids, _, _), pair in zip(predictions, tried))
         return right / len(tried), len(tried)
 
 

@@ -52,30 +52,30 @@ def read_sentences(
 
 def number(sentences: Iterable[list[str]], min_count: int) -> Corpus:
     """Number the words of a text in one pass; words seen less than min_count times are dropped and told."""
-    seen: defaultdict[str, int] = defaultdict(lambda: len(seen))
+    numbers: defaultdict[str, int] = defaultdict(lambda: len(numbers))
     ids, lengths = array("i"), array("q")
     for sentence in sentences:
         if isinstance(sentence, str):
             raise UserError(f"A sentence must be a list of words, not the text {sentence[:40]!r}. Use words_of(text).")
         begin = len(ids)
-        ids.extend(map(seen.__getitem__, sentence))
-        whole, rest = divmod(len(ids) - begin, LONGEST_SENTENCE)
-        lengths.extend([LONGEST_SENTENCE] * whole + [rest])
+        ids.extend(map(numbers.__getitem__, sentence))
+        full, remainder = divmod(len(ids) - begin, LONGEST_SENTENCE)
+        lengths.extend([LONGEST_SENTENCE] * full + [remainder])
     text = np.frombuffer(ids, np.int32) if ids else np.empty(0, np.int32)
-    counts = np.bincount(text, minlength=len(seen))
+    counts = np.bincount(text, minlength=len(numbers))
     order = np.argsort(-counts, kind="stable")[: int((counts >= min_count).sum())]
     if len(order) < 2:
         raise UserError(
-            f"Of {len(seen)} different words, {len(order)} occur {min_count} times or more; two are the least to "
+            f"Of {len(numbers)} different words, {len(order)} occur {min_count} times or more; two are the least to "
             "learn from. Give more text, or a lower min_count."
         )
-    places = np.full(len(seen), -1, np.int32)
+    places = np.full(len(numbers), -1, np.int32)
     places[order] = np.arange(len(order), dtype=np.int32)
     words = places[text]
-    kept = words >= 0
-    ends = np.concatenate([[0], np.cumsum(kept)])[np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])]
-    rare, dropped = len(seen) - len(order), len(text) - int(kept.sum())
+    is_frequent = words >= 0
+    ends = np.concatenate([[0], np.cumsum(is_frequent)])[np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])]
+    rare, dropped = len(numbers) - len(order), len(text) - int(is_frequent.sum())
     if rare:
         note(f"{rare:,} words rarer than {min_count} are dropped: {dropped / len(text):.1%} of the text.")
-    names = list(seen)
-    return Corpus([names[place] for place in order], counts[order], words[kept], np.unique(ends), len(text))
+    names = list(numbers)
+    return Corpus([names[place] for place in order], counts[order], words[is_frequent], np.unique(ends), len(text))

@@ -78,15 +78,15 @@ def analogies(vectors: WordVectors, path: str | Path) -> dict[str, Answers]:
 
 def _answer(vectors: WordVectors, questions: np.ndarray) -> Answers:
     """questions: (n, 4) places of words, -1 for one without a vector."""
-    known = questions[(questions >= 0).all(1)]
+    answerable = questions[(questions >= 0).all(1)]
     unit, correct = vectors.unit, 0
-    for begin in range(0, len(known), BATCH):
-        a, b, c, d = known[begin : begin + BATCH].T
+    for begin in range(0, len(answerable), BATCH):
+        a, b, c, d = answerable[begin : begin + BATCH].T
         scores = (unit[b] - unit[a] + unit[c]) @ unit.T
-        for given in (a, b, c):
-            scores[np.arange(len(a)), given] = -np.inf
+        for question_word in (a, b, c):
+            scores[np.arange(len(a)), question_word] = -np.inf
         correct += int((scores.argmax(1) == d).sum())
-    return Answers(len(questions), len(known), correct)
+    return Answers(len(questions), len(answerable), correct)
 
 
 def similarities(vectors: WordVectors, path: str | Path) -> Similarity:

@@ -86,12 +86,12 @@ def shuffled_pairs(corpus: Corpus, settings: GloveSettings, folder: Path) -> lis
     rng = np.random.default_rng(settings.seed)
     for keys, sums in merged(runs, budget // 4):
         word, other = unpack(keys)
-        apart = word != other
-        near = sums / np.where(apart, UNIT, UNIT / 2)  # a word near itself is near it in both directions
-        pairs = np.empty(len(keys) + int(apart.sum()), PAIR)
-        pairs["word"] = np.concatenate([word, other[apart]])
-        pairs["other"] = np.concatenate([other, word[apart]])
-        pairs["near"] = np.concatenate([near, near[apart]])
+        distinct = word != other
+        near = sums / np.where(distinct, UNIT, UNIT / 2)  # a word near itself is near it in both directions
+        pairs = np.empty(len(keys) + int(distinct.sum()), PAIR)
+        pairs["word"] = np.concatenate([word, other[distinct]])
+        pairs["other"] = np.concatenate([other, word[distinct]])
+        pairs["near"] = np.concatenate([near, near[distinct]])
         bucket = rng.integers(len(paths), size=len(pairs))
         pairs = pairs[np.argsort(bucket, kind="stable")]
         borders = np.cumsum(np.bincount(bucket, minlength=len(paths)))
@@ -164,8 +164,8 @@ def count_pairs(corpus: Corpus, window: int, budget: int, folder: Path) -> list[
     """
     longest = int(np.diff(corpus.ends).max())
     # An eighth to a quarter of the budget, since sorting takes three times as much; but any one sentence must fit.
-    wanted = min(budget // 4 // BYTES_PER_ENTRY, 2 * len(corpus.words) * window)
-    slots = 1 << (max(wanted // 2, 2 * longest * window, 16) - 1).bit_length()
+    entries = min(budget // 4 // BYTES_PER_ENTRY, 2 * len(corpus.words) * window)
+    slots = 1 << (max(entries // 2, 2 * longest * window, 16) - 1).bit_length()
     keys, counts = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)
     runs: list[Opener] = []
     sentence, last = 0, len(corpus.ends) - 1
@@ -174,8 +174,8 @@ def count_pairs(corpus: Corpus, window: int, budget: int, folder: Path) -> list[
         used = np.flatnonzero(keys)
         order = used[np.argsort(keys[used])]
         run = keys[order] - np.uint64(1), counts[order]
-        alone = sentence == last and not runs
-        runs.append(partial(_same, run) if alone else _on_disk(run, folder / f"pairs-{len(runs)}"))
+        is_only_run = sentence == last and not runs
+        runs.append(partial(_same, run) if is_only_run else _on_disk(run, folder / f"pairs-{len(runs)}"))
         keys[:], counts[:] = 0, 0
     return runs
 

@@ -119,14 +119,14 @@ def draw(bits: Any, thresholds: Any, others: Any) -> Any:
 
 
 @kernel
-def subsample(text: Any, sentence: Any, kept: Any, state: Any) -> Any:
+def subsample(text: Any, sentence: Any, sampled: Any, state: Any) -> Any:
     """Copy the words of a sentence that chance keeps. Returns how many, and the new state."""
     count = 0
     for place in range(text.ends[sentence], text.ends[sentence + 1]):
         word = text.words[place]
         state += STRIDE
         if (scramble(state) >> np.uint64(32)) < text.keep[word]:
-            kept[count] = word
+            sampled[count] = word
             count += 1
     return count, state
 
@@ -198,21 +198,21 @@ def skip_gram(
 ) -> None:
     """Every word within the window, alone, predicts the word in the middle."""
     most = choice.most
-    kept, counts = np.empty(text.longest, np.int32), np.empty(2 * window, np.int64)
+    sampled, counts = np.empty(text.longest, np.int32), np.empty(2 * window, np.int64)
     targets, labels = np.empty(2 * window * most, np.int64), np.empty(2 * window * most, np.float32)
     error, pulls = np.empty(inputs.shape[1], np.float32), np.empty(most, np.float32)
     for sentence in range(sentences[0], sentences[1]):
-        length, state = subsample(text, sentence, kept, state)
+        length, state = subsample(text, sentence, sampled, state)
         for middle in range(length):
             begin, end, state = around(middle, length, window, state)
             # A path is the same for all words around; wrong targets are drawn again for each, all before the
             # first step, so that their rows arrive meanwhile.
             for context in range(end - begin - 1 if choice.negatives else 1):
-                counts[context], state = pick(kept[middle], choice, outputs, targets, labels, context * most, state)
+                counts[context], state = pick(sampled[middle], choice, outputs, targets, labels, context * most, state)
             context = 0
             for place in range(begin, end):
                 if place != middle:
-                    hidden = inputs[kept[place]]
+                    hidden = inputs[sampled[place]]
                     step(hidden, error, outputs, targets, labels, context * most, counts[context], rate, pulls)
                     for k in range(len(error)):
                         hidden[k] += error[k]
@@ -225,22 +225,22 @@ def cbow(text: Any, sentences: Any, choice: Any, inputs: Any, outputs: Any, wind
 
     Each of the words moves by the whole error of their mean, as in the original program.
     """
-    kept = np.empty(text.longest, np.int32)
+    sampled = np.empty(text.longest, np.int32)
     targets, labels = np.empty(choice.most, np.int64), np.empty(choice.most, np.float32)
     hidden, error = np.empty(inputs.shape[1], np.float32), np.empty(inputs.shape[1], np.float32)
     pulls = np.empty(choice.most, np.float32)
     for sentence in range(sentences[0], sentences[1]):
-        length, state = subsample(text, sentence, kept, state)
+        length, state = subsample(text, sentence, sampled, state)
         for middle in range(length):
             begin, end, state = around(middle, length, window, state)
             if end - begin < 2:
                 continue
-            count, state = pick(kept[middle], choice, outputs, targets, labels, 0, state)
+            count, state = pick(sampled[middle], choice, outputs, targets, labels, 0, state)
             for k in range(len(hidden)):
                 hidden[k] = 0
             for place in range(begin, end):
                 if place != middle:
-                    row = inputs[kept[place]]
+                    row = inputs[sampled[place]]
                     for k in range(len(hidden)):
                         hidden[k] += row[k]
             share = np.float32(1) / np.float32(end - begin - 1)
@@ -249,7 +249,7 @@ def cbow(text: Any, sentences: Any, choice: Any, inputs: Any, outputs: Any, wind
             step(hidden, error, outputs, targets, labels, 0, count, rate, pulls)
             for place in range(begin, end):
                 if place != middle:
-                    row = inputs[kept[place]]
+                    row = inputs[sampled[place]]
                     for k in range(len(hidden)):
                         row[k] += error[k]
 

@@ -25,7 +25,7 @@ WIDEST = 1 << 16  # numbers in a vector, and bytes in a word: beyond it the file
 
 
 def read_vectors(path: str | Path, kind: str | None = None) -> Found:
-    """The words of a file and their vectors (words, width). A word that comes again is passed over, and told."""
+    """The words of a file and their vectors (words, width). Repeated words are skipped with a note."""
     kind = _kind(path, kind)
     words: dict[str, None] = {}
     values = bytearray()
@@ -70,9 +70,9 @@ def _kind(path: str | Path, kind: str | None) -> str:
         name = Path(path)
         name = name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name
         return "binary" if name.suffix.lower() == ".bin" else "text"
-    known = ["binary", "text", "glove"]
-    if kind not in known:
-        raise UserError(f"'{kind}' is not a format of word vectors. {suggest(kind, known)}")
+    kinds = ["binary", "text", "glove"]
+    if kind not in kinds:
+        raise UserError(f"'{kind}' is not a format of word vectors. {suggest(kind, kinds)}")
     return kind
 
 
@@ -90,9 +90,9 @@ def _check_width(where: str, width: int) -> int:
     return width
 
 
-def _check_count(path: str, told_of: int, found: int) -> None:
-    if told_of != found:
-        raise DamagedFile(f"{path}: its first line tells of {told_of} words, but {found} are there. Fetch it again.")
+def _check_count(path: str, announced: int, actual: int) -> None:
+    if announced != actual:
+        raise DamagedFile(f"{path}: its first line announces {announced} words, but it has {actual}. Fetch it again.")
 
 
 def _text_rows(path: str, kind: str) -> Iterator[tuple[str, Floats]]:
@@ -139,24 +139,24 @@ def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
     if header is None:
         raise DamagedFile(f"{path}: a binary file of word vectors begins with two numbers, and this one does not.")
     count, width = header[0], _check_width(path, header[1])
-    waiting, at, unreadable = b"", 0, 0
+    waiting, start, unreadable = b"", 0, 0
     for place in range(count):
         where = f"{path}, word {place + 1} of {count}"
-        while (space := waiting.find(b" ", at)) < 0 or len(waiting) < space + 1 + 4 * width:
-            if space < 0 and len(waiting) - at > WIDEST:
+        while (space := waiting.find(b" ", start)) < 0 or len(waiting) < space + 1 + 4 * width:
+            if space < 0 and len(waiting) - start > WIDEST:
                 raise DamagedFile(f"{where}: no space within {WIDEST} bytes. Is it a binary file of word vectors?")
             if not (more := stream.read(1 << 20)):
                 raise DamagedFile(f"{where}: the file ends. Fetch it again.")
-            waiting, at = waiting[at:] + more, 0
-        raw = waiting[at:space].lstrip(b"\n")
+            waiting, start = waiting[start:] + more, 0
+        raw = waiting[start:space].lstrip(b"\n")
         row = np.frombuffer(waiting, "<f4", width, space + 1).astype(np.float32)
-        at = space + 1 + 4 * width
+        start = space + 1 + 4 * width
         word = raw.decode(errors="replace")
         unreadable += "\ufffd" in word
         if not raw or not np.isfinite(row).all():
             raise DamagedFile(f"{where}: {word!r} has a vector that is not all numbers. Is the file whole?")
         yield word, row
-    if waiting[at:].strip(b"\n") or stream.read(64).strip(b"\n"):
+    if waiting[start:].strip(b"\n") or stream.read(64).strip(b"\n"):
         raise DamagedFile(f"{path}: there is more in it than the {count} words its first line tells of.")
     if unreadable:
         note(f"{path}: {unreadable} words are not UTF-8; their unreadable bytes are shown as \ufffd.")
@@ -194,11 +194,11 @@ class WordVectors:
 
     def writable(self) -> Self:
         """Without the words that no file can hold, those with spaces in them; their number is reported."""
-        kept = [place for place, word in enumerate(self.words) if can_be_written(word)]
-        if len(kept) == len(self):
+        valid = [place for place, word in enumerate(self.words) if can_be_written(word)]
+        if len(valid) == len(self):
             return self
-        note(f"{len(self) - len(kept):,} words with spaces in them are left out of the vectors; {len(kept):,} stay.")
-        return type(self)([self.words[place] for place in kept], self.matrix[kept])
+        note(f"{len(self) - len(valid):,} words with spaces in them are left out of the vectors; {len(valid):,} stay.")
+        return type(self)([self.words[place] for place in valid], self.matrix[valid])
 
     @property
     def width(self) -> int:
@@ -251,9 +251,9 @@ class WordVectors:
         A word that is not known as it stands is looked up in lower case.
         """
         words = words_of(text, units, cased=True) if isinstance(text, str) else text
-        found = [self.places.get(word, self.places.get(word.lower(), -1)) for word in words]
-        known = [place for place in found if place >= 0]
-        return self.matrix[known].mean(0) if known else np.zeros(self.width, np.float32)
+        places = [self.places.get(word, self.places.get(word.lower(), -1)) for word in words]
+        known_places = [place for place in places if place >= 0]
+        return self.matrix[known_places].mean(0) if known_places else np.zeros(self.width, np.float32)
 
     def _nearest(self, direction: Floats, but: list[str], top: int) -> list[tuple[str, float]]:
         cosines = self.unit @ (direction / (float(np.linalg.norm(direction)) or 1.0))

@@ -26,8 +26,8 @@ Floats = NDArray[np.floating]
 def kept_of_2_32(counts: Integers, sample: float) -> NDArray[np.uint64]:
     """In how many of 2**32 cases each word is used: sqrt(t/f) + t/f for a word with share f and t = sample."""
     ratio = sample * counts.sum() / counts
-    kept = np.minimum(np.sqrt(ratio) + ratio, 1) if sample else np.ones(len(counts))
-    return (kept * 2.0**32).astype(np.uint64)
+    fraction = np.minimum(np.sqrt(ratio) + ratio, 1) if sample else np.ones(len(counts))
+    return (fraction * 2.0**32).astype(np.uint64)
 
 
 def alias_tables(weights: Floats) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -57,26 +57,26 @@ def huffman_paths(counts: Integers) -> tuple[Integers, NDArray[np.int32], NDArra
     weight = [*counts.tolist(), *[0] * (size - 1)]
     above, turns = [0] * (2 * size - 1), [0] * (2 * size - 1)
     word, inner = size - 1, size
-    for made in range(size, 2 * size - 1):
+    for new in range(size, 2 * size - 1):
         for side in (0, 1):
-            if word >= 0 and (inner >= made or weight[word] <= weight[inner]):
+            if word >= 0 and (inner >= new or weight[word] <= weight[inner]):
                 node, word = word, word - 1
             else:
                 node, inner = inner, inner + 1
-            weight[made] += weight[node]
-            above[node], turns[node] = made, side
+            weight[new] += weight[node]
+            above[node], turns[node] = new, side
     depth = [0] * (2 * size - 1)
     for node in range(2 * size - 3, -1, -1):
         depth[node] = depth[above[node]] + 1
     parent, turn = np.array(above), np.array(turns, np.uint8)
     starts = np.concatenate([[0], np.cumsum(depth[:size])])
     nodes, codes = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.uint8)
-    here, place = np.arange(size), starts[1:] - 1
-    while len(here):  # all words climb to the root together
-        nodes[place], codes[place] = parent[here] - size, turn[here]
-        here, place = parent[here], place - 1
-        climbing = here != 2 * size - 2
-        here, place = here[climbing], place[climbing]
+    nodes_now, place = np.arange(size), starts[1:] - 1
+    while len(nodes_now):  # all words climb to the root together
+        nodes[place], codes[place] = parent[nodes_now] - size, turn[nodes_now]
+        nodes_now, place = parent[nodes_now], place - 1
+        climbing = nodes_now != 2 * size - 2
+        nodes_now, place = nodes_now[climbing], place[climbing]
     return starts, nodes, codes
 
 

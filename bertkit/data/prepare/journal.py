@@ -11,8 +11,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +21,7 @@ import numpy as np
 from bertkit.data.prepare.chunk import Arrays
 from bertkit.data.store import FACTS, file_digest, partial_of
 from bertkit.errors import UserError
-from bertkit.files.atomic import sync_folder
+from bertkit.files import atomic
 from bertkit.files.lock import claim
 from bertkit.notify import note
 
@@ -50,7 +49,7 @@ class Progress:
 
 
 class StoreWriter:
-    """A store being written, by one process at a time: `with StoreWriter(out, job) as making`.
+    """A store being written, by one process at a time: `with StoreWriter(out, job) as writer`.
 
     job: identifies the command and its inputs; the leftovers of another job are not continued.
     journal_every: seconds of work that a power failure may cost.
@@ -67,10 +66,10 @@ class StoreWriter:
         if self.out.exists():
             raise UserError(f"{self.out} exists already. Remove it, or choose another name with --out.")
         try:
-            with self.told("cannot be made"):
+            with self.explained("cannot be made"):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                self._take()
-                self._recall()
+                self._lock_folder()
+                self._continue_or_clear()
                 for name in GROWING:
                     self._handles[name] = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
                     os.ftruncate(self._handles[name], self.progress.sizes[name])
@@ -87,7 +86,7 @@ class StoreWriter:
             if self.progress.read:
                 with suppress(OSError, UserError):
                     self.write_journal()
-            else:  # nothing was done yet that could be lost
+            else:  # nothing has been done yet
                 self.discard()
         self._close()
 
@@ -119,28 +118,28 @@ class StoreWriter:
         self._noted = now = time.monotonic()
         self.progress.seconds += now - self._began
         self._began = now
-        with self.told("cannot be written"):
+        with self.explained("cannot be written"):
             for handle in self._handles.values():
                 os.fsync(handle)
             self._write(JOURNAL, json.dumps({"job": self.job, "progress": asdict(self.progress)}))
 
     def finish(self, facts: dict[str, Any], report: str) -> None:
         """Write the report and `store.json`, and give the folder its name."""
-        with self.told("cannot be finished"):
+        with self.explained("cannot be finished"):
             self._write("report.txt", report)
-            inside = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
-            # The report tells seconds: it is left out, so that equal texts give an equal store.json.
-            left_out = (DIGESTS, JOURNAL, FACTS, "report.txt")
+            paths = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
+            # The report has the seconds, so it is left out: equal texts give an equal store.json.
+            excluded = (DIGESTS, JOURNAL, FACTS, "report.txt")
             files = {
                 path.relative_to(self.folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
-                for path in inside
-                if path.name not in left_out
+                for path in paths
+                if path.name not in excluded
             }
             self._write(FACTS, json.dumps({**facts, "files": files}, indent=1, ensure_ascii=False) + "\n")
-            sync_folder(self.folder)
+            atomic.sync_folder(self.folder)
             self.folder.rename(self.out)
-            sync_folder(self.out.parent)
-            # Only now: until the folder has its name, the journal must be able to repeat all this.
+            atomic.sync_folder(self.out.parent)
+            # Only now: until the folder has its final name, a restart needs the journal.
             for name in (JOURNAL, DIGESTS):
                 (self.out / name).unlink()
 
@@ -148,7 +147,7 @@ class StoreWriter:
         """Remove the unfinished store."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _take(self) -> None:
+    def _lock_folder(self) -> None:
         self._lock = os.open(self.folder, os.O_RDONLY)
         if not claim(self._lock, self.folder):
             raise UserError(
@@ -156,7 +155,7 @@ class StoreWriter:
                 "--out."
             )
 
-    def _recall(self) -> None:
+    def _continue_or_clear(self) -> None:
         """Continue from the existing journal, or clear the folder."""
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             journal = json.loads((self.folder / JOURNAL).read_bytes())
@@ -173,12 +172,12 @@ class StoreWriter:
 
     def _append(self, parts: dict[str, np.ndarray]) -> None:
         needed = sum(part.nbytes for part in parts.values())
-        with self.told(f"could not store {needed:,} more bytes"):
+        with self.explained(f"could not store {needed:,} more bytes"):
             for name, part in parts.items():
-                rest = memoryview(part.tobytes())
-                while len(rest):
-                    rest = rest[os.write(self._handles[name], rest) :]
-        # Not before all is written: what a full disk took of a chunk does not count.
+                remaining = memoryview(part.tobytes())
+                while len(remaining):
+                    remaining = remaining[os.write(self._handles[name], remaining) :]
+        # Only after everything is written: a chunk that a full disk cut short does not count.
         for name, part in parts.items():
             self.progress.sizes[name] += part.nbytes
 
@@ -190,19 +189,15 @@ class StoreWriter:
             os.fsync(file.fileno())
         draft.replace(self.folder / name)
 
-    @contextmanager
-    def told(self, what: str) -> Iterator[None]:
+    def explained(self, what: str) -> AbstractContextManager[None]:
         """Turn disk errors into messages for the user. what: what failed, e.g. "cannot be written"."""
-        try:
-            yield
-        except OSError as error:
-            free = ""
-            with suppress(OSError):
-                free = f" ({shutil.disk_usage(self.folder).free:,} bytes are free)"
-            raise UserError(
-                f"{self.folder} {what}: {error.strerror or error}{free}. Nothing is lost: free some space, or fix the "
-                "problem, and run the same command again; it continues where it stopped."
-            ) from error
+        return atomic.explained(f"{self.folder} {what}", self._nothing_is_lost)
+
+    def _nothing_is_lost(self) -> str:
+        free = ""
+        with suppress(OSError):
+            free = f"{atomic.calls.free_bytes(self.folder):,} bytes are free. "
+        return f"{free}Nothing is lost: run the same command again, and it continues where it stopped."
 
     def _close(self) -> None:
         for handle in [*self._handles.values(), *([] if self._lock is None else [self._lock])]:

@@ -22,9 +22,9 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import CJK_RANGES, segment
 
 CJK = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in CJK_RANGES) + "]")
-TABLE_BYTES = 24 << 20  # about what the table of words may take before it begins anew
+TABLE_BYTES = 24 << 20  # approximate limit of the table of words, which is then emptied
 ROW_BYTES = 200
-WHOLE = "\0"  # marks a sentence that stands in the table as if it were a word; no text holds a NUL
+WHOLE = "\0"  # marks a whole sentence in the table of words; no text contains a NUL
 PROBES = 8  # sentences of each call that are checked against the library
 
 
@@ -45,8 +45,8 @@ class PieceEncoder:
         self.segmenting = segmenting
         self.dtype = self.dtype_for(tokenizer)
         self.table = WordTable(tokenizer) if has_bert_rules(tokenizer) else None
-        self._begins, self._apart = _word_marks(tokenizer)
-        # A byte-level word knows by its space that it is one; only a document's first word has none before it.
+        self._begins, self._punctuation = _word_marks(tokenizer)
+        # A byte-level word starts with its space; only a document's first word has none.
         self._spaced = _is_byte_level(tokenizer) and not tokenizer.shape["pre_tokenizer"].get("add_prefix_space", True)
 
     @staticmethod
@@ -56,15 +56,15 @@ class PieceEncoder:
 
     def cut(self, sentences: Sequence[str], opens: Sequence[bool]) -> Pieces:
         """ids and word starts. opens: whether each sentence opens its document."""
-        given = list(sentences)
+        texts = list(sentences)
         if self._spaced:
-            given = [text if first else " " + text for text, first in zip(given, opens)]
+            texts = [text if first else " " + text for text, first in zip(texts, opens)]
         if self.table is not None:
-            found = self._by_table(given)
-            if found is not None and self._agrees(given, found):
-                return found
+            pieces = self._by_table(texts)
+            if pieces is not None and self._agrees(texts, pieces):
+                return pieces
             self.table = None
-        return self._by_library(given)
+        return self._by_library(texts)
 
     def _by_table(self, sentences: list[str]) -> Pieces | None:
         assert self.table is not None
@@ -79,12 +79,12 @@ class PieceEncoder:
             self._mark_chinese(odd, sentences, lengths, starts)
         return Pieces(ids.astype(self.dtype), lengths, starts)
 
-    def _agrees(self, sentences: list[str], found: Pieces) -> bool:
+    def _agrees(self, sentences: list[str], pieces: Pieces) -> bool:
         """Whether the library gives the same ids for a few of the sentences."""
-        ends = np.cumsum(found.lengths)
+        ends = np.cumsum(pieces.lengths)
         rows = range(0, len(sentences), max(len(sentences) // PROBES, 1))
-        wanted = self.tokenizer.pieces_batch([sentences[row] for row in rows])
-        return all(found.ids[ends[r] - found.lengths[r] : ends[r]].tolist() == w for r, w in zip(rows, wanted))
+        expected = self.tokenizer.pieces_batch([sentences[row] for row in rows])
+        return all(pieces.ids[ends[r] - pieces.lengths[r] : ends[r]].tolist() == w for r, w in zip(rows, expected))
 
     def _by_library(self, sentences: list[str]) -> Pieces:
         ids = self.tokenizer.pieces_batch(sentences)
@@ -96,9 +96,9 @@ class PieceEncoder:
         return Pieces(flat.astype(self.dtype), lengths, starts)
 
     def _plain_starts(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        apart = self._apart[ids]
-        starts = self._begins[ids] | apart
-        starts[1:] |= apart[:-1]
+        punctuation = self._punctuation[ids]
+        starts = self._begins[ids] | punctuation
+        starts[1:] |= punctuation[:-1]
         starts[_firsts(lengths)] = True
         return starts.astype(np.uint8)
 
@@ -107,8 +107,8 @@ class PieceEncoder:
         ends = np.cumsum(lengths)
         for row in rows:
             if lengths[row] and has_cjk(sentences[row]):
-                here = slice(ends[row] - lengths[row], ends[row])
-                starts[here] = self._chinese_starts(sentences[row], starts[here])
+                span = slice(ends[row] - lengths[row], ends[row])
+                starts[span] = self._chinese_starts(sentences[row], starts[span])
 
     def _chinese_starts(self, text: str, plain: np.ndarray) -> np.ndarray:
         """Word starts of one sentence with Chinese in it, by the place of its pieces."""
@@ -147,22 +147,22 @@ class WordTable:
     def look_up(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, set[int]]:
         """ids of all sentences, which of them are one Chinese character, tokens per sentence.
 
-        Last, the sentences that went through the library whole: in them no character is marked.
+        Last, the numbers of the sentences encoded by the library: in them no character is marked.
         """
         words: list[str] = []
         counts = []
-        together = "\n".join(sentences)
-        special = [name for name in self._special if name in together]
+        joined = "\n".join(sentences)
+        special = [name for name in self._special if name in joined]
         odd = set()
         for row, text in enumerate(sentences):
-            mine = text.translate(self._characters)
-            if WHOLE in mine or (special and any(name in text for name in special)):
+            normalized = text.translate(self._characters)
+            if WHOLE in normalized or (special and any(name in text for name in special)):
                 odd.add(row)
-                cut = [WHOLE + text]
+                parts = [WHOLE + text]
             else:
-                cut = mine.split()
-            words += cut
-            counts.append(len(cut))
+                parts = normalized.split()
+            words += parts
+            counts.append(len(parts))
         if self._bytes > TABLE_BYTES:
             self._forget()
         self._learn(set(words).difference(self._rows))
@@ -171,9 +171,9 @@ class WordTable:
         pieces, is_cjk = np.frombuffer(self._pieces, np.uint32), np.frombuffer(self._is_cjk, np.bool_)
         lengths = ends[rows + 1] - ends[rows]
         totals = np.concatenate([[0], np.cumsum(lengths)])
-        at = np.repeat(ends[rows] - totals[:-1], lengths) + np.arange(totals[-1])
+        indices = np.repeat(ends[rows] - totals[:-1], lengths) + np.arange(totals[-1])
         bounds = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        return pieces[at].astype(np.int64), is_cjk[at], np.diff(totals[bounds]), odd
+        return pieces[indices].astype(np.int64), is_cjk[indices], np.diff(totals[bounds]), odd
 
     def _learn(self, new: set[str]) -> None:
         with tokenizer_errors("The texts cannot be encoded"):
@@ -193,8 +193,8 @@ class WordTable:
 class _Characters(dict[int, str]):
     """For `str.translate`: a character as the tokenizer's rules leave it, with spaces where they split words.
 
-    A combining mark that stays may change places with another by the rules; it gives `WHOLE`, as does a character
-    that is unknown here: such sentences go through the library.
+    The rules may reorder combining marks, so a mark that stays gives `WHOLE`, as does an unassigned character:
+    such sentences go through the library.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -206,7 +206,7 @@ class _Characters(dict[int, str]):
         normal = self._normal(char)
         parts = " ".join(part for part, _ in self._split(f"a{normal}a"))[1:-1]
         is_known = unicodedata.category(char) != "Cn" and not any(map(unicodedata.combining, normal))
-        # The library takes 256 rare characters for letters that are Chinese to us.
+        # The library treats 256 rare characters as letters that BERT's ranges count as Chinese.
         self[code] = parts if is_known and (parts.startswith(" ") or not CJK.match(char)) else WHOLE
         return self[code]
 
@@ -228,11 +228,11 @@ def has_bert_rules(tokenizer: Tokenizer) -> bool:
 
 
 def _word_marks(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Per id: does it begin a word; is it punctuation, that stands apart from what is before and after it?"""
+    """Per id: whether it begins a word, and whether it is punctuation, which is a word of its own."""
     begins = ~np.array(tokenizer.continuation, dtype=bool)
-    if tokenizer.kind == "wordpiece":  # its words end at punctuation already
+    if tokenizer.kind == "wordpiece":  # its words already end at punctuation
         return begins, np.zeros_like(begins)
-    # A byte-level piece writes other than ASCII characters as odd ones, one a byte: they say nothing.
+    # A byte-level piece spells non-ASCII characters as one odd character per byte, which say nothing about punctuation.
     is_mark = re.compile(r"[!-/:-@\[-`{-~]+" if _is_byte_level(tokenizer) else r"[^\w\s]+").fullmatch
     texts = [(tokenizer.id_to_token(number) or "").lstrip("Ġ▁") for number in range(tokenizer.size)]
     return begins, np.array([is_mark(text) is not None for text in texts])
@@ -246,7 +246,7 @@ def _inside_words(text: str) -> np.ndarray:
     """For each Chinese character, in order: is it inside a word, not its first?"""
     if not text:
         return np.zeros(0, bool)
-    segment("")  # tells the user where the library is missing; the lengths alone take half the time of its spans
+    segment("")  # raises the error if the library is missing; the lengths alone take half the time of its spans
     import rjieba
 
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)

@@ -25,7 +25,7 @@ from bertkit.machine import usable_cores
 from bertkit.notify import track
 from bertkit.text.tokenizer import Tokenizer
 
-# ---- The documents seen so far, remembered by digest in little memory.
+# ---- The documents seen so far, stored as digests in little memory.
 
 WIDTH = 16
 _EMPTY = bytes(WIDTH)
@@ -40,7 +40,7 @@ def digest_of(document: str) -> bytes:
 
 
 class Digests:
-    """A set of digests in one block of memory: 24 to 48 bytes each, where Python's own set takes over 90."""
+    """A set of digests in one block of memory: 24 to 48 bytes each; Python's own set takes over 90."""
 
     def __init__(self) -> None:
         self._slots = bytearray(1024 * WIDTH)
@@ -50,7 +50,7 @@ class Digests:
         return self._count
 
     def add(self, digest: bytes) -> bool:
-        """Remember a digest. Returns whether it is new."""
+        """Add a digest. Returns whether it is new."""
         at = self._find(digest)
         if self._slots[at : at + WIDTH] == digest:
             return False
@@ -63,7 +63,7 @@ class Digests:
     def _find(self, digest: bytes) -> int:
         slots, size = self._slots, len(self._slots)
         at = int.from_bytes(digest[:8], "little") * WIDTH % size
-        while (held := slots[at : at + WIDTH]) != digest and held != _EMPTY:
+        while (slot := slots[at : at + WIDTH]) != digest and slot != _EMPTY:
             at = (at + WIDTH) % size
         return at
 
@@ -77,7 +77,7 @@ class Digests:
                 self._slots[at : at + WIDTH] = digest
 
 
-# ---- What `prepare` tells about a store: numbers read back from its files, and lines for people.
+# ---- The report on a store: numbers read back from its files, and lines for people.
 
 PERCENTILES = (5, 50, 95, 99, 100)
 AT_ONCE = 1 << 20
@@ -93,11 +93,11 @@ def lengths_of(folder: Path) -> dict[str, dict[str, int]]:
     return {name: _percentiles(count) for name, count in counts.items()}
 
 
-def count_id(path: Path, dtype: str, wanted: int | None) -> int:
+def count_id(path: Path, dtype: str, token: int | None) -> int:
     """How often one id occurs in tokens.bin."""
-    if wanted is None:
+    if token is None:
         return 0
-    return sum(int(np.count_nonzero(part == wanted)) for part in _parts(path, dtype, overlap=0))
+    return sum(int(np.count_nonzero(part == token)) for part in _parts(path, dtype, overlap=0))
 
 
 def _parts(path: Path, dtype: str = "int64", overlap: int = 1) -> Iterator[np.ndarray]:
@@ -112,9 +112,9 @@ def _parts(path: Path, dtype: str = "int64", overlap: int = 1) -> Iterator[np.nd
 def _count(counts: dict[str, np.ndarray], name: str, lengths: Iterator[np.ndarray]) -> None:
     total = np.zeros(1, np.int64)
     for part in lengths:
-        here = np.bincount(part, minlength=len(total))
-        here[: len(total)] += total
-        total = here
+        counted = np.bincount(part, minlength=len(total))
+        counted[: len(total)] += total
+        total = counted
     counts[name] = total
 
 
@@ -127,13 +127,13 @@ def _percentiles(counts: np.ndarray) -> dict[str, int]:
 def report_lines(report: dict[str, Any]) -> list[str]:
     """The report as text."""
     read, mb = report["documents_read"], report["bytes"] / 1e6
-    unasked = "" if report["deduplicated"] else " (not checked)"
+    unchecked = "" if report["deduplicated"] else " (not checked)"
     lines = [
         f"documents   {report['documents']:>14,}  kept of {read:,} read",
         f"sentences   {report['sentences']:>14,}",
         f"tokens      {report['tokens']:>14,}",
         f"unknown     {report['unknown_rate']:>14.3%}  of tokens",
-        f"duplicates  {report['duplicates']:>14,}  documents left out{unasked}",
+        f"duplicates  {report['duplicates']:>14,}  documents left out{unchecked}",
         f"empty       {report['empty_documents']:>14,}  documents without any pieces left out, and "
         f"{report['empty_sentences']:,} sentences",
         "",
@@ -149,11 +149,11 @@ def report_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-# ---- Running text to a token store: in bounded memory, on all cores, and going on where it was interrupted.
+# ---- Running text to a token store: in bounded memory, on all cores, restartable.
 
-# Which languages have their words found by the segmenter; the others' begin at their pieces.
+# Whether a language's words are found by the segmenter; otherwise they begin where pieces do.
 SEGMENTED = {"auto": True, "zh": True, "en": False}
-CHUNK = 250_000  # characters given to a worker at once
+CHUNK = 250_000  # characters sent to a worker at once
 SMALL_INPUT = 8_000_000  # bytes under which starting workers takes longer than it saves
 USUAL_LENGTH = 512
 
@@ -202,22 +202,22 @@ def prepare(
     sizes = [0 if str(file) == "-" else file.stat().st_size for file in files]
     is_known = all(_is_plain(file) for file in files)
     workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
-    with StoreWriter(out, _job(files, reading, tokenizer), journal_every) as making:
-        with making.told("could not store the tokenizer"):
-            tokenizer.save(making.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
-        chunks = _chunks(files, sizes, reading, making)
+    with StoreWriter(out, _job(files, reading, tokenizer), journal_every) as writer:
+        with writer.explained("could not store the tokenizer"):
+            tokenizer.save(writer.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
+        chunks = _chunks(files, sizes, reading, writer)
         results = in_order(
-            chunks, lambda chunk: chunk.documents, making.folder / "tokenizer", SEGMENTED[reading.lang], workers
+            chunks, lambda chunk: chunk.documents, writer.folder / "tokenizer", SEGMENTED[reading.lang], workers
         )
 
         def steps() -> Iterator[None]:
             """One step per megabyte of input if its size is known, else one per document."""
-            told = 0
+            reported = 0
             for chunk, arrays in results:
-                making.add(arrays, chunk.digests, chunk.file, chunk.document, chunk.read)
-                now = chunk.done // 1_000_000 if is_known else chunk.read["documents"]
-                yield from [None] * (now - told)
-                told = now
+                writer.add(arrays, chunk.digests, chunk.file, chunk.document, chunk.read)
+                reached = chunk.done // 1_000_000 if is_known else chunk.read["documents"]
+                yield from [None] * (reached - reported)
+                reported = reached
 
         total = sum(sizes) // 1_000_000 if is_known else None
         try:
@@ -225,11 +225,11 @@ def prepare(
                 pass
         finally:
             results.close()
-        making.write_journal()
-        report = _report(making, tokenizer, reading)
+        writer.write_journal()
+        report = _report(writer, tokenizer, reading)
         lines = report_lines(report)
         seconds = report.pop("seconds")
-        making.finish(_facts(report, tokenizer, reading), "\n".join(lines) + "\n")
+        writer.finish(_facts(report, tokenizer, reading), "\n".join(lines) + "\n")
     return Store.open(out), {**report, "seconds": seconds, "lines": lines}
 
 
@@ -243,7 +243,7 @@ def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
     inputs = []
     for file in files:
         if str(file) == "-":
-            inputs.append(("-", os.getpid(), 0))  # what came through a pipe is gone: never the same again
+            inputs.append(("-", os.getpid(), 0))  # a pipe cannot be read again, so its job is never continued
         else:
             facts = file.stat()
             inputs.append((str(file.resolve()), facts.st_size, facts.st_mtime_ns))
@@ -251,22 +251,22 @@ def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _chunks(files: list[Path], sizes: list[int], reading: Reading, making: StoreWriter) -> Iterator[Chunk]:
-    """Continue reading from where `making` is."""
-    start: Progress = making.progress
+def _chunks(files: list[Path], sizes: list[int], reading: Reading, writer: StoreWriter) -> Iterator[Chunk]:
+    """Continue reading where `writer` is."""
+    start: Progress = writer.progress
     seen = Digests()
-    known = making.digests()
-    for at in range(0, len(known), WIDTH):
-        seen.add(known[at : at + WIDTH])
+    digests_so_far = writer.digests()
+    for offset in range(0, len(digests_so_far), WIDTH):
+        seen.add(digests_so_far[offset : offset + WIDTH])
     read = {"documents": 0, "duplicates": 0, "bytes": 0, **start.read}
     documents: list[str] = []
     digests, characters, done = bytearray(), 0, sum(sizes[: start.file])
     for number, file in enumerate(files[start.file :], start.file):
         skip = start.document if number == start.file else 0
-        here = count = 0
+        bytes_read = count = 0
         for count, document in enumerate(read_documents(file, text=reading.text, encoding=reading.encoding), 1):
             size = len(document.encode())
-            here += size
+            bytes_read += size
             if count <= skip:
                 continue
             read["documents"] += 1
@@ -279,24 +279,24 @@ def _chunks(files: list[Path], sizes: list[int], reading: Reading, making: Store
             else:
                 read["duplicates"] += 1
             if characters >= CHUNK:
-                yield Chunk(documents, bytes(digests), number, count, dict(read), done + min(here, sizes[number]))
+                yield Chunk(documents, bytes(digests), number, count, dict(read), done + min(bytes_read, sizes[number]))
                 documents, digests, characters = [], bytearray(), 0
         done += sizes[number]
     if characters:
         yield Chunk(documents, bytes(digests), len(files), 0, dict(read), done)
 
 
-def _report(making: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
-    progress = making.progress
-    read, found = progress.read, progress.found
+def _report(writer: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
+    progress = writer.progress
+    read, counts = progress.read, progress.found
     if progress.sentences < 2:
-        making.discard()
+        writer.discard()
         raise UserError(
             f"The text contains {progress.sentences} sentence{'' if progress.sentences == 1 else 's'} "
             f"({read.get('documents', 0):,} documents, {read.get('bytes', 0):,} bytes), but at least 2 are needed to "
             "pretrain on. Check that the files hold running text, and name the column with --text if it is a table."
         )
-    unknown = count_id(making.folder / "tokens.bin", PieceEncoder.dtype_for(tokenizer), tokenizer.unk_id)
+    unknown = count_id(writer.folder / "tokens.bin", PieceEncoder.dtype_for(tokenizer), tokenizer.unk_id)
     return {
         "documents": progress.sizes["documents.bin"] // 8 - 1,
         "sentences": progress.sentences,
@@ -306,10 +306,10 @@ def _report(making: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict
         "bytes": read["bytes"],
         "deduplicated": not reading.keep_duplicates,
         "duplicates": read["duplicates"],
-        "empty_documents": found.get("empty documents", 0),
-        "empty_sentences": found.get("empty sentences", 0),
-        "suspicious": {kind: count for kind, count in found.items() if not kind.startswith("empty")},
-        "lengths": lengths_of(making.folder),
+        "empty_documents": counts.get("empty documents", 0),
+        "empty_sentences": counts.get("empty sentences", 0),
+        "suspicious": {kind: count for kind, count in counts.items() if not kind.startswith("empty")},
+        "lengths": lengths_of(writer.folder),
         "seconds": progress.seconds,
     }
 

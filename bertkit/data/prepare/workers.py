@@ -37,9 +37,9 @@ def in_order(
 ) -> Generator[tuple[Chunk, Arrays], None, None]:
     """Each chunk with its arrays. tokenizer: its folder. With one worker, the work is done in this process."""
     if workers <= 1:
-        cutter = PieceEncoder(Tokenizer.load(tokenizer), segmenting)
+        encoder = PieceEncoder(Tokenizer.load(tokenizer), segmenting)
         for chunk in chunks:
-            yield chunk, arrays_of(documents_of(chunk), cutter)
+            yield chunk, arrays_of(documents_of(chunk), encoder)
         return
     idle: SimpleQueue[_Worker] = SimpleQueue()
     started: list[_Worker] = []
@@ -59,13 +59,13 @@ def in_order(
             idle.put(started[-1])
         for chunk in chunks:
             waiting.append((chunk, pool.submit(work, documents_of(chunk))))
-            # One chunk ready for each worker besides the one it has: nobody waits, and memory stays bounded.
+            # One waiting chunk per worker besides the one it is working on: none is idle, and memory stays bounded.
             if len(waiting) >= 2 * workers:
-                done, future = waiting.popleft()
-                yield done, future.result()
+                finished, future = waiting.popleft()
+                yield finished, future.result()
         while waiting:
-            done, future = waiting.popleft()
-            yield done, future.result()
+            finished, future = waiting.popleft()
+            yield finished, future.result()
     finally:
         for _, future in waiting:
             future.cancel()
@@ -87,7 +87,7 @@ class _Worker:
         )
         assert self.process.stdin and self.process.stdout
         self.to, self.back = self.process.stdin, self.process.stdout
-        with suppress(BrokenPipeError):  # told at the first chunk
+        with suppress(BrokenPipeError):  # reported at the first chunk
             _send(self.to, json.dumps({"tokenizer": str(tokenizer), "segmenting": segmenting}).encode())
 
     def arrays_of(self, documents: Sequence[str]) -> Arrays:
@@ -126,12 +126,12 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 
 def serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     """Answer each message of documents with their arrays, until there is no more."""
-    # Ctrl-C reaches every process of the terminal; whoever started this one decides when it ends.
+    # Ctrl-C reaches every process of the terminal; the parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup = json.loads(_receive(incoming) or b"{}")
-    cutter = PieceEncoder(Tokenizer.load(setup["tokenizer"]), setup["segmenting"])
+    encoder = PieceEncoder(Tokenizer.load(setup["tokenizer"]), setup["segmenting"])
     while (message := _receive(incoming)) is not None:
-        _send(outgoing, arrays_of(message.decode().split("\0")[:-1], cutter).to_bytes())
+        _send(outgoing, arrays_of(message.decode().split("\0")[:-1], encoder).to_bytes())
 
 
 if __name__ == "__main__":

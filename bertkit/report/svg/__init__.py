@@ -1,4 +1,4 @@
-"""Every drawing of the reports. Each returns an SVG element as text, made to stand in `page`.
+"""Every drawing of the reports. Each returns an SVG element as text, for use in `page`.
 
 Values that are not finite are skipped, no values give a drawing that says so, and very many are thinned.
 """

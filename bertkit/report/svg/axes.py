@@ -44,7 +44,7 @@ class Scale:
 
 
 def round_step(span: float, about: int) -> float:
-    """The step of 1, 2, 2.5 or 5 times a power of ten that cuts `span` into about `about` parts."""
+    """The step of 1, 2, 2.5 or 5 times a power of ten that divides `span` into about `about` parts."""
     rough = span / max(1, about)
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999)
@@ -97,9 +97,9 @@ def _decimals(ticks: Sequence[float]) -> list[str]:
 
 
 def span(values: Iterable[float], *, log: bool = False, floor: float | None = None) -> tuple[float, float]:
-    """Ends that hold all values with a little air; `floor` is always inside. No values: 0 to 1."""
-    held = [value for value in values if not log or value > 0]
-    low, high = (min(held), max(held)) if held else (1.0, 10.0) if log else (0.0, 1.0)
+    """Ends that include all values with a small margin; `floor` is always inside. No values: 0 to 1."""
+    usable = [value for value in values if not log or value > 0]
+    low, high = (min(usable), max(usable)) if usable else (1.0, 10.0) if log else (0.0, 1.0)
     if log:
         room = max(1.15, (high / low) ** 0.04) if high / low < 1e300 else 10.0
         return max(low / room, 5e-324), min(high * room, 1.7e308)
@@ -133,8 +133,8 @@ def stroke(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def dot(x: float, y: float, radius: float, kind: str, title: str = "") -> str:
     """A dot of class `kind`; `title` is shown when it is pointed at."""
-    said = f"<title>{escape(title)}</title>" if title else ""
-    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{said}</circle>'
+    tooltip = f"<title>{escape(title)}</title>" if title else ""
+    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{tooltip}</circle>'
 
 
 def drawing(title: str, parts: Iterable[str], height: float = HEIGHT, width: float = WIDTH) -> str:
@@ -153,22 +153,22 @@ def nothing(title: str, lang: str) -> str:
 def legend(names: Sequence[str], top: float, *, left: float = 0.0, first: int = 0) -> tuple[list[str], float]:
     """Coloured names in rows; returns the parts and where they end. One name alone needs no legend.
 
-    A name is cut only where it is wider than the drawing.
+    A name is clipped only if it is wider than the drawing.
     """
     if len(names) < 2:
         return [], top
     parts, x, y = [], left, top + 10
     for n, name in enumerate(names, first):
-        shown = clip(name, 80)
-        for limit in range(len(shown), 0, -1):
-            if text_width(shown := clip(shown, limit)) <= WIDTH - left - 38:
+        label = clip(name, 80)
+        for limit in range(len(label), 0, -1):
+            if text_width(label := clip(label, limit)) <= WIDTH - left - 38:
                 break
-        wide = 26 + text_width(shown) + 12
+        wide = 26 + text_width(label) + 12
         if x > left and x + wide > WIDTH:
             x, y = left, y + 19
         colour = n % COLOURS
         parts.append(stroke(x, y - 4, x + 20, y - 4, f"line s{colour} d{dash(n)}"))
-        parts.append(write(x + 26, y, shown, kind="strong"))
+        parts.append(write(x + 26, y, label, kind="strong"))
         x += wide
     return parts, y + 12
 

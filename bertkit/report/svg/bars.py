@@ -35,28 +35,28 @@ def bar_plot(
     most: float | None = None,
     lang: str = "en",
 ) -> str:
-    """Bars that lie, a name and a value each; intervals: (low, high) or None a bar. most: the axis reaches this far.
+    """Horizontal bars with names and values; intervals: (low, high) or None per bar. most: the axis reaches this far.
 
-    A value below zero reaches to the left of zero, in another colour. The first 40 are drawn, and the rest is counted.
+    A negative value extends to the left, in another colour. The first 40 are drawn, and the others are counted.
     """
     numbers = [as_number(value) for value in values]
     rows = [(n, value) for n, value in enumerate(numbers) if value is not None]
     title = ", ".join(clip(names[n], 20) for n, _ in rows[:8])
     if not rows:
         return nothing(title, lang)
-    shown = rows[:MOST_BARS]
-    between = {n: _interval(intervals[n]) for n, _ in shown} if intervals else {}
+    drawn = rows[:MOST_BARS]
+    between = {n: _interval(intervals[n]) for n, _ in drawn} if intervals else {}
     ends = [end for pair in between.values() if pair for end in pair]
-    low, high = span([*(value for _, value in shown), *ends], floor=0.0)
+    low, high = span([*(value for _, value in drawn), *ends], floor=0.0)
     high = max(high, most) if most is not None else high
-    labels = [clip(names[n], 26) for n, _ in shown]
+    labels = [clip(names[n], 26) for n, _ in drawn]
     left = min(0.42 * WIDTH, 10 + max(text_width(label) for label in labels))
     x = Scale(low, high, left + (54 if low < 0 else 0), WIDTH - 62)
-    height = 26.0 * len(shown) + 26 + (20 if len(rows) > len(shown) else 0)
-    parts = _upright(x, 2, 26.0 * len(shown) + 4)
+    height = 26.0 * len(drawn) + 26 + (20 if len(rows) > len(drawn) else 0)
+    parts = _upright(x, 2, 26.0 * len(drawn) + 4)
     if low < 0:
-        parts.append(stroke(x(0), 2, x(0), 26.0 * len(shown) + 4, "mark"))
-    for row, ((n, value), label) in enumerate(zip(shown, labels)):
+        parts.append(stroke(x(0), 2, x(0), 26.0 * len(drawn) + 4, "mark"))
+    for row, ((n, value), label) in enumerate(zip(drawn, labels)):
         y = 6 + 26.0 * row
         start, stop = sorted((x(min(max(0.0, low), high)), x(value)))
         parts.append(
@@ -73,8 +73,8 @@ def bar_plot(
             parts += [stroke(x(edge), middle - 4, x(edge), middle + 4, "whisker") for edge in pair]
         aside, anchor = (6, "start") if value >= 0 else (-6, "end")
         parts.append(write(end + aside, y + 12.5, plain(value, 3), anchor))
-    if len(rows) > len(shown):
-        parts.append(write(0, height - 4, words(lang)["more"].format(count=f"{len(rows) - len(shown):,}")))
+    if len(rows) > len(drawn):
+        parts.append(write(0, height - 4, words(lang)["more"].format(count=f"{len(rows) - len(drawn):,}")))
     return drawing(title, parts, height)
 
 
@@ -89,15 +89,15 @@ def histogram(
 ) -> str:
     """How often values occur: from the values themselves, or from bins of (low, high, count)."""
     cells = [tuple(map(as_number, cell)) for cell in bins] if bins is not None else _binned(values)
-    whole = [(a, b, c) for a, b, c in cells if a is not None and b is not None and c is not None and b > a]
-    if not whole:
+    complete = [(a, b, c) for a, b, c in cells if a is not None and b is not None and c is not None and b > a]
+    if not complete:
         return nothing(x_label, lang)
-    ends = [end for low, high, _ in whole for end in (low, high)]
+    ends = [end for low, high, _ in complete for end in (low, high)]
     xs = min(ends), max([*ends, *(marks or {}).values()])
-    xs = xs if xs[1] <= 4 * max(ends) else (xs[0], max(ends))  # a limit far away would squeeze the bars
-    ys = span([count for *_, count in whole], floor=0.0)
+    xs = xs if xs[1] <= 4 * max(ends) else (xs[0], max(ends))  # a distant mark would squeeze the bars
+    ys = span([count for *_, count in complete], floor=0.0)
     axes = frame(xs, ys, x_label=x_label, y_label=y_label or words(lang)["rows"], marks=marks)
-    for low, high, count in whole:
+    for low, high, count in complete:
         left, right, top = axes.x(low), axes.x(high), axes.y(count)
         axes.parts.append(
             f'<rect class="f0" x="{left + 0.5:.1f}" y="{top:.1f}" width="{max(0.8, right - left - 1):.1f}" '
@@ -155,14 +155,14 @@ def heat_map(
 
 def _cell(x: float, y: float, side: float, tall: float, value: float | None, share: float) -> str:
     strength = 0.05 + 0.9 * min(1.0, max(0.0, share))
-    told = escape(plain(value) if value is None or value != int(value) else f"{int(value):,}")
+    label = escape(plain(value) if value is None or value != int(value) else f"{int(value):,}")
     parts = (
         f'<rect class="f0" fill-opacity="{strength:.2f}" x="{x + 0.75:.1f}" y="{y + 0.75:.1f}" rx="2" '
-        f'width="{side - 1.5:.1f}" height="{tall - 1.5:.1f}"><title>{told} ({100 * share:.0f} %)</title></rect>'
+        f'width="{side - 1.5:.1f}" height="{tall - 1.5:.1f}"><title>{label} ({100 * share:.0f} %)</title></rect>'
     )
-    if side < text_width(told, 11) + 4 or tall < 15 or value is None:
+    if side < text_width(label, 11) + 4 or tall < 15 or value is None:
         return parts
-    return parts + write(x + side / 2, y + tall / 2 + 4.5, told, "middle", "on" if strength > 0.5 else "strong")
+    return parts + write(x + side / 2, y + tall / 2 + 4.5, label, "middle", "on" if strength > 0.5 else "strong")
 
 
 def _upright(x: Scale, top: float, bottom: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Cost against score: dots with intervals, names that do not overlap, and the line of those not beaten on both."""
+"""Cost against score: dots with intervals, names that do not overlap, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle that is taken."""
+    """A rectangle that is already occupied."""
 
     left: float
     top: float
@@ -32,18 +32,18 @@ class Box:
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Whether the two share any place."""
+        """Whether the two overlap."""
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
 
 
 def pareto_front(dots: Sequence[Dot]) -> list[Dot]:
-    """The dots that none beats on both sides: cheaper is better in x, more in y. Cheapest first."""
+    """The dots that none beats on both axes: less is better in x, more in y. Cheapest first."""
     front: list[Dot] = []
     placed = [(as_number(d.x), as_number(d.y), d) for d in dots]
-    whole = [(x, y, d) for x, y, d in placed if x is not None and y is not None]
-    for _, y, d in sorted(whole, key=lambda each: (each[0], -each[1])):
+    complete = [(x, y, d) for x, y, d in placed if x is not None and y is not None]
+    for _, y, d in sorted(complete, key=lambda entry: (entry[0], -entry[1])):
         if not front or y > float(front[-1].y or 0.0):
             front.append(d)
     return front
@@ -59,20 +59,20 @@ def scatter_plot(
     wide: bool = False,
     lang: str = "en",
 ) -> str:
-    """Dots with intervals and names. front: the stairs through those that none beats on both sides.
+    """Dots with intervals and names. front: draw the Pareto front as stairs.
 
-    Dots far below all others stand at the foot with their value beside them, so that the rest can be told apart.
+    Dots far below all others are drawn at the bottom with their value, so that the others can be told apart.
     wide: drawn for the whole width of a page.
     """
-    kept = [d for d in points if _is_placed(d, log_x)]
+    placed = [d for d in points if _is_placed(d, log_x)]
     title = f"{y_label}, {x_label}"
-    if not kept:
+    if not placed:
         return nothing(title, lang)
     width, tall = SIZES[wide]
-    near = _without_far_below(kept)
+    near = _without_far_below(placed)
     ends = [as_number(end) for d in near for end in (d.y, d.low, d.high)]
     axes = frame(
-        span([float(d.x or 0.0) for d in kept], log=log_x),
+        span([float(d.x or 0.0) for d in placed], log=log_x),
         span([end for end in ends if end is not None]),
         x_label=x_label,
         y_label=y_label,
@@ -80,21 +80,21 @@ def scatter_plot(
         height=tall,
         width=width,
     )
-    best = pareto_front(kept) if front else []
+    best = pareto_front(placed) if front else []
     if len(best) > 1:
         axes.parts.append(_stairs(axes, best))
     for d in near:
         axes.parts.extend(_interval(axes, d))
-    for d in kept:
+    for d in placed:
         x, y = _place(axes, d)
-        told = f"{clip(d.label, 60)}: {plain(d.x)}, {plain(d.y)}"
-        axes.parts.append(dot(x, y, 5, "halo f0" if d in best or not front else "halo f6", told))
-    named = [d if d in near else replace(d, label=f"{clip(d.label, 20)} ↓ {plain(d.y, 3)}") for d in kept]
+        tooltip = f"{clip(d.label, 60)}: {plain(d.x)}, {plain(d.y)}"
+        axes.parts.append(dot(x, y, 5, "halo f0" if d in best or not front else "halo f6", tooltip))
+    named = [d if d in near else replace(d, label=f"{clip(d.label, 20)} ↓ {plain(d.y, 3)}") for d in placed]
     return drawing(title, axes.parts + _names(axes, named, width), tall, width)
 
 
 def _without_far_below(dots: Sequence[Dot]) -> list[Dot]:
-    """All but the few lowest, when these are further below the rest than the rest is tall."""
+    """All but the few lowest, if these are further below the others than the others' own range."""
     ranked = sorted(dots, key=lambda d: -float(d.y or 0.0))
     for cut in range(max(3, len(ranked) * 3 // 4), len(ranked)):
         top, last, below = (float(ranked[n].y or 0.0) for n in (0, cut - 1, cut))
@@ -132,28 +132,28 @@ def _interval(axes: Frame, d: Dot) -> list[str]:
 
 def _names(axes: Frame, dots: Sequence[Dot], width: float) -> list[str]:
     """Each name at the nearest place that is free; further ones get a thin line to their dot."""
-    taken = [Box(x - 6, y - 6, x + 6, y + 6) for x, y in (_place(axes, d) for d in dots)]
+    occupied = [Box(x - 6, y - 6, x + 6, y + 6) for x, y in (_place(axes, d) for d in dots)]
     for d in dots:
         low, high, x = as_number(d.low), as_number(d.high), _place(axes, d)[0]
         if low is not None and high is not None:
-            taken.append(Box(x - 3, axes.y(high), x + 3, axes.y(low)))
+            occupied.append(Box(x - 3, axes.y(high), x + 3, axes.y(low)))
     parts = []
     for d in sorted(dots, key=lambda d: -_place(axes, d)[0]):
         x, y = _place(axes, d)
-        shown = clip(d.label, 30)
-        wide = text_width(shown)
+        label = clip(d.label, 30)
+        wide = text_width(label)
         for left, middle in _places(x, y, wide):
             box = Box(left - 1, middle - LETTER * 0.55, left + wide + 1, middle + LETTER * 0.55)
             is_inside = box.left >= axes.x.start and box.right <= width and axes.y.end - 8 <= box.top
-            if not is_inside or box.bottom > axes.y.start or any(box.meets(other) for other in taken):
+            if not is_inside or box.bottom > axes.y.start or any(box.meets(other) for other in occupied):
                 continue
-            taken.append(box)
-            # The side that faces the dot is fixed, so that smaller letters stay near it.
-            anchor, at = ("start", left) if left > x else ("end", left + wide) if left + wide < x else ("middle", x)
-            at = left + wide / 2 if anchor == "middle" else at
+            occupied.append(box)
+            # The side that faces the dot is the anchor, so that smaller letters stay near it.
+            anchor, end = ("start", left) if left > x else ("end", left + wide) if left + wide < x else ("middle", x)
+            end = left + wide / 2 if anchor == "middle" else end
             if abs(middle - y) > 20 or not left - 30 < x < left + wide + 30:
-                parts.append(stroke(x, y, at, middle + (6 if middle < y else -6), "lead"))
-            parts.append(write(at, middle + 4.5, shown, anchor, "strong"))
+                parts.append(stroke(x, y, end, middle + (6 if middle < y else -6), "lead"))
+            parts.append(write(end, middle + 4.5, label, anchor, "strong"))
             break
     return parts
 

@@ -1,4 +1,4 @@
-"""BERT and ELMo among the contenders: frozen features under a small model, and the whole of it fine-tuned."""
+"""BERT and ELMo as contenders: frozen features under a small model, and all of the encoder fine-tuned."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks import make
 from bertkit.tasks.base import Prediction, Task
 
-# ---- BERT among the contenders: its frozen vectors under logistic regression, and the whole of it fine-tuned.
+# ---- BERT as a contender: its frozen vectors under logistic regression, and all of it fine-tuned.
 
 Text = str | tuple[str, str]
 
 
 class FrozenVectors:
-    """The mean vector of a text by an encoder that stays as it is, under logistic regression.
+    """The mean vector of a text from a frozen encoder, under logistic regression.
 
     Of a pair: both vectors, their product, and the size of their difference.
     """
@@ -53,7 +53,7 @@ class FrozenVectors:
     def fit(
         self, texts: Sequence[Text], labels: Sequence[float], count: int, *_: Any, seed: int = 0, **__: Any
     ) -> Self:
-        """Weights on standardised vectors."""
+        """Learn weights on standardized vectors."""
         vectors = self._vectors(texts)
         self.shift, self.spread = vectors.mean(0), vectors.std(0) + 1e-6
         self.linear = self.kind().fit(
@@ -71,7 +71,7 @@ class FrozenVectors:
         return side_by_side(a, b)
 
     def features(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """Standardised vectors."""
+        """Standardized vectors: (texts, width)."""
         return self._scaled(self._vectors(texts))
 
     def probabilities(self, texts: Sequence[Text]) -> NDArray[np.float64]:
@@ -80,18 +80,18 @@ class FrozenVectors:
 
     @property
     def parameters(self) -> int:
-        """Of the encoder and the weights."""
+        """Parameters of the encoder and the weights."""
         return self.encoder.encoder_parameters + self.linear.parameters
 
     def save(self, folder: Path) -> None:
-        """The encoder too: the folder stands by itself."""
+        """Write the weights and the encoder, so that the folder is self-contained."""
         write_model(folder / "encoder", self.encoder.as_written())
         self.linear.save(folder)
         storage.save(folder, self.LAYOUT, {"shift": self.shift.tolist(), "spread": self.spread.tolist()})
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls(Predictor.load(folder / "encoder", precision))
         model.linear = cls.kind.load(folder)
         with storage.opened(folder, cls.LAYOUT):
@@ -115,7 +115,7 @@ class FrozenCosine(FrozenNumber):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training came: steps run and steps planned, and whether the time ran out before the last."""
+    """Progress of training: steps run and planned, and whether the time ran out before the last."""
 
     steps: int
     planned: int
@@ -123,7 +123,7 @@ class Progress:
 
 
 class FineTuned:
-    """A whole encoder (BERT, one of its relatives, or GPT) trained on the task; its folder is any model's folder."""
+    """A complete encoder (BERT, one of its relatives, or GPT) trained on the task; it is saved as a model folder."""
 
     def __init__(self, name: str, start: str, threads: int = 0, precision: str = "auto", device: str = "auto") -> None:
         """start: the model to begin with."""
@@ -131,7 +131,7 @@ class FineTuned:
         self.progress: Progress | None = None
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Passes as `finetune` chooses them, fewer if the time is short."""
+        """Train for as many passes as `finetune` would, or fewer if the time is short."""
         self._place = tempfile.TemporaryDirectory(prefix="bertkit-compare-")
         batch = 32
         passes = min(MOST_PASSES, max(3.0, LEAST_STEPS * batch / len(train)))
@@ -148,16 +148,16 @@ class FineTuned:
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """By the packed path that `predict` uses."""
+        """Predictions by the path that `predict` uses."""
         return self.predictor.predict_examples(examples)
 
     @property
     def parameters(self) -> int:
-        """Of encoder and head."""
+        """Parameters of the encoder and its head."""
         return self.predictor.parameters
 
     def save(self, folder: Path) -> None:
-        """The finished folder without its checkpoints."""
+        """Write the finished folder without its checkpoints."""
         source = Path(self._place.name) / "run"
 
         def copy(target: Path) -> None:
@@ -169,57 +169,57 @@ class FineTuned:
 
 
 def _progress(settings: FinetuneSettings) -> Progress:
-    """What really happened, as the finished run's folder tells it."""
+    """The progress recorded in the finished run's folder."""
     run = read_json(settings.out / "result.json")["run"]
     planned = max(1, math.ceil(settings.epochs * run["steps"] / run["passes"] - 1e-6))
     return Progress(run["steps"], planned, stopped=bool(run["stopped"]))
 
 
 class TunedCosine(FrozenCosine):
-    """The cosine of vectors that were fine-tuned to be alike where the numbers are high (`finetune embed`)."""
+    """The cosine of vectors fine-tuned to be similar where the numbers are high (`finetune embed`)."""
 
     def __init__(self, encoder: Predictor | None = None, tuned: FineTuned | None = None) -> None:
-        """tuned: what learns; without it the encoder has learnt."""
+        """tuned: the model to train; without it, the encoder is already trained."""
         self.tuned = tuned
         if encoder is not None:
             super().__init__(encoder)
 
     @property
     def progress(self) -> Progress | None:
-        """Of the encoder's fine-tuning."""
+        """Progress of the encoder's fine-tuning."""
         return self.tuned.progress if self.tuned else None
 
     def fit(
-        self, texts: Sequence[Text], labels: Sequence[float], count: int, *dev: Any, seed: int = 0, **how: Any
+        self, texts: Sequence[Text], labels: Sequence[float], count: int, *dev: Any, seed: int = 0, **options: Any
     ) -> Self:
-        """The encoder by the order of the numbers, then the line."""
+        """Train the encoder on the order of the numbers, then fit the line."""
         assert self.tuned is not None
         dev_texts, dev_numbers = dev
         rows, dev_rows = (
-            [TextRow(a, b, number) for a, b, number in zip(*both_sides(some), numbers)]
-            for some, numbers in ((texts, labels), (dev_texts, dev_numbers))
+            [TextRow(a, b, number) for a, b, number in zip(*both_sides(part), numbers)]
+            for part, numbers in ((texts, labels), (dev_texts, dev_numbers))
         )
-        self.encoder = self.tuned.fit(make("embed"), rows, dev_rows, seed=seed, minutes=how["minutes"]).predictor
+        self.encoder = self.tuned.fit(make("embed"), rows, dev_rows, seed=seed, minutes=options["minutes"]).predictor
         return super().fit(texts, labels, count, seed=seed)
 
 
-# ---- A BiLSTM over the frozen features of another model, kept together in one folder.
+# ---- A BiLSTM over the frozen features of another model, saved together in one folder.
 
 
 class Source(Protocol):
-    """Gives features of words. units: how it cuts a text into words."""
+    """Provides features of words. units: how it splits a text into words."""
 
     units: str
 
     @property
     def parameters(self) -> int:
-        """Numbers inside."""
+        """Number of parameters."""
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """(layers, words, width) a sentence."""
+        """(layers, words, width) per sentence."""
 
     def save(self, folder: Path) -> None:
-        """Into a folder."""
+        """Write it into a folder."""
 
 
 class ElmoSource:
@@ -229,16 +229,16 @@ class ElmoSource:
         self.elmo, self.parameters, self.units = elmo, elmo.parameters, elmo.lexicon.units
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Its layers, to be mixed."""
+        """ELMo's layers, to be mixed."""
         return list(self.elmo.layers(sentences))
 
     def save(self, folder: Path) -> None:
-        """As ELMo does."""
+        """Write ELMo's folder."""
         self.elmo.save(folder)
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         return cls(Elmo.load(folder))
 
 
@@ -253,12 +253,12 @@ class BertSource:
         self.parameters = encoder.encoder_parameters
 
     def save(self, folder: Path) -> None:
-        """The encoder's folder; how it makes sentence vectors does not matter here."""
+        """Write the encoder's folder, without its pooling, which is not needed here."""
         write_model(folder, replace(self.encoder.as_written(), pooling=None))
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         return cls(Predictor.load(folder, precision))
 
 
@@ -266,7 +266,7 @@ Inner = TypeVar("Inner", BiLstmTagger, BiLstmClassifier)
 
 
 class OnFeatures(Generic[Inner]):
-    """kind: the BiLSTM that learns. Once the source's features are computed for a set of rows they are kept."""
+    """A BiLSTM (`kind`) over the features of a source; the features of a set of rows are computed once."""
 
     kind: type[Inner]
     source_kind: type[ElmoSource] | type[BertSource]
@@ -275,31 +275,31 @@ class OnFeatures(Generic[Inner]):
         self.source: Source = source
         self.inner: Inner = self.kind(BiLstmSettings(units=source.units), features=source.features)
 
-    def fit(self, *rows: Any, **how: Any) -> Self:
-        """As the BiLSTM learns."""
-        self.inner.fit(*rows, **how)
+    def fit(self, *rows: Any, **options: Any) -> Self:
+        """Train the BiLSTM."""
+        self.inner.fit(*rows, **options)
         return self
 
     @property
     def parameters(self) -> int:
-        """Of both."""
+        """Parameters of the source and the BiLSTM."""
         return self.source.parameters + self.inner.parameters
 
     def save(self, folder: Path) -> None:
-        """Both."""
+        """Write the source and the BiLSTM."""
         self.source.save(folder / "source")
         self.inner.save(folder / "bilstm")
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
         model = cls(cls.source_kind.load(folder / "source", precision))
         model.inner = cls.kind.load(folder / "bilstm", features=model.source.features)
         return model
 
 
 class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
-    """Tags of words by a BiLSTM."""
+    """A tagger with a BiLSTM over features."""
 
     kind = BiLstmTagger
 
@@ -308,24 +308,24 @@ class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
         return self.inner.tag(sentences)
 
     def judge(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], np.ndarray]]:
-        """Of each sentence the most likely labels, and the log-probabilities of all: (words, labels)."""
+        """Per sentence: the most likely labels, and the log-probabilities of all (words, labels)."""
         return self.inner.judge(sentences)
 
 
 class ElmoTagger(TaggerOnFeatures):
-    """Words by ELMo, tags by a BiLSTM."""
+    """A BiLSTM tagger over ELMo's layers."""
 
     source_kind = ElmoSource
 
 
 class BertFeaturesTagger(TaggerOnFeatures):
-    """Words by a frozen BERT, tags by a BiLSTM."""
+    """A BiLSTM tagger over a frozen BERT."""
 
     source_kind = BertSource
 
 
 class ElmoClassifier(OnFeatures[BiLstmClassifier]):
-    """Words by ELMo, labels by a BiLSTM."""
+    """A BiLSTM classifier over ELMo's layers."""
 
     kind, source_kind = BiLstmClassifier, ElmoSource
 

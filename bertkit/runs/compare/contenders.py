@@ -1,14 +1,15 @@
-"""What can be compared: the forms a contender has, and the table of all of them, cheapest first."""
+"""What can be compared: the interfaces of contenders, and the table of all of them, cheapest first."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit import __version__, metrics
 from bertkit.ancestors.baselines.fasttext import FastText
@@ -50,7 +51,7 @@ from bertkit.tasks import make
 from bertkit.tasks.base import Item, Prediction, Task
 from bertkit.tasks.tag import Words
 
-# ---- What can be compared: anything that learns from rows and answers with the task's own predictions.
+# ---- What can be compared: anything that learns from rows and returns the task's own predictions.
 
 INSIDE = "model"  # the model's own folder in a contender's
 SMALLEST = 1e-12  # of a probability, before its logarithm
@@ -62,57 +63,100 @@ class ContenderModel(Protocol):
     name: str
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Learn from the training examples; the dev examples choose. minutes: the most it may take; 0: as it likes."""
+        """Learn from the training examples; the dev examples choose the best pass. minutes: time limit; 0: none."""
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
         """The task's predictions."""
 
     def save(self, folder: Path) -> None:
-        """A folder that `open_model` opens."""
+        """Write a folder that `bertkit.load` opens."""
 
     @property
     def parameters(self) -> int:
-        """Numbers learnt or kept."""
+        """Number of parameters."""
 
     @property
     def progress(self) -> Progress | None:
-        """How far training came, where it is made of steps."""
+        """Progress of a training in steps; None for others."""
 
 
 class SavedModel(Protocol):
-    """What a contender's model has, besides `fit` and the method its form asks for answers."""
+    """What the class of every row of `CONTENDERS` has, besides the methods of its form below."""
 
     @property
     def parameters(self) -> int:
-        """Numbers learnt or kept."""
+        """Number of parameters."""
 
     def save(self, folder: Path) -> None:
-        """Into a folder, whole."""
+        """Write all files into a folder, or none."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What was saved."""
+        """Read what `save` wrote."""
 
 
-class _ContenderModel:
+class TextClassifier(SavedModel, Protocol):
+    """The model in `Texts`. It reads pairs of texts as tuples if its class says `reads_pairs`."""
+
+    def fit(
+        self, texts: Sequence[Any], labels: Sequence[int], count: int, dev_texts: Sequence[Any],
+        dev_labels: Sequence[int], /, *, seed: int, minutes: float,
+    ) -> Self:  # fmt: skip
+        """Learn labels, numbers below `count`; the dev texts choose the best pass. minutes: time limit; 0: none."""
+
+    def probabilities(self, texts: Sequence[Any], /) -> NDArray[Any]:
+        """(texts, labels)"""
+
+
+class TextRegressor(SavedModel, Protocol):
+    """The model in `Numbers`."""
+
+    def fit(
+        self, texts: Sequence[Any], numbers: Sequence[float], count: int, dev_texts: Sequence[Any],
+        dev_numbers: Sequence[float], /, *, seed: int, minutes: float,
+    ) -> Self:  # fmt: skip
+        """Learn a number per text; `count` is 1."""
+
+    def values(self, texts: Sequence[Any], /) -> NDArray[Any]:
+        """(texts,)"""
+
+
+class SentenceTagger(SavedModel, Protocol):
+    """The model in `Tags`."""
+
+    def fit(
+        self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]], count: int,
+        dev_sentences: Sequence[Sequence[str]], dev_tags: Sequence[Sequence[int]], /, *, seed: int, minutes: float,
+        measure: Callable[[list[list[int]], list[list[int]]], float],
+    ) -> Self:  # fmt: skip
+        """Learn tags, numbers below `count`. measure(gold, predicted): the score that chooses the best pass."""
+
+    def judge(self, sentences: Sequence[Sequence[str]], /) -> Sequence[tuple[list[int], NDArray[Any]]]:
+        """Per sentence: the tags, and their log-probabilities (words, labels)."""
+
+
+Inner = TypeVar("Inner", bound=SavedModel)
+
+
+class _ContenderModel(Generic[Inner]):
     """The common half: what is written beside the model, and predictions by the task's own decoder."""
 
-    def __init__(self, key: str, name: str, model: Any) -> None:
+    def __init__(self, key: str, name: str, model: Inner) -> None:
         self.key, self.name, self.model = key, name, model
         self.task: Task = Task()
 
     @property
     def parameters(self) -> int:
-        """Of the model inside."""
+        """Parameters of the model inside."""
         return int(self.model.parameters)
 
     @property
     def progress(self) -> Progress | None:
-        """How far training came, where it is made of steps."""
+        """Progress of a training in steps; None for others."""
         return self.model.progress if isinstance(self.model, TunedCosine) else None
 
     def save(self, folder: Path) -> None:
-        """The model and `bertkit.json`, which says what it is."""
+        """Write the model, and the `bertkit.json` that identifies it."""
         about = {
             "contender": self.key, "name": self.name, "task": self.task.name, "labels": list(self.task.labels),
             "options": self.task.options, "version": __version__,
@@ -126,25 +170,25 @@ class _ContenderModel:
         write_folder(folder, write)
 
     def restore(self, about: dict[str, Any]) -> Self:
-        """The task as `bertkit.json` tells it."""
+        """Restore the task from `bertkit.json`."""
         self.task = make(about["task"], labels=tuple(about["labels"]), options=dict(about["options"]))
         return self
 
 
-class Texts(_ContenderModel):
-    """A classifier of texts, or of pairs of texts: as they are where the model says `reads_pairs`, else joined.
-
-    The model inside has `fit(texts, labels, count, dev_texts, dev_labels, seed=, minutes=)` with labels as numbers,
-    `probabilities(texts)` (texts, labels), `parameters`, and `save(folder)`.
-    """
+class _OfTexts(_ContenderModel[Inner]):
+    """A model of texts, or of pairs of texts: as tuples if the model says `reads_pairs`, else joined."""
 
     def _texts(self, rows: Sequence[Any]) -> list[Any]:
         if getattr(self.model, "reads_pairs", False):
             return [(row.text, row.text_b) if row.text_b is not None else row.text for row in rows]
         return [row.text if row.text_b is None else f"{row.text} / {row.text_b}" for row in rows]
 
+
+class Texts(_OfTexts[TextClassifier]):
+    """A classifier of texts, or of pairs of texts."""
+
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Labels as numbers."""
+        """Fit the model on labels as numbers."""
         self.task = task
         if task.options.get("multi_label"):
             raise UserError("compare takes one label per text. Fine-tune with --multi-label instead.")
@@ -155,7 +199,7 @@ class Texts(_ContenderModel):
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Probabilities as the task decodes them. Every text is read whole."""
+        """Probabilities as the task decodes them. Every text is read in full."""
         texts = self._texts(examples)
         scores = np.log(np.maximum(self.model.probabilities(texts), SMALLEST)) if texts else []
         return [
@@ -164,36 +208,31 @@ class Texts(_ContenderModel):
         ]
 
 
-class Numbers(Texts):
-    """A number for a text, or for a pair of texts. The model inside has `values(texts)` instead of probabilities."""
+class Numbers(_OfTexts[TextRegressor]):
+    """A number for a text, or for a pair of texts."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """The user's own numbers."""
+        """Fit the model on the user's own numbers."""
         self.task = task
         numbers, dev_numbers = ([float(row.label) for row in rows] for rows in (train, dev))
         self.model.fit(self._texts(train), numbers, 1, self._texts(dev), dev_numbers, seed=seed, minutes=minutes)
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Numbers as the task decodes them. Every text is read whole."""
+        """Numbers as the task decodes them. Every text is read in full."""
         texts = self._texts(examples)
-        values = self.model.values(texts) if texts else []
+        values: Iterable[float] = self.model.values(texts) if texts else []
         return [
             self.task.decode(Item(example, [], len(_pieces(text)), 0), np.array([value]))
             for example, text, value in zip(examples, texts, values)
         ]
 
 
-class Tags(_ContenderModel):
-    """A tagger of sentences.
-
-    The model inside has `fit(sentences, tags, count, dev_sentences, dev_tags, seed=, minutes=, measure=)` with tags as
-    numbers and what its best pass is chosen by, `judge(sentences)` (of each sentence the tags and (words, labels)
-    log-probabilities), `parameters`, `save(folder)`.
-    """
+class Tags(_ContenderModel[SentenceTagger]):
+    """A tagger of sentences."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Tags as numbers."""
+        """Fit the model on tags as numbers."""
         self.task = task
         (sentences, tags), (dev_sentences, dev_tags) = (self._split(rows) for rows in (train, dev))
         self.model.fit(
@@ -202,9 +241,9 @@ class Tags(_ContenderModel):
         )  # fmt: skip
         return self
 
-    def _headline(self, right: list[list[int]], said: list[list[int]]) -> float:
-        """What all contenders are scored by: entity F1 where tags are chunks."""
-        named = ([[self.task.labels[n] for n in tags] for tags in side] for side in (right, said))
+    def _headline(self, gold: list[list[int]], predicted: list[list[int]]) -> float:
+        """The score of all contenders: entity F1 if the tags mark chunks."""
+        named = ([[self.task.labels[n] for n in tags] for tags in side] for side in (gold, predicted))
         return float(next(iter(metrics.tagging(*named).values())))
 
     def _split(self, rows: Sequence[Words]) -> tuple[list[list[str]], list[list[int]]]:
@@ -215,7 +254,7 @@ class Tags(_ContenderModel):
         )
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """One tag a word; plain texts are split into words and marks."""
+        """One tag per word; plain texts are split into words and punctuation."""
         rows = [_with_words(example) for example in examples]
         judged = self.model.judge([list(row.sentence.tokens) for row in rows])
         return [
@@ -231,24 +270,24 @@ def _pieces(text: Any) -> list[str]:
 def _with_words(example: Words) -> Words:
     if example.spans or not example.text:
         return example
-    spans, at = [], 0
+    spans, end = [], 0
     for word in UNITS["words"](example.text):
-        start = example.text.index(word, at)
-        at = start + len(word)
+        start = example.text.index(word, end)
+        end = start + len(word)
         if not word.isspace():
-            spans.append((start, at))
+            spans.append((start, end))
     tokens = tuple(example.text[a:b] for a, b in spans)
     return Words(TaggedSentence(tokens, None, example.sentence.line), example.text, tuple(spans))
 
 
-# ---- The table, cheapest first: what each contender is called, what it can do, how it is made and opened again.
+# ---- The table, cheapest first: each contender's name, its tasks, and how it is made and loaded.
 
 TEXT = ("classify", "pair")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the user brings: models that were learnt beforehand. An empty one is made from the rows, or left out."""
+    """Models the user has trained beforehand. A missing one is made from the rows, or its contenders are skipped."""
 
     models: tuple[str, ...] = ()
     vectors: str = ""
@@ -261,90 +300,91 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A row of the table: `compare` makes models from it, `bertkit.load` opens them again.
+class Contender(Generic[Inner]):
+    """A row of the table: `compare` makes models from it, and `bertkit.load` opens them again.
 
-    form: how rows become what the model learns from. model: its class. build: makes one from what is given; without it
-    the class is called with nothing. title: its name in tables; without it the model's own. lacks: why it cannot be
-    made from what is given, or nothing. load: opens it at a precision, where an encoder is inside.
+    form: how rows are passed to the model (see its Protocol). model: its class. build: makes one from the resources;
+    by default the class is called without arguments. title: its name in tables; by default the model's own. lacks: why
+    the resources are not enough, or "". load: opens a model with an encoder inside, at a precision.
     """
 
     key: str
     tasks: tuple[str, ...]
-    form: type[Texts] | type[Tags]
-    model: type[SavedModel]
-    build: Callable[[Resources], SavedModel] | None = None
+    form: type[_ContenderModel[Inner]]
+    model: type[Inner]
+    build: Callable[[Resources], Inner] | None = None
     title: Callable[[Resources], str] | None = None
-    lacks: Callable[[Resources], str] = lambda given: ""
-    load: Callable[[Path, str], SavedModel] | None = None
+    lacks: Callable[[Resources], str] = lambda resources: ""
+    load: Callable[[Path, str], Inner] | None = None
 
-    def make(self, given: Resources) -> ContenderModel:
+    def make(self, resources: Resources) -> ContenderModel:
         """A fresh one."""
-        model: Any = self.build(given) if self.build else self.model()
-        return self.form(self.key, self.title(given) if self.title else model.name, model)
+        model: Any = self.build(resources) if self.build else self.model()
+        return cast(ContenderModel, self.form(self.key, self.title(resources) if self.title else model.name, model))
 
-    def open(self, folder: Path, about: dict[str, Any], precision: str = "auto") -> Texts | Tags:
-        """One that was saved. about: its bertkit.json."""
+    def open(self, folder: Path, about: dict[str, Any], precision: str = "auto") -> Texts | Numbers | Tags:
+        """Load a saved one. about: its bertkit.json."""
         inside = folder / INSIDE
         model = self.load(inside, precision) if self.load else self.model.load(inside)
-        return self.form(self.key, about["name"], model).restore(about)
+        return cast(Texts | Numbers | Tags, self.form(self.key, about["name"], model).restore(about))
 
 
 @dataclass(frozen=True)
 class WholeEncoder:
-    """An encoder that is fine-tuned whole: what it writes is any model's folder. start: the model to begin with."""
+    """An encoder of which all weights are fine-tuned; it is saved as a model folder. start: the model to begin with."""
 
     key: str
     tasks: tuple[str, ...]
     name: str
     start: Callable[[Resources], str]
-    lacks: Callable[[Resources], str] = lambda given: ""
+    lacks: Callable[[Resources], str] = lambda resources: ""
 
-    def make(self, given: Resources) -> ContenderModel:
+    def make(self, resources: Resources) -> ContenderModel:
         """A fresh one."""
-        start = self.start(given)
-        name = f"{self.name} ({_short(start, given)})"
-        return FineTuned(name, start, given.threads, given.precision, given.device)
+        start = self.start(resources)
+        name = f"{self.name} ({_short(start, resources)})"
+        return FineTuned(name, start, resources.threads, resources.precision, resources.device)
 
 
-Entry = Contender | WholeEncoder
+Entry = Contender[Any] | WholeEncoder
 
 
-def _vectors_of(given: Resources, how: str, kind: type[MeanOfVectors]) -> MeanOfVectors:
-    if given.vectors and how == "word2vec":  # they take its place
-        return kind("given", open_vectors(given.vectors).writable())
+def _vectors_of(resources: Resources, how: str, kind: type[MeanOfVectors]) -> MeanOfVectors:
+    if resources.vectors and how == "word2vec":  # the user's vectors replace it
+        return kind("given", open_vectors(resources.vectors).writable())
     return kind(how)
 
 
-def _encoder(given: Resources) -> Predictor:
-    return Predictor.load(given.models[0], given.precision, given.device)
+def _encoder(resources: Resources) -> Predictor:
+    return Predictor.load(resources.models[0], resources.precision, resources.device)
 
 
-def _lm(given: Resources) -> LanguageModel:
-    return LanguageModel.load(Path(given.lm))
+def _lm(resources: Resources) -> LanguageModel:
+    return LanguageModel.load(Path(resources.lm))
 
 
-def _elmo(given: Resources) -> ElmoSource:
-    return ElmoSource.load(Path(given.elmo))
+def _elmo(resources: Resources) -> ElmoSource:
+    return ElmoSource.load(Path(resources.elmo))
 
 
-def _tuned_cosine(given: Resources) -> TunedCosine:
-    return TunedCosine(tuned=FineTuned("", given.models[0], given.threads, given.precision, given.device))
+def _tuned_cosine(resources: Resources) -> TunedCosine:
+    start = resources.models[0]
+    return TunedCosine(tuned=FineTuned("", start, resources.threads, resources.precision, resources.device))
 
 
 def _titled(name: str) -> Callable[[Resources], str]:
     """A name, with the encoder's in place of {}."""
-    return lambda given: name.format(_short(given.models[0], given)) if "{}" in name else name
+    return lambda resources: name.format(_short(resources.models[0], resources)) if "{}" in name else name
 
 
-def _short(model: str, given: Resources) -> str:
-    """The last part of a path, unless two models end alike."""
-    ends = [Path(other).name for other in given.models]
+def _short(model: str, resources: Resources) -> str:
+    """The last part of a path, unless two models share it."""
+    ends = [Path(other).name for other in resources.models]
     return model if ends.count(Path(model).name) > 1 else Path(model).name
 
 
 def _needs(what: str, option: str, how: str) -> Callable[[Resources], str]:
-    return lambda given: "" if getattr(given, what) else f"it needs {option}: {how}"
+    return lambda resources: "" if getattr(resources, what) else f"it needs {option}: {how}"
 
 
 _NEEDS_LM = _needs("lm", "--lm FOLDER", "a language model of running text (bertkit learn lstm)")
@@ -361,29 +401,29 @@ CONTENDERS: tuple[Entry, ...] = (
     Contender("hmm", ("tag",), Tags, Hmm),
     Contender("ngram", TEXT, Texts, NgramClassifier),
     Contender("averaged", TEXT, Texts, FastText),
-    Contender("word2vec", TEXT, Texts, MeanOfVectors, lambda given: _vectors_of(given, "word2vec", MeanOfVectors)),
-    Contender("glove", TEXT, Texts, MeanOfVectors, lambda given: _vectors_of(given, "glove", MeanOfVectors)),
+    Contender("word2vec", TEXT, Texts, MeanOfVectors, lambda r: _vectors_of(r, "word2vec", MeanOfVectors)),
+    Contender("glove", TEXT, Texts, MeanOfVectors, lambda r: _vectors_of(r, "glove", MeanOfVectors)),
     Contender("mean", ("regress",), Numbers, MeanNumber),
     Contender("overlap", ("regress",), Numbers, SharedWords),
     Contender("tfidf-numbers", ("regress",), Numbers, TfIdfNumber),
     Contender(
         "word2vec-numbers", ("regress",), Numbers, VectorsNumber,
-        lambda given: _vectors_of(given, "word2vec", VectorsNumber),
+        lambda r: _vectors_of(r, "word2vec", VectorsNumber),
     ),
     Contender(
         "glove-numbers", ("regress",), Numbers, VectorsNumber,
-        lambda given: _vectors_of(given, "glove", VectorsNumber),
+        lambda r: _vectors_of(r, "glove", VectorsNumber),
     ),
     Contender(
-        "features", TEXT, Texts, FrozenVectors, lambda given: FrozenVectors(_encoder(given)),
+        "features", TEXT, Texts, FrozenVectors, lambda r: FrozenVectors(_encoder(r)),
         _titled("BERT vectors, frozen ({})"), _NEEDS_MODEL, FrozenVectors.load,
     ),
     Contender(
-        "cosine", ("regress",), Numbers, FrozenCosine, lambda given: FrozenCosine(_encoder(given)),
+        "cosine", ("regress",), Numbers, FrozenCosine, lambda r: FrozenCosine(_encoder(r)),
         _titled("cosine of BERT vectors, frozen ({})"), _NEEDS_MODEL, FrozenCosine.load,
     ),
     Contender(
-        "features-numbers", ("regress",), Numbers, FrozenNumber, lambda given: FrozenNumber(_encoder(given)),
+        "features-numbers", ("regress",), Numbers, FrozenNumber, lambda r: FrozenNumber(_encoder(r)),
         _titled("BERT vectors, frozen ({})"), _NEEDS_MODEL, FrozenNumber.load,
     ),
     Contender(
@@ -394,57 +434,57 @@ CONTENDERS: tuple[Entry, ...] = (
     Contender("bilstm-tags", ("tag",), Tags, BiLstmTagger),
     Contender(
         "features-tags", ("tag",), Tags, BertFeaturesTagger,
-        lambda given: BertFeaturesTagger(BertSource(_encoder(given))),
+        lambda r: BertFeaturesTagger(BertSource(_encoder(r))),
         _titled("BERT frozen + BiLSTM ({})"), _NEEDS_MODEL, BertFeaturesTagger.load,
     ),
     Contender(
-        "elmo", TEXT, Texts, ElmoClassifier, lambda given: ElmoClassifier(_elmo(given)), _titled("ELMo + BiLSTM"),
+        "elmo", TEXT, Texts, ElmoClassifier, lambda r: ElmoClassifier(_elmo(r)), _titled("ELMo + BiLSTM"),
         _NEEDS_ELMO,
     ),
     Contender(
-        "elmo-tags", ("tag",), Tags, ElmoTagger, lambda given: ElmoTagger(_elmo(given)), _titled("ELMo + BiLSTM"),
+        "elmo-tags", ("tag",), Tags, ElmoTagger, lambda r: ElmoTagger(_elmo(r)), _titled("ELMo + BiLSTM"),
         _NEEDS_ELMO,
     ),
     Contender(
-        "lstm-lm", TEXT, Texts, DaiLe, lambda given: DaiLe(_lm(given), start="language-model"),
+        "lstm-lm", TEXT, Texts, DaiLe, lambda r: DaiLe(_lm(r), start="language-model"),
         _titled("LSTM started from a language model"), _NEEDS_LM,
     ),
     Contender(
-        "lstm-autoencoder", TEXT, Texts, DaiLe, lambda given: DaiLe(_lm(given), start="autoencoder"),
+        "lstm-autoencoder", TEXT, Texts, DaiLe, lambda r: DaiLe(_lm(r), start="autoencoder"),
         _titled("LSTM started from an autoencoder"), _NEEDS_LM,
     ),
-    Contender("ulmfit", TEXT, Texts, Ulmfit, lambda given: Ulmfit(_lm(given)), _titled("ULMFiT"), _NEEDS_LM),
-    WholeEncoder("gpt", (*TEXT, "regress"), "GPT fine-tuned", lambda given: given.gpt, _NEEDS_GPT),
+    Contender("ulmfit", TEXT, Texts, Ulmfit, lambda r: Ulmfit(_lm(r)), _titled("ULMFiT"), _NEEDS_LM),
+    WholeEncoder("gpt", (*TEXT, "regress"), "GPT fine-tuned", lambda r: r.gpt, _NEEDS_GPT),
 )
 # fmt: on
 
 
-def saved(key: str) -> Contender | None:
-    """The row of a contender whose folder names it; None: this version does not know it."""
+def saved(key: str) -> Contender[Any] | None:
+    """The row of a contender by the key in its folder; None if this version does not have it."""
     return next((row for row in CONTENDERS if isinstance(row, Contender) and row.key == key), None)
 
 
-def contenders_for(task: str, wanted: tuple[str, ...], given: Resources) -> list[Entry]:
-    """Those of a task, cheapest first, a fine-tuned BERT for every model given last; only the `wanted`, if any."""
-    berts = [_bert(model) for model in given.models]
+def contenders_for(task: str, wanted: tuple[str, ...], resources: Resources) -> list[Entry]:
+    """The entries of a task, cheapest first, then a fine-tuned BERT per model; only the `wanted` ones, if any."""
+    berts = [_bert(model) for model in resources.models]
     entries = [entry for entry in (*CONTENDERS, *berts) if task in entry.tasks]
     if not entries:
         raise UserError(f"compare knows the tasks {', '.join(TASK_NAMES)}, not '{task}'.")
-    known = {_plain(name): name for entry in entries for name in _names(entry)}
+    by_plain_name = {_plain(name): name for entry in entries for name in _names(entry)}
     for name in wanted:
-        if _plain(name) not in known:
-            hint = "Give --models." if name == "bert" else suggest(name, sorted(known.values()))
+        if _plain(name) not in by_plain_name:
+            hint = "Pass --models." if name == "bert" else suggest(name, sorted(by_plain_name.values()))
             raise UserError(f"There is no contender '{name}' for {task}. {hint}")
-    asked = {_plain(name) for name in wanted}
-    return [entry for entry in entries if not wanted or {_plain(name) for name in _names(entry)} & asked]
+    wanted_plain = {_plain(name) for name in wanted}
+    return [entry for entry in entries if not wanted or {_plain(name) for name in _names(entry)} & wanted_plain]
 
 
 def _bert(model: str) -> WholeEncoder:
-    return WholeEncoder(f"bert:{model}", TASK_NAMES, "BERT fine-tuned", lambda given: model)
+    return WholeEncoder(f"bert:{model}", TASK_NAMES, "BERT fine-tuned", lambda resources: model)
 
 
 def _names(entry: Entry) -> tuple[str, ...]:
-    """What a user may call it: in full, without its task, or all BERTs at once."""
+    """The names a user may write: in full, without its task, or one for all BERTs."""
     others = ("majority",) if entry.key in ("frequent-tag", "mean") else ()
     return entry.key, entry.key.removesuffix("-tags").removesuffix("-numbers"), entry.key.split(":")[0], *others
 

@@ -25,9 +25,9 @@ from bertkit.settings.compare import CompareSettings
 from bertkit.tasks import make
 from bertkit.tasks.base import Prediction, Reading, Task
 
-# ---- What more labels would bring, read off a learning curve.
+# ---- What more labels would bring, extrapolated from a learning curve.
 
-SAID = {
+GAIN = {
     "en": (
         "{name}: from {half:,} to {rows:,} rows its score went from {before:.3f} to {after:.3f}. "
         "If the next doubling brings {share:.0%} of what this one did, {double:,} rows would give about {guess:.3f}."
@@ -61,11 +61,11 @@ def forecast(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lan
         return FLAT[lang].format(name=name, before=before, after=after)
     if after >= 1:
         return FULL[lang].format(name=name, rows=rows)
-    # Gains shrink from doubling to doubling; where they seemed to grow, noise is the likelier reason. Nor do mistakes
-    # become fewer by a greater factor than they just did: so the score stays below 1.
+    # Gains shrink from doubling to doubling; where they seem to grow, the reason is probably noise. Errors do not
+    # decrease by a larger factor than in the last doubling, so the score stays below 1.
     share = min(1.0, max(0.25, gain / earlier)) if earlier > 0 else 0.5
     share = min(share, (1 - after) / (1 - before))
-    return SAID[lang].format(
+    return GAIN[lang].format(
         name=name,
         half=half,
         rows=rows,
@@ -80,13 +80,13 @@ def forecast(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lan
 # ---- A comparison from rows to verdict: the same splits for all, the cheapest first, as many as fit the time.
 
 SHARES = (0.25, 0.5)  # of the training rows, for the learning curve
-LEAST_SECONDS = 20.0  # a contender is not begun with less
-BLIND = ("majority", "mean")  # they read no text, so more rows teach them nothing
+LEAST_SECONDS = 20.0  # a contender is not started with less
+BLIND = ("majority", "mean")  # they do not read the text, so they have no learning curve
 
 
 @dataclass
 class Rows:
-    """train learns, choose picks the best pass, judge scores."""
+    """The rows to train on, to choose the best pass by, and to score on."""
 
     train: list[Any]
     choose: list[Any]
@@ -96,10 +96,10 @@ class Rows:
 
 @dataclass
 class ContenderResult:
-    """What one contender reached and cost. Score, interval, p-value and folder are the first seed's.
+    """Score and cost of one contender. Score, interval, p-value and folder are the first seed's.
 
-    p_value: of its distance to the best; None for the best itself. stopped: how far training came, where the time ran
-    out before its end.
+    p_value: of its difference to the best; None for the best itself. stopped: the progress of a training that ran out
+    of time.
     """
 
     name: str
@@ -116,7 +116,7 @@ class ContenderResult:
     p_value: float | None = None
 
     def plain(self) -> dict[str, Any]:
-        """For JSON and the report; what is empty is left out."""
+        """Values for JSON and the report, without empty ones."""
         return {name: value for name, value in vars(self).items() if value not in ("", None, [])}
 
 
@@ -152,7 +152,7 @@ class CompareResult:
     outlook: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """For JSON and the report."""
+        """Values for JSON and the report."""
         lists = {"contenders": [row.plain() for row in self.contenders], "skipped": [vars(row) for row in self.skipped]}
         table = {**vars(self), **lists}
         return table if self.curve else {key: table[key] for key in table if key not in ("curve", "outlook")}
@@ -160,7 +160,7 @@ class CompareResult:
 
 @dataclass
 class Outcome:
-    """A contender's result, and what the rest of the comparison needs of it. minutes: what it was allowed to take."""
+    """A contender's result, and what the comparison needs besides. minutes: its time limit."""
 
     entry: Entry
     predictions: list[Prediction]
@@ -169,9 +169,9 @@ class Outcome:
 
 
 def compare(settings: CompareSettings) -> CompareResult:
-    """Run it. Returns what the report shows."""
+    """Run the comparison. Returns the content of the report."""
     machine.set_up(settings.threads)
-    import sklearn.feature_extraction.text  # before the clock runs: the first contender must not pay for all
+    import sklearn.feature_extraction.text  # before the clock starts: no contender pays for it
     import sklearn.linear_model
     import sklearn.model_selection  # noqa: F401
 
@@ -202,24 +202,24 @@ class _Comparison:
         """Seconds of the budget that remain for the contenders themselves; the curve has its own third."""
         if not self.settings.minutes:
             return float("inf")
-        whole = self.settings.minutes * 60
-        return whole * (0.7 if self.settings.curve else 1.0) - (time.monotonic() - self.start)
+        budget = self.settings.minutes * 60
+        return budget * (0.7 if self.settings.curve else 1.0) - (time.monotonic() - self.start)
 
     def go(self) -> CompareResult:
-        """Every entry, then the curve, then the words."""
+        """Run every entry, then the learning curve, then write the report."""
         for place, entry in enumerate(self.entries):
             if reason := entry.lacks(self.resources):
                 self.skipped.append(LeftOut(entry.key, reason))
                 continue
-            left = self._left()
-            if left < LEAST_SECONDS and self.outcomes:
+            remaining = self._left()
+            if remaining < LEAST_SECONDS and self.outcomes:
                 self.skipped.append(LeftOut(entry.key, f"no time was left of {self.settings.minutes:g} min"))
                 continue
             waiting = sum(not other.lacks(self.resources) for other in self.entries[place:])
-            share = 0.0 if left == float("inf") else left / waiting / max(1, self.settings.seeds) / 60
+            share = 0.0 if remaining == float("inf") else remaining / waiting / max(1, self.settings.seeds) / 60
             try:
                 self._run(entry, share)
-            except (UserError, ValueError) as reason:  # of one contender; the others are worth having
+            except (UserError, ValueError) as reason:  # one contender failed; the others still count
                 self.skipped.append(LeftOut(entry.key, str(reason)))
                 note(f"{entry.key} is left out: {reason}")
             except (Stopped, KeyboardInterrupt) as stop:
@@ -232,7 +232,7 @@ class _Comparison:
         return self._finish(curve)
 
     def _stopped(self, stop: Stopped | KeyboardInterrupt, place: int) -> Stopped:
-        """What is finished is judged and written; the rest is named."""
+        """Score and report the finished contenders, and list the others as skipped."""
         number = stop.signal if isinstance(stop, Stopped) else signal.SIGINT
         if not self.outcomes:
             return Stopped(number, "stopped before any contender was finished; nothing was written.")
@@ -242,37 +242,37 @@ class _Comparison:
         return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {report}.")
 
     def _run(self, entry: Entry, minutes: float) -> None:
-        """Train with every seed, time it, keep the first."""
+        """Train with every seed, measure the time, and keep the first model."""
         scores: list[float] = []
         first: ContenderModel | None = None
         first_predictions: list[Prediction] = []
-        seconds = taken = 0.0
+        seconds = predict_seconds = 0.0
         notes = []
         for seed in range(max(1, self.settings.seeds)):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             contender = entry.make(self.resources)
             contender.fit(self.task, self.rows.train, self.rows.choose, seed=self.settings.seed + seed, minutes=minutes)
-            seconds += time.perf_counter() - begun
-            contender.predict(self.rows.judge[:8])  # what is made ready once is no cost of a text
-            begun = time.perf_counter()
+            seconds += time.perf_counter() - started
+            contender.predict(self.rows.judge[:8])  # warm-up: one-time preparation is not part of the cost per text
+            started = time.perf_counter()
             predictions = contender.predict(self.rows.judge)
             if first is None:
-                first, first_predictions, taken = contender, predictions, time.perf_counter() - begun
+                first, first_predictions, predict_seconds = contender, predictions, time.perf_counter() - started
             scores.append(self._score(predictions))
         assert first is not None
-        place = self.settings.out / "models" / entry.key.replace(":", "-").replace("/", "-")
-        first.save(place)
-        size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) / 1e6
+        folder = self.settings.out / "models" / entry.key.replace(":", "-").replace("/", "-")
+        first.save(folder)
+        size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) / 1e6
         if len(scores) > 1:
             notes.append(f"mean {np.mean(scores):.4f} ± {np.std(scores):.4f} over {len(scores)} seeds")
-        far = _far(first.progress)
-        if far:
-            notes.append(f"cut short: {far} in {minutes:.1f} minutes")
+        shortfall = _shortfall(first.progress)
+        if shortfall:
+            notes.append(f"cut short: {shortfall} in {minutes:.1f} minutes")
         result = ContenderResult(
             name=first.name, score=scores[0], train_seconds=seconds / len(scores),
-            ms_per_text=1000 * taken / len(self.rows.judge), megabytes=size, parameters=first.parameters,
-            seeds=len(scores), folder=str(place), note="; ".join(notes),
-            stopped=far if first.progress and first.progress.stopped else "",
+            ms_per_text=1000 * predict_seconds / len(self.rows.judge), megabytes=size, parameters=first.parameters,
+            seeds=len(scores), folder=str(folder), note="; ".join(notes),
+            stopped=shortfall if first.progress and first.progress.stopped else "",
         )  # fmt: skip
         note(
             f"{result.name}: {result.score:.4f} in {result.train_seconds:.1f} s, {result.ms_per_text:.2f} ms per text."
@@ -283,7 +283,7 @@ class _Comparison:
         return float(next(iter(self.task.score(self.rows.judge, predictions).values())))
 
     def _judge(self) -> None:
-        """Intervals, and the significance of every contender's distance to the best."""
+        """Intervals, and the significance of every contender's difference to the best."""
         finished = [outcome for outcome in self.outcomes if not outcome.result.stopped]
         best = max(finished or self.outcomes, key=lambda outcome: outcome.result.score)
         metric, gold, top, more = self.task.metric_inputs(self.rows.judge, best.predictions)
@@ -301,15 +301,15 @@ class _Comparison:
         self.best = best
 
     def _curve(self) -> dict[str, list[tuple[int, float]]]:
-        """Scores of the cheap and of the best from fewer rows, as far as the time goes."""
+        """Scores of the best and the cheapest contenders from fewer rows, as time permits."""
         end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
         cheapest = sorted(self.outcomes, key=lambda outcome: outcome.result.train_seconds)
         others = (outcome for outcome in cheapest if outcome is not self.best and outcome.entry.key not in BLIND)
-        shown = [self.best, *others][:4]
+        selected = [self.best, *others][:4]
         chance = np.random.default_rng((self.settings.seed, 7))
         order = chance.permutation(len(self.rows.train))
         curve: dict[str, list[tuple[int, float]]] = {}
-        for outcome in shown:
+        for outcome in selected:
             result, points = outcome.result, []
             for share in SHARES:
                 part = [self.rows.train[n] for n in sorted(order[: max(2, round(share * len(order)))])]
@@ -344,13 +344,13 @@ class _Comparison:
 
 
 def _read(s: CompareSettings, task: Task) -> Rows:
-    """Three parts: given as files, else held out of the training rows, and told. Rows they share are told too."""
+    """The three sets of rows, from files or held out of the training rows; rows they share are reported."""
     reading = Reading(s.text, s.text_b, s.label, s.encoding)
     train = task.read(s.train, reading)
-    train = _drawn(train, s.rows, s.seed, "training rows are used (--rows)")
+    train = _sampled(train, s.rows, s.seed, "training rows are used (--rows)")
     judge_file = s.test or s.dev
     if judge_file is not None:
-        judge = _drawn(task.read(judge_file, reading), s.max_test_rows, s.seed, "rows are scored (--max-test-rows)")
+        judge = _sampled(task.read(judge_file, reading), s.max_test_rows, s.seed, "rows are scored (--max-test-rows)")
     else:
         train, judge = held_out(train, 0.2, s.seed)
         note(f"No --dev file: {len(judge)} rows are held out of {s.train} to score on.")
@@ -361,8 +361,8 @@ def _read(s: CompareSettings, task: Task) -> Rows:
         note(f"{len(choose)} training rows are held out to choose the best pass by; none of them is scored.")
     if not train or not choose or not judge:
         raise UserError(f"{s.train}: there are too few different rows to learn from, to choose by and to score on.")
-    known = {key_of(row) for row in (*train, *choose)}
-    shared = sum(key_of(row) in known for row in judge)
+    learned_from = {key_of(row) for row in (*train, *choose)}
+    shared = sum(key_of(row) in learned_from for row in judge)
     if shared:
         note(f"{shared} of {len(judge)} scored rows are also training rows; scores will be too optimistic.")
     facts = {
@@ -377,15 +377,15 @@ def _read(s: CompareSettings, task: Task) -> Rows:
     return Rows(train, choose, judge, facts)
 
 
-def _far(progress: Progress | None) -> str:
-    """The steps that were really run, where they are fewer than planned."""
+def _shortfall(progress: Progress | None) -> str:
+    """The steps that were run, if fewer than planned."""
     if progress is None or progress.steps >= progress.planned:
         return ""
     return f"{progress.steps:,} of {progress.planned:,} steps"
 
 
-def _drawn(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
-    """At most so many rows, drawn by the seed, in the file's order."""
+def _sampled(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
+    """At most `most` rows, sampled by the seed, in the file's order."""
     if not most or len(rows) <= most:
         return rows
     note(f"{most} of {len(rows)} {what}.")
@@ -393,5 +393,5 @@ def _drawn(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
 
 
 def _has_labels(task: Task, rows: Sequence[Any]) -> bool:
-    """Whether some rows hold at least two labels, or labels that are no names: numbers."""
+    """Whether these rows have at least two labels, or numbers."""
     return len({name for row in rows for name in names_of(row)}) != 1

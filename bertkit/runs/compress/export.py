@@ -24,7 +24,7 @@ from bertkit.tasks import task_classes
 from bertkit.tasks.embed import POOLS
 
 FILE = "model.onnx"
-MOST_APART = 1e-3  # of an answer's largest number; float32 in another order of sums is some 1e-6 apart
+MAX_DIFFERENCE = 1e-3  # relative to the largest output; float32 sums in another order differ by some 1e-6
 WORDS = {  # how others tag a word of several pieces
     "hf": "transformers uses the first piece of each word",
     "onnx": "The file gives outputs for every piece and leaves it to the caller how to combine them into words",
@@ -42,10 +42,10 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     if measure.has_task(exact):
         temperature = _fold_temperature(exact)
         _tell_left_behind(exact.task.options, settings.format)
-    found = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
+    parts = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
     return {
         "out": str(settings.out), "format": settings.format, "model": settings.model,
-        "temperature_folded_in": temperature, **found,
+        "temperature_folded_in": temperature, **parts,
     }  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
         exact.pooling.check()
     padded = Padded(exact.model, kind, POOLS[exact.pooling.mode], exact.pooling.normalize)
     after = copy(exact)
-    apart: list[float] = []
+    differences: list[float] = []
     inputs: list[str] = []
 
     def fill(path: Path) -> None:
@@ -96,18 +96,18 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
         opened = OnnxModel(path / FILE, exact.model, kind)
         after.model = opened  # type: ignore[assignment]
         inputs.extend(opened.inputs)
-        apart.append(furthest(exact, after, kind))
-        if s.weights == "fp32" and not apart[0] <= MOST_APART:
+        differences.append(furthest(exact, after, kind))
+        if s.weights == "fp32" and not differences[0] <= MAX_DIFFERENCE:
             raise UserError(
-                f"The ONNX file's outputs differ from the model's by up to {apart[0]:.2g} of the largest output; at "
-                "most "
-                f"{MOST_APART:g} is allowed. Nothing was written; try another torch or onnxruntime version."
+                f"The ONNX file's outputs differ from the model's by up to {differences[0]:.2g} of the largest output; "
+                "at most "
+                f"{MAX_DIFFERENCE:g} is allowed. Nothing was written; try another torch or onnxruntime version."
             )
 
     write_new(s.out, fill)
     after.precision = f"onnx {s.weights}"
     before = _usual(s, exact)
-    return {"file": FILE, "inputs": inputs, "outputs": list(padded.names), "max_difference": apart[0],
+    return {"file": FILE, "inputs": inputs, "outputs": list(padded.names), "max_difference": differences[0],
             "compared": measure.side_by_side(s, before, after, rows)}  # fmt: skip
 
 
@@ -118,24 +118,25 @@ def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
     return before
 
 
-def furthest(one: Predictor, other: Predictor, kind: str) -> float:
+def furthest(first: Predictor, second: Predictor, kind: str) -> float:
     """The largest difference between the two models' outputs on sample rows, relative to the largest output."""
-    if measure.has_task(one):
-        items = one.task.encode(measure.sample_rows(one)[:40], one.tokenizer, one.windows())
+    if measure.has_task(first):
+        items = first.task.encode(measure.sample_rows(first)[:40], first.tokenizer, first.windows())
         rows = [row for item in items for row in item.rows]
     else:
-        rows = [Row(ids, None, (0, len(ids))) for ids in one.tokenizer.ids_batch(measure.sample_rows(one)[:40]) if ids]
+        texts = measure.sample_rows(first)[:40]
+        rows = [Row(ids, None, (0, len(ids))) for ids in first.tokenizer.ids_batch(texts) if ids]
 
     def numbers(model: Predictor) -> np.ndarray:
         def use(encoded: Encoded) -> list[np.ndarray]:
-            said = model.model.ask(kind, encoded) if kind else encoded.tokens
+            outputs = model.model.ask(kind, encoded) if kind else encoded.tokens
             by_text = kind and HEADS[kind].looks_at == "pooler"
-            parts = list(encoded.batch.restore(said)) if by_text else encoded.batch.split(said)
+            parts = list(encoded.batch.restore(outputs)) if by_text else encoded.batch.split(outputs)
             return [part.numpy().reshape(-1) for part in parts]
 
         return np.concatenate(model.run(rows, use))
 
-    a, b = numbers(one), numbers(other)
+    a, b = numbers(first), numbers(second)
     return float(np.abs(a - b).max() / max(1e-9, np.abs(a).max()))
 
 
@@ -160,7 +161,7 @@ def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str
     write_new(s.out, fill)
     after = Predictor.load(s.out, s.precision, "cpu")
     if measure.has_task(exact):
-        after.task = exact.task  # bertkit's own file stays behind; the task is known here
+        after.task = exact.task  # bertkit.json is not exported; the task is known here
     return {"class": folder.architecture.name, "compared": measure.side_by_side(s, before, after, rows)}
 
 
@@ -175,14 +176,14 @@ def _card(folder: Folder) -> str:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The comparison, and what opens it."""
-    shown = measure.lines(result["compared"])
+    rows = measure.lines(result["compared"])
     if result["format"] == "onnx":
-        shown += [
+        rows += [
             f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest output, compared with "
             "fp32",
             f"{result['out']}/{result['file']}: {', '.join(result['inputs'])} → {', '.join(result['outputs'])}; "
             "any batch size and length, rows padded at the end. Opens in onnxruntime, not in bertkit.load.",
         ]
     else:
-        shown.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")
-    return shown
+        rows.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")
+    return rows

@@ -23,8 +23,8 @@ from bertkit.settings.compress import CompareSettings
 from bertkit.tasks.base import Reading
 
 MOST = 512  # rows that are timed
-TURNS = 3  # each model's turns, one after the other: a shared machine changes its speed within minutes
-SECONDS = 1.0  # a turn lasts about as long
+TURNS = 3  # per model, interleaved: the speed of a shared machine changes within minutes
+SECONDS = 1.0  # approximate duration of a turn
 WEIGHTS = ("*.safetensors", "*.onnx", "*.onnx.data", "pytorch_model.bin")
 
 
@@ -35,28 +35,28 @@ def compared(
     rows: Sequence[Any],
     scored: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """What changed. names: of both, to be located for their size. rows: examples of the task, or texts of a model
-    without one; scored: examples with right answers, all of which are scored.
+    """What changed. names: of both models, to find their sizes. rows: examples of the task, or texts of a model
+    without one; scored: examples with gold answers, all of which are scored.
     """
     sides = (before, after)
-    some = list(rows)[:MOST]
-    answers = [_answers(side, some) for side in sides]
-    speeds = speed([lambda side=side: _answers(side, some) for side in sides])  # type: ignore[misc]
+    timed_rows = list(rows)[:MOST]
+    answers = [_answers(side, timed_rows) for side in sides]
+    speeds = speed([lambda side=side: _answers(side, timed_rows) for side in sides])  # type: ignore[misc]
     result: dict[str, Any] = {
         key: {
             "model": name, "megabytes": megabytes(locate(name)), "precision": side.precision,
-            "texts_per_second": len(some) / seconds,
+            "texts_per_second": len(timed_rows) / seconds,
         }
         for key, name, side, seconds in zip(("before", "after"), names, sides, speeds)
     }  # fmt: skip
     result |= {
-        "rows": len(some),
+        "rows": len(timed_rows),
         "threads": torch.get_num_threads(),
-        "parity": parity(*(_alone(side, some) for side, some in zip(sides, answers))),
+        "parity": parity(*(_alone(side, timed_rows) for side, timed_rows in zip(sides, answers))),
     }
     if scored is not None:
         scores = [dict(side.task.score(scored, side.predict_examples(scored))) for side in sides]
-        result["metrics"] = {name: [one[name] for one in scores] for name in scores[0]}
+        result["metrics"] = {name: [score[name] for score in scores] for name in scores[0]}
         result["rows_scored"] = len(scored)
     return result
 
@@ -100,18 +100,18 @@ def side_by_side(
     return compared(before, after, names, sample_rows(before) if scored is None else scored, scored)
 
 
-def keep_scores(settings: CompareSettings, found: dict[str, Any]) -> None:
+def keep_scores(settings: CompareSettings, comparison: dict[str, Any]) -> None:
     """Write the new scores into bertkit.json and onto the card, if rows to score were given."""
     if settings.eval is None:
         return
-    after = {name: pair[1] for name, pair in found["metrics"].items()}
-    shown = {name: f"{value:.4f}" for name, value in after.items()}
+    after = {name: pair[1] for name, pair in comparison["metrics"].items()}
+    formatted = {name: f"{value:.4f}" for name, value in after.items()}
     about = read_json(settings.out / "bertkit.json")
-    about |= {"metrics": after, "scored_on": settings.eval.name, "facts": about["facts"] | shown}
+    about |= {"metrics": after, "scored_on": settings.eval.name, "facts": about["facts"] | formatted}
     atomic_write(settings.out / "bertkit.json", json.dumps(about, indent=2, ensure_ascii=False) + "\n")
     card = settings.out / "README.md"
-    lines = [f"| {name} | {value} |" for name, value in shown.items()]
-    title = f"Measured on {found['rows_scored']:,} rows of {settings.eval.name}"
+    lines = [f"| {name} | {value} |" for name, value in formatted.items()]
+    title = f"Measured on {comparison['rows_scored']:,} rows of {settings.eval.name}"
     table = "\n".join(["", f"## {title}", "", "| | |", "|---|---|", *lines, ""])
     atomic_write(card, card.read_text("utf-8") + table)
 
@@ -137,15 +137,15 @@ def _sample(model: Predictor, name: str) -> Path:
 
 def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
     """Seconds per call of each: the median of interleaved runs, after a warm-up."""
-    found: list[list[float]] = [[] for _ in contestants]
+    timings: list[list[float]] = [[] for _ in contestants]
     for _ in range(TURNS):
-        for mine, contestant in zip(found, contestants):
+        for seconds, contestant in zip(timings, contestants):
             start, times = time.perf_counter(), 0
             while not times or (time.perf_counter() - start) * (times + 1) / times < SECONDS:
                 contestant()
                 times += 1
-            mine.append((time.perf_counter() - start) / times)
-    return [statistics.median(mine) for mine in found]
+            seconds.append((time.perf_counter() - start) / times)
+    return [statistics.median(seconds) for seconds in timings]
 
 
 def megabytes(folder: Path) -> float:
@@ -172,19 +172,19 @@ def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(-1) / np.maximum(lengths, 1e-12)
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(comparison: dict[str, Any]) -> list[str]:
     """The comparison as lines for the terminal."""
-    before, after = found["before"], found["after"]
+    before, after = comparison["before"], comparison["after"]
     sizes, speeds = ([side[key] for side in (before, after)] for key in ("megabytes", "texts_per_second"))
-    shown = [
+    rows = [
         f"{'':24}{'before':>12}{'after':>12}",
         f"{'weights, MB':24}{sizes[0]:12.2f}{sizes[1]:12.2f}   {sizes[0] / max(sizes[1], 1e-9):.2f} times smaller",
         f"{'texts per second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
-        f"({before['precision']} → {after['precision']}, {found['threads']} threads, {found['rows']} rows)",
+        f"({before['precision']} → {after['precision']}, {comparison['threads']} threads, {comparison['rows']} rows)",
     ]
-    shown += [f"{name + ' (before/after)':24}{'':12}{value:12.4f}" for name, value in found["parity"].items()]
-    for name, (old, new) in found.get("metrics", {}).items():
-        shown.append(f"{name:24}{old:12.4f}{new:12.4f}   {new - old:+.4f}")
-    if "rows_scored" in found:
-        shown.append(f"scored on {found['rows_scored']:,} rows")
-    return shown
+    rows += [f"{name + ' (before/after)':24}{'':12}{value:12.4f}" for name, value in comparison["parity"].items()]
+    for name, (old, new) in comparison.get("metrics", {}).items():
+        rows.append(f"{name:24}{old:12.4f}{new:12.4f}   {new - old:+.4f}")
+    if "rows_scored" in comparison:
+        rows.append(f"scored on {comparison['rows_scored']:,} rows")
+    return rows

@@ -20,9 +20,9 @@ from bertkit.model.attention import Attention
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import HEADS, Model
 
-# ---- A model as other runtimes want it: padded rows of ids in, the head's numbers out, any batch, any length.
+# ---- A model as other runtimes expect it: padded rows of ids in, the head's outputs out, for any batch and length.
 
-# How a text's vector is made of its tokens'. tokens: (texts, length, width); real: (texts, length, 1), 1.0 for tokens.
+# A text's vector from its tokens'. tokens: (texts, length, width); real: (texts, length, 1), 1.0 for tokens.
 POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "first": lambda tokens, real: tokens[:, 0],
     "last": lambda tokens, real: torch.take_along_dim(tokens, real.sum(1, keepdim=True).long() - 1, 1)[:, 0],
@@ -32,10 +32,10 @@ POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Padded(nn.Module):
-    """The same encoder and head, fed a rectangle. Rows are padded at their end, as every tokenizer pads them."""
+    """The same encoder and head for a padded rectangle. Rows are padded at the end, as every tokenizer does."""
 
     def __init__(self, model: Model, kind: str = "", pool: str = "mean", normalize: bool = False) -> None:
-        """kind: which head; "": the vectors themselves, of tokens and, by `pool`, of texts."""
+        """kind: which head; "": the vectors of tokens and, by `pool`, of texts."""
         super().__init__()
         self.model, self.kind = model, kind
         self.pool, self.normalize = pool, normalize
@@ -61,8 +61,8 @@ class Padded(nn.Module):
             vectors = POOLS[self.model.config.summary](tokens, real)
             vectors = vectors if self.model.pooler is None else self.model.pooler(vectors)
             return (self.model.head(self.kind)(vectors),)
-        said = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
-        return (said[..., 0], said[..., 1]) if self.kind == "span" else (said,)
+        outputs = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
+        return (outputs[..., 0], outputs[..., 1]) if self.kind == "span" else (outputs,)
 
     def _encode(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """The rectangle as one group of texts, whose padding is a text's end: (texts × length, width)."""
@@ -73,7 +73,7 @@ class Padded(nn.Module):
             ids=ids.reshape(-1),
             segments=(torch.zeros_like(ids) if segments is None else segments).reshape(-1),
             positions=positions.reshape(-1),
-            lengths=(),  # the encoder would compare them with its limit; a runtime's own error tells of too long a text
+            lengths=(),  # the encoder would compare them with its limit; the runtime has its own error for long texts
             order=(),
             groups=(group,),
             starts=torch.arange(texts, device=ids.device) * length,
@@ -102,7 +102,7 @@ def runtime() -> ModuleType:
 def write_onnx(path: Path, padded: Padded) -> None:
     """Trace the model (float32, prepared for inference) into a file that takes any batch and length."""
     inputs = INPUTS if padded.model.config.segments > 1 else INPUTS[:2]
-    # Tensors of their own, and sizes that are not 0 or 1: the exporter takes equal or such ones for constants.
+    # Separate tensors, and sizes other than 0 and 1: the exporter treats equal tensors and those sizes as constants.
     ids, mask, segments = (torch.randint(1, 2, (3, 11)) for _ in INPUTS)
     texts, length = torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC
     values = (ids, mask, segments * 0)[: len(inputs)]
@@ -134,7 +134,7 @@ def _without_branches(model: Model) -> Iterator[None]:
         yield
     finally:
         for part in parts:
-            del part.fused_from  # the class has its own
+            del part.fused_from  # the class attribute applies again
 
 
 @contextlib.contextmanager
@@ -159,10 +159,10 @@ class OnnxModel:
     def __init__(self, path: Path, model: Model, kind: str) -> None:
         onnx = runtime()
         options = onnx.SessionOptions()
-        options.intra_op_num_threads = 1  # batches are shared out over the cores (see sharing)
+        options.intra_op_num_threads = 1  # batches are distributed over the cores (see data.batch.run_batched)
         options.log_severity_level = 3
         self.session = onnx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.inputs = [one.name for one in self.session.get_inputs()]
+        self.inputs = [entry.name for entry in self.session.get_inputs()]
         self.config, self.heads, self.kind = model.config, model.heads, kind
 
     def encoder(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
@@ -173,9 +173,9 @@ class OnnxModel:
         )
         real = torch.arange(ids.shape[1]) < torch.tensor(batch.lengths)[:, None]
         feed = dict(zip(INPUTS, (ids.numpy(), real.long().numpy(), segments.numpy())))
-        found = self.session.run(None, {name: feed[name] for name in self.inputs})
-        said = [torch.from_numpy(one) for one in (found if self.kind == "span" else found[:1])]
-        answer = torch.stack(said, -1) if self.kind == "span" else said[0]
+        arrays = self.session.run(None, {name: feed[name] for name in self.inputs})
+        outputs = [torch.from_numpy(array) for array in (arrays if self.kind == "span" else arrays[:1])]
+        answer = torch.stack(outputs, -1) if self.kind == "span" else outputs[0]
         by_text = self.kind and HEADS[self.kind].looks_at == "pooler"
         return Encoded(answer if by_text else answer[real], batch)
 

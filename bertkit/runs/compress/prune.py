@@ -25,7 +25,7 @@ from bertkit.settings.compress import PruneSettings
 from bertkit.settings.model import Config
 from bertkit.tasks.base import Reading
 
-# ---- Fewer layers: which ones stay, and the same model with those alone.
+# ---- Fewer layers: which ones stay, and the model with only those.
 
 
 def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
@@ -50,11 +50,11 @@ def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
 
 def _nearest(ideal: list[int], kinds: list[bool]) -> list[int]:
     """A rising sequence of layers near the ideal ones, the n-th of the n-th kind, the first the first."""
-    best: dict[int, tuple[int, list[int]]] = {0: (0, [0])}  # last layer taken → (distance so far, layers)
-    for n, wish in enumerate(ideal[1:], 1):
+    best: dict[int, tuple[int, list[int]]] = {0: (0, [0])}  # last layer kept → (distance so far, layers)
+    for n, target in enumerate(ideal[1:], 1):
         best = {
             layer: min(
-                (cost + abs(layer - wish), [*taken, layer]) for last, (cost, taken) in best.items() if last < layer
+                (cost + abs(layer - target), [*path, layer]) for last, (cost, path) in best.items() if last < layer
             )
             for layer in range(n, len(kinds))
             if kinds[layer] == kinds[n] and min(best) < layer
@@ -62,13 +62,13 @@ def _nearest(ideal: list[int], kinds: list[bool]) -> list[int]:
     return min(best.values())[1]
 
 
-def with_layers(model: Model, kept: list[int]) -> Model:
+def with_layers(model: Model, numbers: list[int]) -> Model:
     """The model with only these layers, weights copied."""
     config = model.config
     if config.unique_layers < config.depth:
-        return rebuilt(model, replace(config, depth=len(kept)), dict(model.state_dict()))
-    smaller = replace(config, depth=len(kept), unique_layers=len(kept))
-    place = {layer: n for n, layer in enumerate(kept)}
+        return rebuilt(model, replace(config, depth=len(numbers)), dict(model.state_dict()))
+    smaller = replace(config, depth=len(numbers), unique_layers=len(numbers))
+    place = {layer: n for n, layer in enumerate(numbers)}
     state = {}
     for name, tensor in model.state_dict().items():
         parts = name.split(".")
@@ -93,10 +93,10 @@ def rebuilt(model: Model, config: Config, state: dict[str, Tensor]) -> Model:
     return new
 
 
-# ---- Whole layers and whole neurons taken out: a smaller model of the same family, which transformers opens.
+# ---- Layers and neurons removed: a smaller model of the same family, which transformers opens.
 
 MULTIPLE = 8  # neurons stay in multiples of this: odd widths multiply slowly
-MOST = 1000  # rows that neurons are judged by
+MOST = 1000  # rows on which neurons are ranked
 
 
 def prune(settings: PruneSettings) -> dict[str, Any]:
@@ -110,22 +110,22 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
     folder = read_folder(locate(settings.model))
     depth = folder.model.config.depth
     if settings.layers:
-        kept = chosen(folder.model.config, settings.layers, settings.drop)
-        folder.model = with_layers(folder.model, kept)
-        note(f"Keeping layers {', '.join(str(n + 1) for n in kept)} of {depth}.")
+        numbers = chosen(folder.model.config, settings.layers, settings.drop)
+        folder.model = with_layers(folder.model, numbers)
+        note(f"Keeping layers {', '.join(str(n + 1) for n in numbers)} of {depth}.")
     if settings.inner < 1:
         folder.model = fewer_neurons(folder.model, settings.inner, activity(Predictor(folder, "fp32", "cpu"), settings))
     config = folder.model.config
     facts = {"pruned from": settings.model, "layers": config.depth, "inner": config.inner}
-    said = f"Layers or neurons of {settings.model} were removed."
-    folder.about = changed(folder.about, said, facts, refitted=True)
+    change = f"Layers or neurons of {settings.model} were removed."
+    folder.about = changed(folder.about, change, facts, refitted=True)
     write_new(settings.out, lambda path: write_folder(path, folder))
     after = Predictor.load(settings.out, settings.precision, "cpu")
-    found = measure.side_by_side(settings, before, after, rows)
-    measure.keep_scores(settings, found)
+    comparison = measure.side_by_side(settings, before, after, rows)
+    measure.keep_scores(settings, comparison)
     return {
         "out": str(settings.out), "model": settings.model, "depth": [depth, config.depth],
-        "inner": [before.config.inner, config.inner], "task": measure.has_task(after), "compared": found,
+        "inner": [before.config.inner, config.inner], "task": measure.has_task(after), "compared": comparison,
     }  # fmt: skip
 
 
@@ -137,9 +137,9 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
     def listen(place: int) -> Any:
         def hear(module: nn.Module, inputs: tuple[Tensor]) -> None:
             x = inputs[0].double()
-            found = torch.stack([x.sum(0), x.abs().sum(0)])
-            with lock:  # batches are computed side by side
-                sums[place] += found
+            added = torch.stack([x.sum(0), x.abs().sum(0)])
+            with lock:  # batches are computed in parallel
+                sums[place] += added
                 tokens[0] += len(x) if not place else 0
 
         return hear
@@ -147,12 +147,13 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
     for place, part in enumerate(_parts(model.model)):
         sums.append(torch.zeros(2, part.narrow.in_features, dtype=torch.float64))
         handles.append(part.narrow.register_forward_pre_hook(listen(place)))
-    found = encode_rows(model.tokenizer, _texts(model, settings), None, Windows(model.config.max_tokens, "truncate"))
-    rows = [row for one in found for row in one.rows if row.ids]
+    windows = Windows(model.config.max_tokens, "truncate")
+    encoded_rows = encode_rows(model.tokenizer, _texts(model, settings), None, windows)
+    rows = [row for item in encoded_rows for row in item.rows if row.ids]
     model.run(rows, lambda encoded: [None] * encoded.batch.texts)
     for handle in handles:
         handle.remove()
-    means = [one.float() / max(1, tokens[0]) for one in sums]
+    means = [item.float() / max(1, tokens[0]) for item in sums]
     return [(mean[0], mean[1]) for mean in means]
 
 
@@ -171,36 +172,36 @@ def _texts_of(row: Any) -> list[str]:
     """The texts of any kind of example."""
     if isinstance(row, str):
         return [row]
-    found = [getattr(row, name, None) for name in ("text", "text_b", "question", "context")]
-    return [text for text in (*found, *getattr(row, "choices", ())) if text]
+    texts = [getattr(row, name, None) for name in ("text", "text_b", "question", "context")]
+    return [text for text in (*texts, *getattr(row, "choices", ())) if text]
 
 
 def _parts(model: Model) -> list[FeedForward]:
     return [layer.feed_forward for layer in model.encoder.layers]  # type: ignore[misc]
 
 
-def fewer_neurons(model: Model, share: float, said: list[tuple[Tensor, Tensor]]) -> Model:
+def fewer_neurons(model: Model, share: float, activations: list[tuple[Tensor, Tensor]]) -> Model:
     """Keep the neurons that move each layer's output most: mean magnitude times outgoing weight.
 
-    The mean activation of the others goes into the bias if the family has one. said: from `activity`.
+    The mean activation of the others goes into the bias if the family has one. activations: from `activity`.
     """
     config = model.config
     number = max(MULTIPLE, round(share * config.inner / MULTIPLE) * MULTIPLE)
     if number >= config.inner:
         raise UserError(f"--inner {share:g} keeps all {config.inner} neurons (in multiples of {MULTIPLE}). Lower it.")
     state = dict(model.state_dict())
-    for n, (part, (mean, loudness)) in enumerate(zip(_parts(model), said, strict=True)):
-        at = f"encoder.layers.{n}.feed_forward."
+    for n, (part, (mean, loudness)) in enumerate(zip(_parts(model), activations, strict=True)):
+        prefix = f"encoder.layers.{n}.feed_forward."
         narrow = part.narrow.weight.detach()
         order = (loudness * narrow.norm(dim=0)).argsort(descending=True)
-        keep, gone = order[:number].sort().values, order[number:]
+        keep, removed = order[:number].sort().values, order[number:]
         rows = torch.cat([keep, keep + config.inner]) if config.gated else keep
         for leaf in ("weight", "bias"):
-            if f"{at}wide.{leaf}" in state:
-                state[f"{at}wide.{leaf}"] = state[f"{at}wide.{leaf}"][rows]
-        state[f"{at}narrow.weight"] = narrow[:, keep]
-        if f"{at}narrow.bias" in state:
-            state[f"{at}narrow.bias"] = state[f"{at}narrow.bias"] + narrow[:, gone] @ mean[gone]
+            if f"{prefix}wide.{leaf}" in state:
+                state[f"{prefix}wide.{leaf}"] = state[f"{prefix}wide.{leaf}"][rows]
+        state[f"{prefix}narrow.weight"] = narrow[:, keep]
+        if f"{prefix}narrow.bias" in state:
+            state[f"{prefix}narrow.bias"] = state[f"{prefix}narrow.bias"] + narrow[:, removed] @ mean[removed]
     return rebuilt(model, replace(config, inner=number), state)
 
 

@@ -37,8 +37,8 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     before = Predictor.load(settings.model, settings.precision, "cpu")
     rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
-    said = f"The weights are those of {settings.model}, rounded to {settings.to}."
-    folder.about = changed(folder.about, said, {"rounded from": settings.model}, refitted=False)
+    change = f"The weights are those of {settings.model}, rounded to {settings.to}."
+    folder.about = changed(folder.about, change, {"rounded from": settings.model}, refitted=False)
     if settings.to == "int8":
         write_new(settings.out, lambda path: write_int8(path, folder))
         if not machine.has_fast_int8():
@@ -46,9 +46,9 @@ def quantize(settings: QuantizeSettings) -> dict[str, Any]:
     else:
         write_new(settings.out, lambda path: write_folder(path, folder, dtype=HALVES[settings.to]))
     after = Predictor.load(settings.out, settings.precision, "cpu")
-    found = measure.side_by_side(settings, before, after, rows)
-    measure.keep_scores(settings, found)
-    return {"out": str(settings.out), "to": settings.to, "opened_by": OPENED_BY[settings.to], "compared": found}
+    comparison = measure.side_by_side(settings, before, after, rows)
+    measure.keep_scores(settings, comparison)
+    return {"out": str(settings.out), "to": settings.to, "opened_by": OPENED_BY[settings.to], "compared": comparison}
 
 
 def write_int8(path: Path, folder: Folder) -> None:
@@ -59,7 +59,7 @@ def write_int8(path: Path, folder: Folder) -> None:
     write_json(path / "bertkit.json", folder.about | {"weights": "int8"})
     tensors: dict[str, Tensor] = {}
     for name, tensor in tensors_to(folder.model, FAMILIES[folder.family], folder.architecture).items():
-        if tensor.dim() == 2 and min(tensor.shape) > 2:  # a head of two labels is small, and each number counts
+        if tensor.dim() == 2 and min(tensor.shape) > 2:  # a head of two labels is small, and needs its precision
             tensors[name], tensors[name + SCALE] = to_int8(tensor)
         else:
             tensors[name] = tensor
@@ -69,7 +69,7 @@ def write_int8(path: Path, folder: Folder) -> None:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The comparison, whether it is worth it, and what opens the folder."""
-    found = result["compared"]
-    speeds = [found[side]["texts_per_second"] for side in ("before", "after")]
+    comparison = result["compared"]
+    speeds = [comparison[side]["texts_per_second"] for side in ("before", "after")]
     slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []
-    return [*measure.lines(found), *slower, f"{result['out']}: {result['opened_by']}."]
+    return [*measure.lines(comparison), *slower, f"{result['out']}: {result['opened_by']}."]

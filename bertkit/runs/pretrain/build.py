@@ -45,8 +45,8 @@ class Components:
     held_out: np.ndarray
     folders: dict[str, Folder]
     settings: PretrainSettings
-    taught: list[Item]  # texts whose vectors a teacher has said
-    words_teacher: WordStatesOf | None = None  # its states are matched at every word
+    taught: list[Item]  # texts with a teacher's vectors
+    words_teacher: WordStatesOf | None = None  # provides the states matched at every word
 
     @property
     def model(self) -> Model:
@@ -57,7 +57,7 @@ class Components:
 def build(settings: PretrainSettings, world: World) -> Components:
     """Build everything but the loop."""
     store = Store.open(settings.data)
-    # Pairs from another document need two documents on either side of the split.
+    # Next-sentence pairs need two documents on each side of the split.
     least = 2 / store.documents if settings.held_out and store.documents >= 4 else 0.0
     train, held_out = store.split(max(settings.held_out, least), settings.seed)
     torch.manual_seed(settings.seed)
@@ -148,8 +148,8 @@ def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
     if set(source.model.heads) == set(heads):
         return source.model
     model = Model(source.model.config, heads, pooler="mlm" not in heads or len(heads) > 1)
-    kept = {k: v for k, v in source.model.state_dict().items() if k in model.state_dict()}
-    missing = model.load_state_dict(kept, strict=False).missing_keys
+    state = {k: v for k, v in source.model.state_dict().items() if k in model.state_dict()}
+    missing = model.load_state_dict(state, strict=False).missing_keys
     new = sorted({name.split(".")[1] if name.startswith("heads") else "pooler" for name in missing})
     if new:
         note(f"{' and '.join(new)}: not in the checkpoint, trained from scratch.")
@@ -184,8 +184,8 @@ def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store
     plan = settings.teaching
     folder = read_folder(locate(settings.teacher))
     pairs = plan.layer_pairs(folder.model.config.depth, objective.model.config.depth)
-    teacher = WordTeacher(folder, [of for of, _ in pairs], store.tokenizer, settings.precision, str(world.device))
-    objective.match = WordStates([own for _, own in pairs], objective.model.config.width, teacher.width)
+    teacher = WordTeacher(folder, [upper for upper, _ in pairs], store.tokenizer, settings.precision, str(world.device))
+    objective.match = WordStates([layer for _, layer in pairs], objective.model.config.width, teacher.width)
     objective.match_weight = plan.at
     if not plan.cache:
         return teacher
@@ -194,7 +194,7 @@ def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store
         return teacher
     from bertkit.inference.word_cache import open_cache
 
-    if world.is_main:  # the others wait, and find it whole
+    if world.is_main:  # the others wait for the complete cache
         open_cache(store, teacher, plan.cache, settings.length_plan[0][1])
     world.wait()
     return open_cache(store, teacher, plan.cache, settings.length_plan[0][1])

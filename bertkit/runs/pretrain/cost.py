@@ -28,10 +28,10 @@ def plan(built: Components, world: World, seconds: float = 20.0) -> dict[str, An
     length = s.length_plan[0][1]
     examples = len(feed.packing(length))
     rows = feed.plan[0].rows
-    steps_an_epoch = max(1, math.ceil(examples / rows))
+    steps_per_epoch = max(1, math.ceil(examples / rows))
     steps = s.steps or (s.tokens // s.batch_tokens if s.tokens else 0)
-    steps = steps or (int(s.minutes * 60 / cost.seconds_a_step) if s.minutes else steps_an_epoch)
-    tokens = int(steps * cost.tokens_a_step)
+    steps = steps or (int(s.minutes * 60 / cost.seconds_per_step) if s.minutes else steps_per_epoch)
+    tokens = int(steps * cost.tokens_per_step)
     store_tokens = built.store.tokens
     parameters = sum(p.numel() for p in built.objective.parameters())
     low, high = expected_loss(parameters, tokens)
@@ -53,11 +53,11 @@ def plan(built: Components, world: World, seconds: float = 20.0) -> dict[str, An
         )
     return {
         "preset": s.preset, "parameters": parameters,
-        "tokens_per_second": round(cost.tokens_a_step / cost.seconds_a_step, 1),
-        "seconds_a_step": round(cost.seconds_a_step, 4), "steps": steps,
-        "seconds": round(steps * cost.seconds_a_step, 1), "tokens": tokens,
-        "store_tokens": store_tokens, "epochs": round(steps / steps_an_epoch, 2),
-        "seconds_an_epoch": round(steps_an_epoch * cost.seconds_a_step, 1),
+        "tokens_per_second": round(cost.tokens_per_step / cost.seconds_per_step, 1),
+        "seconds_a_step": round(cost.seconds_per_step, 4), "steps": steps,
+        "seconds": round(steps * cost.seconds_per_step, 1), "tokens": tokens,
+        "store_tokens": store_tokens, "epochs": round(steps / steps_per_epoch, 2),
+        "seconds_an_epoch": round(steps_per_epoch * cost.seconds_per_step, 1),
         "memory_gb": round(machine.peak_memory() / 2**30, 2),
         "expected_loss": [round(low, 1), round(high, 1)], "warnings": warnings,
     }  # fmt: skip

@@ -43,8 +43,8 @@ class Evaluation:
         count = min(len(self.feed.packing(length)), max(1, s.eval_tokens // length))
         order = torch.randperm(len(self.feed.packing(length)), generator=torch.Generator().manual_seed(s.seed))
         examples = [(length, int(n)) for n in order[:count]]
-        # A rank that gets none judges one for nothing: all ranks must have the same terms to add up.
-        # Ranks that share weights must compute in step, so each of them judges everything.
+        # A rank without examples evaluates one with weight 0: all ranks must have the same terms to add up.
+        # Ranks with sharded weights must compute in lockstep, so each of them evaluates everything.
         mine = examples if s.shard else examples[world.rank :: world.size]
         self.examples, self.weight = mine or examples[:1], float(bool(mine))
 
@@ -62,19 +62,19 @@ class Evaluation:
             for name, number in objective.counts(batch).items():
                 sums[f"{name}:count"] = sums.get(f"{name}:count", 0.0) + self.weight * number
         sums = sums if self.built.settings.shard else self.world.sums(sums)
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for name in [key for key in sums if ":" not in key]:
             count = max(1.0, sums[f"{name}:count"])
-            spelled = NAMES[name]
-            found[f"{spelled}_loss"] = sums[name] / count
+            metric = NAMES[name]
+            scores[f"{metric}_loss"] = sums[name] / count
             if f"{name}:right" in sums:
-                found[f"{spelled}_accuracy"] = sums[f"{name}:right"] / count
-            if spelled in ("mlm", "lm"):
-                found["perplexity"] = math.exp(min(50.0, found[f"{spelled}_loss"]))
+                scores[f"{metric}_accuracy"] = sums[f"{name}:right"] / count
+            if metric in ("mlm", "lm"):
+                scores["perplexity"] = math.exp(min(50.0, scores[f"{metric}_loss"]))
         if self.built.settings.minimal_pairs and self.world.is_main and not self.built.settings.shard:
-            found["minimal_pairs"] = self._minimal_pairs()
+            scores["minimal_pairs"] = self._minimal_pairs()
         objective.train()
-        return found
+        return scores
 
     def _minimal_pairs(self, most: int = 50) -> float:
         """Fraction of pairs whose good sentence is more likely: the first `most` of each file."""
@@ -83,11 +83,11 @@ class Evaluation:
 
         model = self.built.folders.get("generator", self.built.folders[""]).model
         scorer = Scorer(model, model.config, self.built.store.tokenizer, self.world.device)
-        taken: dict[Any, int] = {}
+        counts: dict[Any, int] = {}
         pairs = []
         for pair in read_minimal_pairs(Path(self.built.settings.minimal_pairs)):
-            taken[pair.group] = taken.get(pair.group, 0) + 1
-            if taken[pair.group] <= most:
+            counts[pair.group] = counts.get(pair.group, 0) + 1
+            if counts[pair.group] <= most:
                 pairs.append(pair)
         good = score(scorer, [pair.good for pair in pairs])  # type: ignore[arg-type]
         bad = score(scorer, [pair.bad for pair in pairs])  # type: ignore[arg-type]

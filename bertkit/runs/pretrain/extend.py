@@ -26,12 +26,12 @@ from bertkit.training.distributed import World
 
 # ---- The words of a store counted, and the store rewritten for a tokenizer that has more pieces.
 #
-# A word is known by a 64-bit hash of its pieces, so that millions of words are counted by sorting numbers. Chunk by
-# chunk, so that memory does not grow with the store.
+# A word is identified by a 64-bit hash of its pieces, so that millions of words are counted by sorting numbers, chunk
+# by chunk, in bounded memory.
 
-CHUNK = 1 << 20  # tokens looked at together
-MOST_WORDS = 4_000_000  # different words remembered at once, each some 30 bytes
-PLACES = 64  # pieces of a word that are told apart by their place; longer words are compared by their length too
+CHUNK = 1 << 20  # tokens per chunk
+MOST_WORDS = 4_000_000  # different words in memory at once, each some 30 bytes
+PLACES = 64  # positions with their own factor in the hash; longer words also differ by their length
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Hash:
         self.place = chance.integers(0, 1 << 63, PLACES, np.uint64) * np.uint64(2) + np.uint64(1)
 
     def __call__(self, ids: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """ids: (tokens,). begins: (words,) the first is 0. Returns (words,) uint64; overflow is meant."""
+        """ids: (tokens,). begins: (words,) the first is 0. Returns (words,) uint64; overflow is intended."""
         sizes = np.diff(begins, append=len(ids))
         places = np.arange(len(ids)) - np.repeat(begins, sizes)
         sums = np.add.reduceat(self.piece[ids] * self.place[places % PLACES], begins)
@@ -76,21 +76,21 @@ def chunks(store: Store, first: int = 0) -> Iterator[tuple[int, int]]:
 def words_of(store: Store) -> Words:
     """Every word of two pieces or more. Beyond MOST_WORDS, the rarest are dropped along the way."""
     hashed = _Hash(store.facts["pieces"])
-    found = Words(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
+    words = Words(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
     for a, b in track(list(chunks(store)), "counting words"):
         start, stop = int(store.sentence_starts[a]), int(store.sentence_starts[b])
         ids, begins = np.asarray(store.ids[start:stop]), np.flatnonzero(store.word_starts[start:stop])
-        hashes, at, counts = np.unique(hashed(ids, begins), return_index=True, return_counts=True)
-        new = Words(hashes, counts, start + begins[at], np.diff(begins, append=len(ids))[at])
-        found = _joined(found, new[new.sizes > 1])
-        while len(found.hashes) > MOST_WORDS:
-            found = found[found.counts > np.quantile(found.counts, 0.5)]
-    return found
+        hashes, first_index, counts = np.unique(hashed(ids, begins), return_index=True, return_counts=True)
+        new = Words(hashes, counts, start + begins[first_index], np.diff(begins, append=len(ids))[first_index])
+        words = _joined(words, new[new.sizes > 1])
+        while len(words.hashes) > MOST_WORDS:
+            words = words[words.counts > np.quantile(words.counts, 0.5)]
+    return words
 
 
 def _joined(old: Words, new: Words) -> Words:
-    hashes, at, back = np.unique(np.concatenate([old.hashes, new.hashes]), return_index=True, return_inverse=True)
-    counts = np.bincount(back, np.concatenate([old.counts, new.counts]), len(hashes)).astype(np.int64)
+    hashes, at, inverse = np.unique(np.concatenate([old.hashes, new.hashes]), return_index=True, return_inverse=True)
+    counts = np.bincount(inverse, np.concatenate([old.counts, new.counts]), len(hashes)).astype(np.int64)
     first, sizes = np.concatenate([old.first, new.first]), np.concatenate([old.sizes, new.sizes])
     return Words(hashes, counts, first[at], sizes[at])
 
@@ -113,9 +113,9 @@ class _Changes:
     def learn(self, hashes: np.ndarray, words: list[list[int]]) -> None:
         """hashes: sorted, of these words, none of them known."""
         texts = spelled(self.old, words)
-        told = [(int(h), text, pieces) for h, text, pieces in zip(hashes, texts, words) if text is not None]
-        encoded = self.new.backend.encode_batch_fast([text for _, text, _ in told], add_special_tokens=False)
-        self.pieces |= {h: raw.ids for (h, _, pieces), raw in zip(told, encoded) if raw.ids != pieces}
+        spelled_words = [(int(h), text, pieces) for h, text, pieces in zip(hashes, texts, words) if text is not None]
+        encoded = self.new.backend.encode_batch_fast([text for _, text, _ in spelled_words], add_special_tokens=False)
+        self.pieces |= {h: raw.ids for (h, _, pieces), raw in zip(spelled_words, encoded) if raw.ids != pieces}
         self.known = np.union1d(self.known if len(self.known) < MOST_WORDS else self.known[:0], hashes)
 
 
@@ -124,19 +124,19 @@ def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]
     job = hashlib.sha256(f"{store.fingerprint} {store.facts['files']} {tokenizer.fingerprint()}".encode()).hexdigest()
     dtype = PieceEncoder.dtype_for(tokenizer)
     changes, hashed = _Changes(store.tokenizer, tokenizer), _Hash(store.facts["pieces"])
-    with StoreWriter(out, job) as making:
-        with making.told("could not store the tokenizer"):
-            tokenizer.save(making.folder / "tokenizer", store.max_tokens)
-        for a, b in track(list(chunks(store, making.progress.document)), "rewriting the store"):
-            making.add(_rewritten(store, a, b, changes, hashed, dtype), b"", 0, b, {})
-        making.write_journal()
-        tokens = making.progress.tokens
-        kept = {key: value for key, value in store.facts.items() if key != "files"}
+    with StoreWriter(out, job) as writer:
+        with writer.explained("could not store the tokenizer"):
+            tokenizer.save(writer.folder / "tokenizer", store.max_tokens)
+        for a, b in track(list(chunks(store, writer.progress.document)), "rewriting the store"):
+            writer.add(_rewritten(store, a, b, changes, hashed, dtype), b"", 0, b, {})
+        writer.write_journal()
+        tokens = writer.progress.tokens
+        facts = {key: value for key, value in store.facts.items() if key != "files"}
         grown = {
             "dtype": dtype, "tokens": tokens, "fingerprint": tokenizer.fingerprint(), "pieces": tokenizer.size,
             "extended": about,
         }  # fmt: skip
-        making.finish(kept | grown, f"{store.folder} with {about['words']:,} new pieces: {tokens:,} tokens\n")
+        writer.finish(facts | grown, f"{store.folder} with {about['words']:,} new pieces: {tokens:,} tokens\n")
     return Store.open(out)
 
 
@@ -146,18 +146,18 @@ def _rewritten(store: Store, a: int, b: int, changes: _Changes, hashed: _Hash, d
     ids, flags = np.asarray(store.ids[start:stop]).astype(np.int64), np.asarray(store.word_starts[start:stop])
     begins = np.flatnonzero(flags)
     sizes = np.diff(begins, append=len(ids))
-    hashes, at, back = np.unique(hashed(ids, begins), return_index=True, return_inverse=True)
-    fresh = np.flatnonzero((sizes[at] > 1) & ~np.isin(hashes, changes.known))
-    changes.learn(hashes[fresh], [ids[begins[i] : begins[i] + sizes[i]].tolist() for i in at[fresh]])
-    # Changed words are read from a pool behind the ids, all others from where they stand.
+    hashes, first_index, inverse = np.unique(hashed(ids, begins), return_index=True, return_inverse=True)
+    fresh = np.flatnonzero((sizes[first_index] > 1) & ~np.isin(hashes, changes.known))
+    changes.learn(hashes[fresh], [ids[begins[i] : begins[i] + sizes[i]].tolist() for i in first_index[fresh]])
+    # Changed words are read from a pool appended to the ids, all others from their old positions.
     pool: list[int] = []
-    pooled, length = np.full(len(hashes), -1), sizes[at]
-    for which in np.flatnonzero(np.isin(hashes, np.fromiter(changes.pieces, np.uint64, len(changes.pieces)))):
-        pieces = changes.pieces[int(hashes[which])]
-        pooled[which], length[which] = len(ids) + len(pool), len(pieces)
+    pooled, length = np.full(len(hashes), -1), sizes[first_index]
+    for word in np.flatnonzero(np.isin(hashes, np.fromiter(changes.pieces, np.uint64, len(changes.pieces)))):
+        pieces = changes.pieces[int(hashes[word])]
+        pooled[word], length[word] = len(ids) + len(pool), len(pieces)
         pool += pieces
-    places = np.where(pooled[back] >= 0, pooled[back], begins)
-    lengths = length[back]
+    places = np.where(pooled[inverse] >= 0, pooled[inverse], begins)
+    lengths = length[inverse]
     ends = np.cumsum(lengths)
     source = np.repeat(places - (ends - lengths), lengths) + np.arange(ends[-1])
     first = np.zeros(ends[-1], np.uint8)
@@ -171,10 +171,10 @@ def _rewritten(store: Store, a: int, b: int, changes: _Changes, hashed: _Hash, d
     )  # fmt: skip
 
 
-# ---- A model and a store with new words: frequent words of the text that the old vocabulary cuts to pieces.
+# ---- A model and a store with new words: frequent words of the text that the old vocabulary splits.
 
-LEAST = 5  # times a word must occur
-MULTIPLE = 64  # rows of the word table: a multiple multiplies faster
+LEAST = 5  # minimum number of occurrences of a new word
+MULTIPLE = 64  # of the rows of the embedding table: faster to multiply
 
 
 def extended(
@@ -212,14 +212,14 @@ def extended(
 def useful_words(store: Store, most: int) -> list[str]:
     """Words of letters only that save most tokens as single pieces: count × (pieces - 1), best first."""
     tokenizer = store.tokenizer
-    found = words_of(store)
-    found = found[found.counts >= LEAST]
-    found = found[np.argsort(-found.counts * (found.sizes - 1), kind="stable")]
+    candidates = words_of(store)
+    candidates = candidates[candidates.counts >= LEAST]
+    candidates = candidates[np.argsort(-candidates.counts * (candidates.sizes - 1), kind="stable")]
     chosen: dict[str, None] = {}
-    # A few at a time: most of the rare ones need never be spelled out.
-    for start in range(0, len(found.hashes), 4 * most):
+    # A few at a time: most of the rare ones are never needed.
+    for start in range(0, len(candidates.hashes), 4 * most):
         part = slice(start, start + 4 * most)
-        pieces = [store.ids[a : a + n].tolist() for a, n in zip(found.first[part], found.sizes[part])]
+        pieces = [store.ids[a : a + n].tolist() for a, n in zip(candidates.first[part], candidates.sizes[part])]
         for text in spelled(tokenizer, pieces):
             if text is not None and _can_be_one_piece(tokenizer, text):
                 chosen[text.strip()] = None
@@ -237,7 +237,7 @@ def useful_words(store: Store, most: int) -> list[str]:
 def _can_be_one_piece(tokenizer: Tokenizer, text: str) -> bool:
     """Whether it is letters that the tokenizer's rules keep together (they split Chinese into characters)."""
     backend = tokenizer.backend
-    # A byte-level piece holds the space before its word; what has none is the first word of a text.
+    # A byte-level piece includes the space before its word; one without it is the first word of a text.
     if not text.strip().isalpha() or (tokenizer.kind == "bpe" and not text.startswith(" ")):
         return False
     text = backend.normalizer.normalize_str(text) if backend.normalizer is not None else text
@@ -264,7 +264,7 @@ def with_rows(model: Model, old: Tokenizer, new: Tokenizer) -> Model:
     if "mlm" in model.heads:
         head = model.head("mlm")
         if head.bias is not None:
-            head.bias = grown(head.bias, head.bias.min())  # such a row should not be guessed
+            head.bias = grown(head.bias, head.bias.min())  # such a row should not be predicted
         if head.decoder is not None:
             head.decoder = grown(head.decoder, torch.zeros(head.decoder.shape[1]))
     model.config = model.encoder.config = replace(model.config, vocabulary=rows)

@@ -209,7 +209,7 @@ def test_taggers_choose_their_best_pass_by_what_all_are_scored_by(tmp_path):
     assert seen[0](right, [right[0], [2] * 6]) == pytest.approx(2 / 3)
 
 
-def test_rows_that_are_both_learnt_and_scored_are_told(tmp_path, notes):
+def test_rows_that_are_both_learnt_and_scored_are_reported(tmp_path, notes):
     train = table(tmp_path / "train.csv", messages(60))
     found = compare(
         CompareSettings(

@@ -16,7 +16,7 @@ from tests.support import toy
     ("verb", "more"),
     [(quantize, {}), (quantize, {"to": "bf16"}), (prune, {"layers": 1}), (export, {"format": "hf"}), (export, {})],
 )
-def test_a_wrong_file_to_score_is_told_before_anything_is_written(verb: ModuleType, more, runs, tmp_path) -> None:
+def test_a_wrong_file_to_score_is_reported_before_anything_is_written(verb: ModuleType, more, runs, tmp_path) -> None:
     runs("classify")
     wrong = toy.write(tmp_path / "wrong.jsonl", [{"text": "the prize", "label": "neither"}])
     for file in (wrong, tmp_path / "absent.csv"):

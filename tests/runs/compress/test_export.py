@@ -126,7 +126,7 @@ def test_a_plain_softmax_gives_the_calibrated_probabilities(format, runs, tmp_pa
         ("hf", "answer", {"impossible": True, "threshold": 1.5}, "The answer threshold of 1.5"),
     ],
 )
-def test_what_stays_behind_is_told(format, case, options, told, runs, tmp_path, notes):
+def test_what_is_not_exported_is_reported(format, case, options, told, runs, tmp_path, notes):
     if format == "onnx":
         pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     go(with_options(runs, case, tmp_path / "model", **options), tmp_path / "out", format=format)
@@ -142,7 +142,7 @@ def test_a_file_that_answers_otherwise_is_refused_and_not_left_behind(runs, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_exporter_is_told_in_one_line(runs, tmp_path, monkeypatch):
+def test_a_missing_exporter_is_reported_in_one_line(runs, tmp_path, monkeypatch):
     from importlib import util
 
     monkeypatch.setattr(util, "find_spec", lambda name: None)
@@ -191,7 +191,7 @@ def test_requests_that_cannot_be_are_refused(runs, tmp_path):
     assert (tmp_path / "full/file").read_text() == "mine"
 
 
-def test_int8_onnx_is_smaller_and_tells_how_far_it_is(runs, tmp_path, onnxruntime):
+def test_int8_onnx_is_smaller_and_reports_its_difference(runs, tmp_path, onnxruntime):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     runs("classify")
     result = go(runs.folder / "run-classify", tmp_path / "out", weights="int8")

@@ -86,7 +86,7 @@ def test_a_plain_copy_keeps_all_that_is_said(tuned: Path, tmp_path: Path) -> Non
     assert said(tmp_path / "out")[0] == ABOUT
 
 
-def test_a_copy_in_halves_tells_that_its_scores_were_measured_before(tuned: Path, tmp_path: Path) -> None:
+def test_a_copy_in_half_precision_says_that_its_scores_were_measured_before(tuned: Path, tmp_path: Path) -> None:
     convert.run(convert.Settings(source=str(tuned), target=tmp_path / "out", dtype="bf16"))
     about, card = said(tmp_path / "out")
     assert about | {"notes": []} == ABOUT | {"notes": []} and len(about["notes"]) == 1

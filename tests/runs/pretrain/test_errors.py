@@ -31,7 +31,7 @@ def prepared(folder: Path, text: str, tokenizer: Path) -> Path:
     return folder / "made"
 
 
-def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(make, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_the_run_goes_on_when_there_is_room(make, tmp_path, monkeypatch):
     whole = pretrain(make("roberta-mini", tmp_path / "whole", steps=6, save_every=2))
     free = atomic.calls.free_bytes
     asked = []
@@ -73,7 +73,7 @@ def test_a_damaged_store_is_refused_before_anything_is_made(damage, make, store,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_store_is_told_with_the_command_that_makes_one(make, tmp_path):
+def test_a_missing_store_is_reported_with_the_command_that_makes_one(make, tmp_path):
     with pytest.raises(UserError, match=r"does not exist.*bertkit prepare"):
         pretrain(make("bert-tiny", tmp_path / "run", data=tmp_path / "nowhere"))
 
@@ -101,7 +101,7 @@ def test_a_text_too_small_to_learn_from_is_refused_when_it_is_prepared(text, tol
     ("One text. It has two sentences.", "at least two documents"),
     ("One text.\n\nAnother text.\n\nA third.\n\nA fourth.\n\nA fifth.", "two sentences.*roberta"),
 ])  # fmt: skip
-def test_a_text_without_sentence_pairs_is_told_with_presets_that_need_none(text, told, make, store, tmp_path):
+def test_a_text_without_sentence_pairs_is_reported_with_presets_that_need_none(text, told, make, store, tmp_path):
     data = prepared(tmp_path, text, store / "tokenizer")
     with pytest.raises(UserError, match=told):
         pretrain(make("bert-tiny", tmp_path / "run", data=data))
@@ -127,7 +127,7 @@ def test_a_run_without_a_budget_asks_how_long(make, tmp_path):
         pretrain(make("bert-tiny", tmp_path / "run", steps=0))
 
 
-def test_of_two_budgets_the_one_that_counts_is_told(make, tmp_path, notes):
+def test_of_two_budgets_the_one_that_counts_is_reported(make, tmp_path, notes):
     result = pretrain(make("bert-tiny", tmp_path / "run", steps=2, minutes=30.0))
     assert result["steps"] == 2
     told = "--steps 2 takes precedence; --minutes 30.0 is ignored. Pass --steps 0 to use --minutes."
@@ -152,7 +152,7 @@ def test_a_budget_in_tokens_is_kept_to_the_step(make, tmp_path):
     assert result["steps"] == 4 and result["tokens"] <= 1024
 
 
-def test_mistyped_settings_are_told_with_what_was_meant(tmp_path):
+def test_mistyped_settings_are_reported_with_what_was_meant(tmp_path):
     for table, told in (
         ({"preset": "bert-tinny"}, "Did you mean 'bert-tiny'"),
         ({"modell": {}}, "Did you mean 'model'"),

@@ -138,7 +138,7 @@ def test_the_words_that_are_added_save_the_most_tokens(sources):
     assert [saved[word] for word in found] == sorted(saved.values(), reverse=True)[:3]
 
 
-def test_asking_for_more_words_than_there_are_is_told(sources, notes):
+def test_asking_for_more_words_than_there_are_is_reported(sources, notes):
     found = useful_words(sources("bert")[1], 1000)
     assert {"hexagon", "hexagonal", "nitrogen", "catalyst", "polymers"} <= set(found)
     assert not any("水" in word for word in found)
@@ -211,7 +211,7 @@ def test_new_words_without_a_model_are_refused(sources, tmp_path):
         build(settings("bert", sources, tmp_path / "run", add_tokens=2, init=""), World())
 
 
-def test_a_text_without_a_word_to_add_is_told(sources, tmp_path):
+def test_a_text_without_a_word_to_add_is_reported(sources, tmp_path):
     folder, _ = sources("bert")
     (tmp_path / "plain.txt").write_text("The cat saw it. That was it.\n\nIt was that. The cat was it.", "utf-8")
     store, _ = prepare([tmp_path / "plain.txt"], Tokenizer.load(folder), tmp_path / "store", workers=1)

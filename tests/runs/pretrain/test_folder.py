@@ -128,7 +128,7 @@ def test_the_same_settings_give_the_same_run(make, tmp_path):
     assert weights[0] == weights[1] != weights[2]
 
 
-def test_the_vocabulary_is_padded_and_the_padding_is_told_to_transformers(make, tmp_path, store: Path):
+def test_the_vocabulary_is_padded_and_transformers_knows_the_padding(make, tmp_path, store: Path):
     pretrain(make("roberta-mini", tmp_path / "run", steps=1))
     rows = json.loads((tmp_path / "run/config.json").read_text())["vocab_size"]
     size = read_folder(tmp_path / "run").tokenizer.size

@@ -37,7 +37,7 @@ def test_planning_makes_nothing_and_trains_nothing(make, tmp_path):
     built = build(make("bert-tiny", tmp_path / "run", steps=50), World())
     before = {name: p.detach().clone() for name, p in built.objective.named_parameters()}
     cost = measure(built, World(), seconds=0.1)
-    assert cost.steps >= 4 and cost.tokens_a_step > 0 and cost.seconds_a_step > 0
+    assert cost.steps >= 4 and cost.tokens_per_step > 0 and cost.seconds_per_step > 0
     assert all((p == before[name]).all() for name, p in built.objective.named_parameters())
     assert not (tmp_path / "run").exists()
 

@@ -31,7 +31,7 @@ def taught(make, tmp_path):
     return settings
 
 
-def test_both_losses_are_told_and_both_fall(taught, tmp_path):
+def test_both_losses_are_logged_and_both_fall(taught, tmp_path):
     settings = taught("run", steps=150, loop={"lr": 3e-3}, eval_every=150)
     result = pretrain(settings)
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "vectors_loss" in row]
