@@ -21,7 +21,6 @@ from bertkit.errors import Stopped, UserError, suggest
 
 Item = TypeVar("Item")
 ABOUT = "BERT from end to end, on the machine you have: tokenizers, pretraining, fine-tuning and prediction."
-REPORT_LANGUAGES = ("en", "zh")
 
 
 class Terminal:
@@ -36,13 +35,14 @@ class Terminal:
         """Print a note as one line on stderr."""
         if self.is_main:
             clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-            print(f"{clear}· {message}", file=sys.stderr, flush=True)
+            print(f"{clear}· {notify.translated(message)}", file=sys.stderr, flush=True)
 
     def status(self, message: str) -> None:
         """Show progress: a line that replaces itself on a terminal, elsewhere one line every half minute."""
         now = time.monotonic()
         if not self.is_main:
             return
+        message = notify.translated(message)
         if sys.stderr.isatty():
             print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
         elif now - self.last_status > 30:
@@ -70,15 +70,23 @@ def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float 
             print(f"· {label}: {count:,}{f' of {total:,}' if total else ''}{left}", file=sys.stderr, flush=True)
 
 
-def _environment(settings: type) -> dict[str, Any]:
-    """BERTKIT_LANG: the default of --lang, where that is the language of a report or of the demo."""
+def _choose_language(argv: list[str], own: bool = True) -> None:
+    """Set the language by --lang (unless it is a command's `own` setting with another meaning), else BERTKIT_LANG."""
+    notify.speak("en")
     lang = os.environ.get("BERTKIT_LANG", "")
+    if lang and lang not in notify.LANGUAGES:
+        raise UserError(f"BERTKIT_LANG is '{lang}'. {suggest(lang, list(notify.LANGUAGES))}")
+    for word, following in zip(argv, [*argv[1:], ""]):
+        name, _, value = word.partition("=")
+        if name == "--lang" and own and (value or following) in notify.LANGUAGES:
+            lang = value or following
+    notify.speak(lang or "en")
+
+
+def _has_language(settings: type) -> bool:
+    """Whether a command's own `lang` is the language of its report; elsewhere it may be that of the texts."""
     own = {f.name: f.metadata.get("choices") for f in fields(settings)}
-    if not lang or own.get("lang") != REPORT_LANGUAGES:
-        return {}
-    if lang not in REPORT_LANGUAGES:
-        raise UserError(f"BERTKIT_LANG is '{lang}'. {suggest(lang, list(REPORT_LANGUAGES))}")
-    return {"lang": lang}
+    return own.get("lang") == notify.LANGUAGES
 
 
 def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
@@ -98,19 +106,22 @@ def _print(result: Any, module: Any, as_json: bool) -> None:
     elif as_json and result is not None:
         print(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False))
     elif result is not None:
-        print("\n".join(module.lines(result)) if hasattr(module, "lines") else result)
+        print("\n".join(map(notify.translated, module.lines(result))) if hasattr(module, "lines") else result)
 
 
 def _run(command: Command, argv: list[str]) -> None:
     """Build the settings, run the command and print its result."""
+    module: Any = command.module
+    has_language = _has_language(module.Settings)
+    _choose_language(argv, has_language or not hasattr(module.Settings, "lang"))
     given = command.parse(argv)
-    mine = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given}
+    others = {f.name for f in fields(module.Settings)}
+    mine = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given and f.name not in others}
     how = config.build(Invocation, mine)
     notify.listen(Terminal(how.quiet))
     if how.quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    module: Any = command.module
-    table = _environment(module.Settings)
+    table: dict[str, Any] = {"lang": notify.language()} if has_language else {}
     files = [config.read_toml(how.config_file)] if how.config_file else []
     for layer in [*files, given, *map(config.parse_set, how.sets)]:
         table = config.merged(table, config.current_names(module.Settings, layer))
@@ -125,19 +136,21 @@ def _run(command: Command, argv: list[str]) -> None:
 def _overview() -> Parser:
     """The parser of `bertkit --help`, with the list of commands."""
     parser = Parser("bertkit", "bertkit COMMAND [options]", ABOUT)
-    parser.epilog = "bertkit COMMAND --help shows the arguments and options of a command."
-    commands = parser.add_argument_group("Commands")
+    parser.epilog = notify.translated("bertkit COMMAND --help shows the arguments and options of a command.")
+    commands = parser.add_argument_group(notify.translated("Commands"))
     for verb, about in COMMANDS.items():
-        commands.add_argument(verb, help=about.replace("%", "%%"))
-    others = parser.add_argument_group("Options")
-    others.add_argument("--version", action="store_true", help="Print the version.")
-    others.add_argument("-h", "--help", action="help", help="Show this help.")
+        commands.add_argument(verb, help=notify.translated(about).replace("%", "%%"))
+    others = parser.add_argument_group(notify.translated("Options"))
+    others.add_argument("--version", action="store_true", help=notify.translated("Print the version."))
+    others.add_argument("-h", "--help", action="help", help=notify.translated("Show this help."))
     return parser
 
 
 def _start(argv: list[str]) -> None:
     """Run one command; only its module is imported."""
     first = argv[0] if argv else ""
+    if first not in COMMANDS:
+        _choose_language(argv)
     if first in COMMANDS:
         _run(Command(first), argv[1:])
     elif first == "--version":
@@ -166,10 +179,10 @@ def main() -> None:
         _start(sys.argv[1:])
         sys.stdout.flush()
     except UserError as mistake:
-        print(f"bertkit: {mistake}", file=sys.stderr)
+        print(f"bertkit: {notify.translated(str(mistake))}", file=sys.stderr)
         sys.exit(2)
     except Stopped as stopped:
-        print(f"bertkit: {stopped}", file=sys.stderr)
+        print(f"bertkit: {notify.translated(str(stopped))}", file=sys.stderr)
         sys.exit(128 + stopped.signal)
     except KeyboardInterrupt:
         print("bertkit: stopped.", file=sys.stderr)

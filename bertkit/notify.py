@@ -3,12 +3,18 @@
 `note` is for what the user must know (rows dropped, tokens truncated, precision used); `track` wraps a
 long iteration. By default, notes go to the `bertkit` logger and progress is discarded; the command
 line installs a terminal listener.
+
+Messages are written in English. `translated` gives a line in the language of the program (`speak`), by the table of
+templates `messages/zh.toml`; the command line calls it where a line leaves the program.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
@@ -69,3 +75,60 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+# ---- The language of what is printed.
+
+LANGUAGES = ("en", "zh")
+MESSAGES = Path(__file__).parent / "messages"
+_language = "en"
+
+
+def speak(language: str) -> None:
+    """Print in this language from now on."""
+    global _language
+    _language = language
+
+
+def language() -> str:
+    """The language of messages, and of reports whose settings name none."""
+    return _language
+
+
+def translated(line: str) -> str:
+    """The line in the program's language; as it is if the table has no template for it.
+
+    Values are left alone, except where the table asks for it: a suggestion is a message inside a message.
+    """
+    if _language == "en" or not line.strip():
+        return line
+    exact, templates = _table(_language)
+    if line in exact:
+        return exact[line]
+    text = line.strip()
+    start = line.index(text)
+    for pattern, words in templates:
+        if match := pattern.fullmatch(text):
+            return line[:start] + words.format(*map(_Value, match.groups())) + line[start + len(text) :]
+    return line
+
+
+class _Value(str):
+    """A value of a message; in the table, {0:t} translates it."""
+
+    def __format__(self, how: str) -> str:
+        return translated(self.strip()) if how == "t" else str(self)
+
+
+@cache
+def _table(language: str) -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
+    """Whole lines, and templates as patterns, those with the most words first."""
+    import tomllib
+
+    tables = tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))
+    entries = {english: words for table in tables.values() for english, words in table.items()}
+    by_length = sorted((english for english in entries if "{}" in english), key=lambda e: -len(e.replace("{}", "")))
+    return {english: words for english, words in entries.items() if "{}" not in english}, [
+        (re.compile(re.escape(english.strip()).replace(r"\{\}", "(.*?)"), re.DOTALL), entries[english])
+        for english in by_length
+    ]

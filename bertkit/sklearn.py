@@ -6,6 +6,7 @@ its model's files as bytes, so that a joblib or pickle file is self-contained on
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +31,7 @@ from bertkit.inference.predictor import Predictor
 
 KEPT = (".json", ".txt", ".safetensors", ".model", ".md")  # the files of a model, not those of its run
 OURS = {"metrics.jsonl", "timing.jsonl", "result.json"}
+MODULE = re.compile(r"\d+_\w+")  # a folder of sentence-transformers, such as 1_Pooling
 CHOOSING = 8  # rows looked at once at the end where none are held out: too few to calibrate on
 
 
@@ -53,9 +55,14 @@ def texts_of(X: Any) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The files of a model folder."""
-    chosen = (path for path in sorted(folder.iterdir()) if path.suffix in KEPT and path.name not in OURS)
-    return {path.name: path.read_bytes() for path in chosen if path.is_file()}
+    """The files of a model folder by their paths inside it, those of sentence-transformers' modules among them."""
+    places = [folder, *(path for path in sorted(folder.iterdir()) if MODULE.fullmatch(path.name) and path.is_dir())]
+    chosen = (path for place in places for path in sorted(place.iterdir()) if path.suffix in KEPT)
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in chosen
+        if path.is_file() and path.name not in OURS
+    }
 
 
 class _OverTexts(BaseEstimator):
@@ -90,7 +97,9 @@ class _OverTexts(BaseEstimator):
         check_is_fitted(self)
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, content in self.model_files_.items():
-            (Path(folder) / name).write_bytes(content)
+            path = Path(folder) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
 
 
 class _FineTuned(_OverTexts):
@@ -191,10 +200,14 @@ class BertRegressor(RegressorMixin, _FineTuned):
 
 
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts):
-    """Turns texts into vectors: the first step of a pipeline. Nothing is trained."""
+    """Turns texts into vectors: the first step of a pipeline. Nothing is trained.
+
+    model: auto is the embedded model of the texts' language, chosen by fit (`model_`). pool, normalize: by default as
+    the model's sentence-transformers files say, else the unscaled mean.
+    """
 
     def __init__(
-        self, model: str = "en", *, layers: str | list[int] = "last", pool: str = "mean", normalize: bool = False,
+        self, model: str = "auto", *, layers: str | list[int] = "last", pool: str = "", normalize: bool | None = None,
         on_long: str = "window", precision: str = "auto", device: str = "auto",
     ) -> None:  # fmt: skip
         self.model, self.layers, self.pool, self.normalize = model, layers, pool, normalize
@@ -208,9 +221,14 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Open the model, and keep its files (except for an embedded model, which every installation has)."""
+        from bertkit.runs.finetune.start import starting_model
+        from bertkit.tasks import make
+
         texts = self._texts(X)
-        place = locate(self.model)
-        self.model_files_ = {} if str(self.model) in embedded() or not place.is_dir() else files_of(place)
+        task = make("classify")
+        self.model_ = starting_model(str(self.model), task, task.from_inputs(texts))
+        place = locate(self.model_)
+        self.model_files_ = {} if self.model_ in embedded() or not place.is_dir() else files_of(place)
         self._open = None
         self._n_features_out = self._vectors(texts[:1]).shape[1]
         return self
@@ -225,10 +243,9 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
             raise ValueError(
                 "pool is 'none', which gives one vector per token. An estimator needs one per text: mean, cls or max."
             )
-        found = self._opened().embed(texts, self.layers, self.pool, self.on_long, self.normalize)
-        return np.asarray(found)
+        return np.asarray(self._opened().embed(texts, self.layers, self.pool, self.on_long, self.normalize))
 
     def _opened(self) -> Predictor:
         if self._open is None and not self.model_files_:
-            self._open = Predictor.load(self.model, self.precision, self.device)
+            self._open = Predictor.load(self.model_, self.precision, self.device)
         return super()._opened()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -273,6 +274,50 @@ class NumberEmbedder(_Numbers, BertEmbedder):
 
 TOO_BRIEF = "it is trained for two steps here, to be quick, and the check wants a good score"
 EXPECTED = {"check_classifiers_train": TOO_BRIEF, "check_regressors_train": TOO_BRIEF}
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+def test_an_embedder_gives_the_vectors_of_a_sentence_transformers_folder(mode, model, tmp_path):
+    """With its pooling and scaling, after pickling without the folder, and as a clone."""
+    sentences = pytest.importorskip("sentence_transformers", reason="the judge of these folders")
+    from bertkit.checkpoint.folder import read_folder, write_folder
+    from bertkit.checkpoint.pooling import Pooling
+
+    folder = read_folder(Path(model))
+    folder.pooling = Pooling(mode, normalize=True)
+    write_folder(tmp_path / "own", folder)
+    wanted = sentences.SentenceTransformer(str(tmp_path / "own"), device="cpu")
+    wanted.save(str(tmp_path / "theirs"))
+    X, _ = data(12)
+    for name in ("own", "theirs"):
+        made = BertEmbedder(str(tmp_path / name), precision="fp32").fit(X)
+        joblib.dump(made, stored := io.BytesIO())
+        stored.seek(0)
+        (tmp_path / name).rename(tmp_path / "elsewhere")
+        for embedder in (made, joblib.load(stored)):
+            np.testing.assert_allclose(embedder.transform(X), wanted.encode(X), atol=1e-5)
+        (tmp_path / "elsewhere").rename(tmp_path / name)
+        np.testing.assert_allclose(clone(made).fit(X).transform(X), wanted.encode(X), atol=1e-5)
+        np.testing.assert_allclose(
+            bertkit.load(tmp_path / name, precision="fp32").embed(X), wanted.encode(X), atol=1e-5
+        )
+
+
+def test_an_embedder_opens_the_folder_of_finetune_embed(model, tmp_path):
+    rows = [{"text": a, "text_b": b, "label": 1} for a, b in zip(data(8)[0], data(8, 1)[0])]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    bertkit.finetune("embed", train=tmp_path / "pairs.jsonl", model=model, out=tmp_path / "run", steps=1, threads=1)
+    X, _ = data(6)
+    made = BertEmbedder(str(tmp_path / "run"), precision="fp32").fit(X)
+    assert any(name.startswith("1_Pooling/") for name in made.model_files_)
+    np.testing.assert_allclose(made.transform(X), bertkit.load(tmp_path / "run", precision="fp32").embed(X), atol=1e-6)
+    search = GridSearchCV(make_pipeline(made, LogisticRegression()), {"bertembedder__pool": ["", "cls"]}, cv=2)
+    assert search.fit(X, [0, 1] * 3).best_params_["bertembedder__pool"] in ("", "cls")
+
+
+def test_without_a_model_an_embedder_chooses_by_the_language_of_the_texts():
+    assert BertEmbedder().fit(["今天下雨了", "我们在家"]).model_ == "zh"
+    assert BertEmbedder().fit(["it rained today", "we stayed at home"]).model_ == "en"
 
 
 @pytest.mark.parametrize("kind", [BertClassifier, BertRegressor, BertEmbedder])

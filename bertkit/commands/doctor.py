@@ -30,6 +30,7 @@ def run(settings: Settings) -> dict[str, Any]:
     if settings.files:
         from bertkit.checkpoint.locate import locate
         from bertkit.data.inspect import inspect_file
+        from bertkit.runs.finetune.start import report_unknown
         from bertkit.text.tokenizer import Tokenizer
 
         columns = {k: v for k, v in (("text", settings.text), ("label", settings.label)) if v != k}
@@ -38,7 +39,7 @@ def run(settings: Settings) -> dict[str, Any]:
             tokenizer = Tokenizer.load(locate(model)) if model else None
             others = [other for other in settings.files if other != file]
             report = inspect_file(file, tokenizer=tokenizer, others=others, encoding=settings.encoding, **columns)
-            report.counted_by = model
+            report.counted_by, report.unknown_share = model, report_unknown(tokenizer, model)
             found["files"].append(asdict(report))
             found["lines"] += ["", *report.lines()]
     return found

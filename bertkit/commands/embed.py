@@ -50,6 +50,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.files.atomic import not_the_input
     from bertkit.inference.predictor import AT_ONCE, Predictor
     from bertkit.notify import note, track
+    from bertkit.runs.finetune.start import report_unknown
     from bertkit.text.checks import by_line
 
     _check(settings)
@@ -79,6 +80,7 @@ def run(settings: Settings) -> dict[str, Any]:
         "pool": settings.pool or predictor.pooling.mode,
         "precision": predictor.precision, "seconds": round(seconds, 2),
         "texts_per_second": round(out.count / seconds, 1),
+        "unknown_share": report_unknown(predictor, settings.model),
     }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.errors import UserError, suggest
     from bertkit.inference.predictor import Predictor
     from bertkit.loading import ContenderPredictor, open_model
+    from bertkit.runs.finetune.start import report_unknown
     from bertkit.tasks.base import Reading
 
     machine.set_up(settings.threads)
@@ -58,6 +59,7 @@ def run(settings: Settings) -> dict[str, Any]:
         "metrics": dict(scores), "intervals": {name: list(pair) for name, pair in intervals.items()},
         "rows_cut": sum(p["cut"] > 0 for p in predictions), "tokens_cut": sum(p["cut"] for p in predictions),
         "absent": dict(getattr(scores, "absent", {})),
+        "unknown_share": report_unknown(predictor, settings.model),
     }  # fmt: skip
 
 

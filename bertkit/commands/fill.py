@@ -22,6 +22,7 @@ def run(settings: Settings) -> dict[str, Any]:
     """Guess the masked words of a text."""
     from bertkit import machine
     from bertkit.inference.predictor import Predictor
+    from bertkit.runs.finetune.start import report_unknown
 
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
@@ -29,6 +30,7 @@ def run(settings: Settings) -> dict[str, Any]:
         "text": settings.text,
         "precision": predictor.precision,
         "masks": predictor.fill(settings.text, settings.top),
+        "unknown_share": report_unknown(predictor, settings.model),
     }
 
 

@@ -39,7 +39,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.notify import track
     from bertkit.retrieval.index import build
     from bertkit.retrieval.passages import read_passages
-    from bertkit.runs.finetune.start import LOOKED_AT, NO_LIMIT, starting_model, tell_unknown
+    from bertkit.runs.finetune.start import LOOKED_AT, report_unknown, starting_model
     from bertkit.tasks import make
 
     check_folder(settings.out)
@@ -51,7 +51,6 @@ def run(settings: Settings) -> dict[str, Any]:
     some = task.from_inputs([text[:FIRST] for text in islice(documents, LOOKED_AT)])
     model = starting_model(settings.model, task, some)
     predictor = Predictor.load(model, settings.precision, settings.device)
-    tell_unknown(predictor.tokenizer, task.encode(some, predictor.tokenizer, NO_LIMIT), model)
     passages = read_passages(files, predictor.tokenizer, settings.passage, settings.text, settings.encoding)
     start = time.perf_counter()
     facts = build(
@@ -59,6 +58,7 @@ def run(settings: Settings) -> dict[str, Any]:
         passage=settings.passage,
     )  # fmt: skip
     seconds = time.perf_counter() - start
+    facts["unknown_share"] = report_unknown(predictor, model)
     return {"folder": str(settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
 
 

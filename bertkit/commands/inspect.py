@@ -27,6 +27,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.inference.explain import explain
     from bertkit.inference.predictor import Predictor
     from bertkit.report.explain import explain_report
+    from bertkit.runs.finetune.start import report_unknown
 
     check_folder(settings.out.parent)
     machine.set_up(settings.threads)
@@ -36,7 +37,8 @@ def run(settings: Settings) -> dict[str, Any]:
         make_folder(settings.out.parent)
     atomic_write(settings.out, explain_report(found, model=settings.model, lang=settings.lang))
     rounded = [[[[round(float(x), 4) for x in row] for row in head] for head in layer] for layer in found["attention"]]
-    return {**found, "attention": rounded, "page": str(settings.out)}
+    share = report_unknown(predictor, settings.model)
+    return {**found, "attention": rounded, "page": str(settings.out), "unknown_share": share}
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from bertkit.commands import COMMANDS, find
 from bertkit.config import KIND_NAMES, Common, aliases_of, hints, option
 from bertkit.errors import UserError
+from bertkit.notify import LANGUAGES, translated
 
 WIDEST = 100
 LONG = 12  # a command with more options than this shows them under headings
@@ -42,6 +43,9 @@ class Invocation:
     )
     as_json: bool = option(False, "Print the result as one JSON document.", name="json")
     quiet: bool = option(False, "Hide notes and progress; errors are still shown.")
+    lang: str = option(
+        "", "Language of help, messages and reports (default: BERTKIT_LANG, else en).", choices=LANGUAGES
+    )
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,8 @@ class Command:
         everywhere = {f.name for f in fields(Common)}
         every = options(self.module.Settings)
         self.own = [o for o in every if o.field.name not in everywhere]
-        self.common = [o for o in every if o.field.name in everywhere] + options(Invocation)
+        self.common = [o for o in every if o.field.name in everywhere]
+        self.common += [o for o in options(Invocation) if o.field.name not in {own.field.name for own in self.own}]
         self.arguments = [o for o in every if o.meta["argument"]]
         named = [o for o in [*self.own, *self.common] if not o.meta["argument"]]
         self.spellings = {spelling: (spelling, o) for o in named for spelling in o.spellings}
@@ -163,11 +168,11 @@ class Command:
         """The parser. Every default is None, "not given", so that --config and presets show through."""
         parser = Parser(f"bertkit {self.verb}", self.usage, self.about)
         for heading, members in self.groups().items():
-            _add(parser.add_argument_group(heading), members)
+            _add(parser.add_argument_group(translated(heading)), members)
         _add(parser, [o for o in self.own if o.meta["hidden"]])
-        common = parser.add_argument_group("Common options")
+        common = parser.add_argument_group(translated("Common options"))
         _add(common, self.common)
-        common.add_argument("-h", "--help", action="help", help="Show this help.")
+        common.add_argument("-h", "--help", action="help", help=translated("Show this help."))
         return parser
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
@@ -226,8 +231,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, usage: str, about: str) -> None:
         width = min(shutil.get_terminal_size().columns, WIDEST)
         layout = partial(argparse.HelpFormatter, max_help_position=26, width=width)
-        usage, about = usage.replace("%", "%%"), about.replace("%", "%%")
+        usage, about = usage.replace("%", "%%"), translated(about).replace("%", "%%")
         super().__init__(prog, usage, about, formatter_class=layout, add_help=False, allow_abbrev=False)
+
+    def format_help(self) -> str:
+        """The help page; argparse writes its first word itself."""
+        return super().format_help().replace("usage: ", translated("usage: "), 1)
 
     def error(self, message: str) -> NoReturn:
         """Raise a UserError instead of exiting."""
@@ -236,8 +245,9 @@ class Parser(argparse.ArgumentParser):
 
 def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
     for o in members:
-        facts = "required" if o.required and not o.meta["argument"] else f"default: {o.default}" if o.default else ""
-        text = o.meta["help"].replace("%", "%%") + (f" ({facts})" if facts else "")
+        facts = "(required)" if o.required and not o.meta["argument"] else ""
+        facts = f"(default: {o.default})" if o.default else facts
+        text = f"{translated(o.meta['help'])} {translated(facts)}".rstrip().replace("%", "%%")
         how: dict[str, Any] = {"help": argparse.SUPPRESS if o.meta["hidden"] else text, "default": None}
         if o.meta["argument"]:
             group.add_argument(o.field.name, nargs="*" if o.many else "?", type=o.read, metavar=o.spelled, **how)

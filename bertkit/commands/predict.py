@@ -85,6 +85,7 @@ def _answers(settings: Settings, predictor: Predictor | ContenderPredictor, coun
     from bertkit import machine
     from bertkit.inference.predictor import AT_ONCE
     from bertkit.notify import note, track
+    from bertkit.runs.finetune.start import report_unknown
 
     start = time.perf_counter()
     source = iter(track(examples(settings, predictor), f"predicting {settings.file}"))
@@ -100,6 +101,7 @@ def _answers(settings: Settings, predictor: Predictor | ContenderPredictor, coun
         machine.trim_memory()
     if cut := count.tokens_cut:
         note(f"{count.rows_cut} of {count.rows} rows were cut: {cut} of {cut + count.tokens} tokens were not seen.")
+    report_unknown(predictor, settings.model)
     count.seconds = seconds = time.perf_counter() - start
     note(f"{count.rows:,} rows in {seconds:.1f} s ({count.rows / seconds:,.0f} per second), {predictor.precision}.")
 

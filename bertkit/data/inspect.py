@@ -183,6 +183,7 @@ class FileReport:
     lengths: list[Lengths] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     counted_by: str = ""  # the model whose tokenizer counted the tokens
+    unknown_share: float = 0.0  # of the pieces, by the same tokenizer
     cjk_share: float = 0.0
     suspicious: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -212,6 +213,8 @@ class FileReport:
             shown = ", ".join(f"{share} % up to {value:,}" for share, value in lengths.percentiles.items())
             by = f" ({self.counted_by}'s tokenizer)" if self.counted_by and lengths.unit == "tokens" else ""
             yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {shown}"
+        if self.unknown_share:
+            yield f"  unknown to {self.counted_by}'s vocabulary: {self.unknown_share:.2%} of pieces"
         if self.cuts and not self.cuts[0].rows:
             yield f"  at {self.cuts[0].limit} tokens: nothing is truncated"
         for cut in (each for each in self.cuts if each.rows):

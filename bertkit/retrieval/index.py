@@ -4,7 +4,7 @@ Files of its folder:
 - `index.json`      the model and its fingerprint, how it was made, counts
 - `passages.jsonl`  {"text", "file", "document"}, one per line; `lines.npy` says where each begins
 - `vectors.f16`     (passages, width) of length one
-- `starts.npy` …    which passages contain which pieces (bm25.py)
+- `starts.npy` …    which passages contain which terms (bm25.py)
 - `run.toml`        the settings it was made with
 """
 
@@ -14,8 +14,10 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import write_folder
 from bertkit.inference.predictor import AT_ONCE, Predictor
-from bertkit.retrieval.bm25 import BM25
+from bertkit.retrieval.bm25 import BM25, Terms
 from bertkit.retrieval.passages import Passage
 from bertkit.text.load import LAYOUTS
 
@@ -39,8 +41,9 @@ BESIDE = (
 )  # fmt: skip
 BY = ("both", "vectors", "words")
 BLOCK = 65_536  # vectors compared at once
-FUSED = 100  # of each ranking this many are joined
-SOFTEN = 60  # ranks are joined as 1 / (SOFTEN + rank), as is usual
+VECTOR_WEIGHT = 0.3  # of the cosine beside BM25, where an index does not say
+TRIALS, AMONG = 200, 2000  # pseudo-questions that measure this weight, and the passages they are put to
+SHORTEST, LONGEST = 12, 16  # pieces of a passage that can give a pseudo-question, and of the question
 
 
 def is_index(folder: Path) -> bool:
@@ -53,26 +56,33 @@ def build(
 ) -> dict[str, Any]:
     """Embed passages in order and write the folder, completely or not at all. run: the content of run.toml.
 
-    Texts and vectors are written as they arrive; pieces are kept in memory, four bytes each, until they are inverted.
+    Texts and vectors are written as they arrive; terms are kept in memory, four bytes each, until they are inverted.
     """
     facts: dict[str, Any] = {"passages": 0, "tokens": 0, "files": 0}
+    terms = Terms(predictor.tokenizer)
 
     def write(folder: Path) -> None:
         lines, rows, files = [0], [], set()
         with (folder / "passages.jsonl").open("wb") as texts, (folder / "vectors.f16").open("wb") as vectors:
             while chunk := list(islice(passages, AT_ONCE)):
-                found = np.asarray(predictor.embed([one.text for one in chunk], normalize=True))
-                vectors.write(found.astype(np.float16).tobytes())
-                for one in chunk:
-                    lines.append(lines[-1] + texts.write(json.dumps(one.plain(), ensure_ascii=False).encode() + b"\n"))
-                rows += [np.asarray(ids, np.int32) for ids in predictor.tokenizer.pieces_batch([p.text for p in chunk])]
-                files |= {one.file for one in chunk}
-                facts["width"] = found.shape[1]
+                embedded = np.asarray(predictor.embed([passage.text for passage in chunk], normalize=True))
+                vectors.write(embedded.astype(np.float16).tobytes())
+                for passage in chunk:
+                    line = json.dumps(passage.plain(), ensure_ascii=False).encode() + b"\n"
+                    lines.append(lines[-1] + texts.write(line))
+                rows += terms.of([passage.text for passage in chunk])
+                files |= {passage.file for passage in chunk}
+                facts["width"] = embedded.shape[1]
         if not rows:
             raise UserError("There is no text to index.")
         np.save(folder / "lines.npy", np.array(lines, np.int64))
-        BM25.of(rows, predictor.tokenizer.size).save(folder)
-        facts.update(passages=len(rows), tokens=sum(map(len, rows)), files=len(files))
+        BM25.of(rows, terms.numbers(rows)).save(folder)
+        facts.update(passages=len(rows), tokens=sum(map(terms.pieces_in, rows)), files=len(files))
+        some = np.unique(np.linspace(0, len(rows) - 1, min(AMONG, len(rows))).astype(int))
+        written = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(len(rows), -1)
+        facts["vector_weight"] = vector_weight(
+            predictor, terms, [_passage(folder, lines, n)["text"] for n in some], written[some].astype(np.float32)
+        )
         given = {"model": model, "fingerprint": fingerprint(model), **facts, **about}
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
         (folder / "run.toml").write_text(run, "utf-8")
@@ -151,18 +161,24 @@ class Index:
     def search(self, question: str, top: int = 10, by: str = "both") -> list[dict[str, Any]]:
         """The nearest passages, best first: {score, cosine, text, file, document}.
 
-        score: the cosine; or BM25 (by "words"); or (by "both") how high the passage is in both rankings, 1 being
-        the first place in each.
+        score: the cosine; or BM25 (by "words"); or (by "both") the weighted mean of both, each scaled so that the best
+        passage has 1 and the worst 0.
         """
         if top < 1:
             raise UserError(f"{top} passages requested; ask for at least 1.")
         if not question.strip():
             raise UserError("The question is empty.")
         cosines = self._cosines(question)
-        said = self.words.scores(self.predictor.tokenizer.pieces_batch([question])[0])
-        scores = {"vectors": lambda: cosines, "words": lambda: said, "both": lambda: fused(cosines, said, top)}[by]()
+        shared = self.words.scores(self.terms.of([question])[0])
+        weight = float(self.about.get("vector_weight", VECTOR_WEIGHT))
+        scores = {"vectors": cosines, "words": shared, "both": fused(cosines, shared, weight)}[by]
         best = [n for n in best_of(scores, top).tolist() if by == "vectors" or scores[n] > 0]
         return [{"score": float(scores[n]), "cosine": float(cosines[n]), **self.passage(n)} for n in best]
+
+    @cached_property
+    def terms(self) -> Terms:
+        """How a question is split into terms."""
+        return Terms(self.predictor.tokenizer)
 
     def _cosines(self, question: str) -> np.ndarray:
         asked = np.asarray(self.predictor.embed([question], normalize=True))[0]
@@ -171,16 +187,20 @@ class Index:
 
     def passage(self, number: int) -> dict[str, Any]:
         """The passage with this number, read from its line."""
-        with (self.folder / "passages.jsonl").open("rb") as file:
-            file.seek(int(self.lines[number]))
-            line = file.read(int(self.lines[number + 1] - self.lines[number]))
-        try:
-            found: dict[str, Any] = json.loads(line)
-        except ValueError:
-            raise DamagedFile(
-                f"{file.name}, line {number + 1}: the passage is damaged. Rebuild the index with `bertkit index`."
-            ) from None
-        return found
+        return _passage(self.folder, self.lines, number)
+
+
+def _passage(folder: Path, lines: Sequence[int] | np.ndarray, number: int) -> dict[str, Any]:
+    with (folder / "passages.jsonl").open("rb") as file:
+        file.seek(int(lines[number]))
+        line = file.read(int(lines[number + 1] - lines[number]))
+    try:
+        passage: dict[str, Any] = json.loads(line)
+    except ValueError:
+        raise DamagedFile(
+            f"{file.name}, line {number + 1}: the passage is damaged. Rebuild the index with `bertkit index`."
+        ) from None
+    return passage
 
 
 def best_of(scores: np.ndarray, top: int) -> np.ndarray:
@@ -190,10 +210,49 @@ def best_of(scores: np.ndarray, top: int) -> np.ndarray:
     return some[np.argsort(-scores[some], kind="stable")][:top]
 
 
-def fused(cosines: np.ndarray, said: np.ndarray, top: int) -> np.ndarray:
-    """Combine two rankings by reciprocal rank fusion, scaled so that the first of both gets 1."""
-    joined = np.zeros(len(cosines), np.float32)
-    for scores in (cosines, said):
-        ranked = [n for n in best_of(scores, max(top, FUSED)) if scores is cosines or scores[n] > 0]
-        joined[ranked] += (SOFTEN + 1) / 2 / (SOFTEN + 1 + np.arange(len(ranked)))
-    return joined
+def fused(cosines: np.ndarray, words: np.ndarray, weight: float) -> np.ndarray:
+    """Combine two scores of every passage, each scaled to 0 … 1; weight: of the cosines.
+
+    Scores, not ranks: a passage that shares a rare word is far ahead by BM25, and its rank would not say so.
+    """
+    return weight * _scaled(cosines) + (1 - weight) * _scaled(words)
+
+
+def _scaled(scores: np.ndarray) -> np.ndarray:
+    low, high = float(scores.min()), float(scores.max())
+    return (scores - low) / (high - low) if high > low else np.zeros_like(scores)
+
+
+def vector_weight(predictor: Predictor, terms: Terms, texts: Sequence[str], vectors: np.ndarray) -> float:
+    """How much the cosine should count beside BM25 in an index, measured on passages of it and their vectors.
+
+    A pseudo-question is a run of words cut out of a passage; what remains of the passage is its right answer. With
+    the mean reciprocal ranks v by vectors and w by words, the weight is (v / (v + w))². Squared, because a cut-out
+    resembles its passage more than a question does its answer, which flatters the vectors (docs/benchmarks.md).
+    """
+    remaining, asked, answers = list(texts), [], []
+    rng = random.Random(0)
+    for number in sorted(rng.sample(range(len(texts)), min(TRIALS, len(texts)))):
+        encoding = predictor.tokenizer.encode(texts[number])
+        spans = [span for span, special in zip(encoding.offsets, encoding.special) if not special]
+        if len(spans) < SHORTEST:
+            continue
+        size = min(LONGEST, len(spans) // 3)
+        first = rng.randrange(len(spans) - size)
+        start, end = spans[first][0], spans[first + size - 1][1]
+        asked.append(texts[number][start:end])
+        remaining[number] = f"{texts[number][:start]} {texts[number][end:]}"
+        answers.append(number)
+    if not asked:
+        return VECTOR_WEIGHT
+    vectors = vectors.copy()
+    vectors[answers] = np.asarray(predictor.embed([remaining[number] for number in answers], normalize=True))
+    cosines = np.asarray(predictor.embed(asked, normalize=True)) @ vectors.T
+    rows = terms.of(remaining)
+    table = BM25.of(rows, terms.numbers(rows))
+    words = [table.scores(row) for row in terms.of(asked)]
+    by_vectors, by_words = (
+        sum(1 / (1 + int((row > row[answer]).sum())) for row, answer in zip(scores, answers) if row[answer] > 0)
+        for scores in (cosines, words)
+    )
+    return round((by_vectors / max(by_vectors + by_words, 1e-9)) ** 2, 3)

@@ -33,11 +33,12 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer; tokens: how many tokens of the input were seen; cut: how many were not."""
+    """An answer; tokens: how many tokens of the input were seen; cut: how many were not; unknown: of those seen."""
 
     value: Any
     tokens: int
     cut: int = 0
+    unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
 def vectors(predictor: Predictor, encoded: list[Rows], how: How) -> list[Answer]:
     """One vector per text, float32 (width,), with the model's own pooling."""
     found = predictor.vectors(encoded)
-    return [Answer(_finite(vector), one.tokens, one.cut) for vector, one in zip(found, encoded, strict=True)]
+    unknown = [_unknown(predictor, one.rows) for one in encoded]
+    return [Answer(_finite(v), one.tokens, one.cut, n) for v, one, n in zip(found, encoded, unknown, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How
         predictor.needs(task.head, "predict")
     outputs = outputs_of(predictor.model, task, [item for _, item in encoded], predictor.device)
     return [
-        Answer(Scores(_finite(output), own.decode(item, output)), item.tokens, item.cut)
+        Answer(Scores(_finite(output), own.decode(item, output)), item.tokens, item.cut, _unknown(predictor, item.rows))
         for (own, item), output in zip(encoded, outputs, strict=True)
     ]
 
@@ -144,7 +146,9 @@ def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any
 def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
     """The best predictions for every mask of a text."""
     found = predictor.guesses(encoded, how.top)
-    return [Answer(value, len(one)) for value, one in zip(found, encoded, strict=True)]
+    return [
+        Answer(value, len(one), unknown=_unknown(predictor, [one])) for value, one in zip(found, encoded, strict=True)
+    ]
 
 
 def encode_whole(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
@@ -164,8 +168,14 @@ def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
             for number, special, (start, stop) in zip(one.ids, one.special, one.offsets)
             if how.specials or not special
         ]  # fmt: skip
-        answers.append(Answer(shown, len(shown)))
+        answers.append(Answer(shown, len(shown), unknown=_unknown(predictor, [one])))
     return answers
+
+
+def _unknown(predictor: Predictor, rows: Sequence[Any]) -> int:
+    """The unknown pieces of a text's rows (or encodings)."""
+    unknown = predictor.tokenizer.unk_id
+    return 0 if unknown is None else sum(row.ids.count(unknown) for row in rows)
 
 
 def _finite(numbers: np.ndarray) -> np.ndarray:

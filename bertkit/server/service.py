@@ -158,6 +158,7 @@ def reply(request: Request, body: Any, asked: Asked) -> Response:
         "x-compute-tokens": str(sum(tokens)),
         "x-input-tokens": str(sum(tokens) + sum(cut)),
         "x-truncated-inputs": str(sum(one > 0 for one in cut)),
+        "x-unknown-tokens": str(sum(one.unknown for one in asked.answers)),
     }
     if request.query_params.get("details", "").lower() in ("true", "1"):
         body = {"results": body, "truncated": [one > 0 for one in cut], "tokens": tokens, "cut": cut}

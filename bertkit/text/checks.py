@@ -4,8 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from bertkit.errors import UserError
+
+EXAMPLES, BEGINNING = 50, 500  # texts with unknown pieces that are kept, and how many characters of each
+
+
+@dataclass
+class UnknownPieces:
+    """How many pieces of all texts so far a tokenizer did not know. examples: the first texts with such pieces."""
+
+    unknown: int = 0
+    pieces: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def share(self) -> float:
+        """Unknown pieces among all."""
+        return self.unknown / max(self.pieces, 1)
+
+    def add(self, text: str, unknown: int, pieces: int) -> None:
+        """Count one text."""
+        self.pieces += max(pieces, 0)
+        if unknown:
+            self.unknown += unknown
+            if len(self.examples) < EXAMPLES:
+                self.examples.append(text[:BEGINNING])
 
 
 class BadRow(UserError):

@@ -14,7 +14,7 @@ import tokenizers
 
 from bertkit.errors import UserError
 from bertkit.text import encoding as encodings
-from bertkit.text.checks import refuse_bad_rows, refuse_bad_text, tokenizer_errors
+from bertkit.text.checks import UnknownPieces, refuse_bad_rows, refuse_bad_text, tokenizer_errors
 from bertkit.text.encoding import Encoding, Window
 from bertkit.text.load import load_backend, lowers
 from bertkit.text.template import roles_of
@@ -44,6 +44,7 @@ class Tokenizer:
             backend.token_to_id(self.roles[role]) if role in self.roles else None
             for role in ("unk", "cls", "sep", "pad", "mask")
         )
+        self.unknown = UnknownPieces()  # in the texts encoded so far
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
@@ -57,7 +58,9 @@ class Tokenizer:
         if pair is not None:
             refuse_bad_text(pair, "The second text")
         with tokenizer_errors("The text cannot be encoded"):
-            return _encoding(self.backend.encode(text, pair))
+            encoding = _encoding(self.backend.encode(text, pair))
+        self._count(text if pair is None else f"{text}\n{pair}", encoding.ids, encoding.special.count(True))
+        return encoding
 
     def encode_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
         """Like `encode` for many texts, on all cores."""
@@ -83,6 +86,7 @@ class Tokenizer:
         with tokenizer_errors("The words cannot be encoded"):
             raw = self.backend.encode(spaced_words, is_pretokenized=True)
         encoding = _encoding(raw)
+        self._count(" ".join(words), encoding.ids, encoding.special.count(True))
         if not spaced:
             return encoding
         shifts = [int(word > 0) for word in encoding.words]
@@ -200,11 +204,21 @@ class Tokenizer:
                     f"There are {len(texts)} texts but {len(pairs)} second texts. Pass one second text per text."
                 )
             inputs = list(zip(texts, pairs))
+        added = (
+            self.backend.num_special_tokens_to_add(pairs is not None) if options.get("add_special_tokens", True) else 0
+        )
         results: list[Result] = []
         with tokenizer_errors("The texts cannot be encoded"):
             for start in range(0, len(inputs), AT_ONCE):
-                results += [pick(raw) for raw in encode(inputs[start : start + AT_ONCE], **options)]
+                results += map(pick, encode(inputs[start : start + AT_ONCE], **options))
+        for number, result in enumerate(results):
+            self._count(inputs[number], result.ids if isinstance(result, Encoding) else result, added)
         return results
+
+    def _count(self, text: Any, ids: Any, added: int) -> None:
+        """Count unknown pieces; `added` of the ids are special tokens."""
+        unknown = 0 if self.unk_id is None else ids.count(self.unk_id)
+        self.unknown.add(text if isinstance(text, str) else "\n".join(text), unknown, len(ids) - added)
 
 
 def _ids(raw: tokenizers.Encoding) -> list[int]:

@@ -120,7 +120,7 @@ def test_a_reader_that_has_had_enough_is_no_fault() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_the_environment_chooses_the_language_of_reports_and_nothing_else(run: CommandLine, monkeypatch) -> None:
+def test_the_environment_chooses_the_language_of_reports_but_not_of_texts(run: CommandLine, monkeypatch) -> None:
     from bertkit.commands import demo, prepare
 
     for verb in (demo, prepare):

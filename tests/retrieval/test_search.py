@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,15 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit import samples
+from bertkit.checkpoint.locate import locate
 from bertkit.commands import ask, index, search
 from bertkit.config import build, read_toml, remember
 from bertkit.data.readers import read_documents
 from bertkit.errors import DamagedFile, UserError
-from bertkit.retrieval.bm25 import BM25, LENGTH, SATURATION
-from bertkit.retrieval.index import Index, best_of, fingerprint, fused
+from bertkit.retrieval.bm25 import BM25, LENGTH, PAIRS, SATURATION, Terms
+from bertkit.retrieval.index import VECTOR_WEIGHT, Index, best_of, fingerprint, fused, vector_weight
 from bertkit.retrieval.passages import cut
+from bertkit.text.tokenizer import Tokenizer
 from tests.support.toy import SMALL, make_model
 
 DOCUMENTS = [
@@ -33,6 +36,11 @@ DOCUMENTS = [
     "Bread is made of flour. The baker sells bread and milk on the market.",
     "The school has a large table. Children sit at the table and read.",
 ]
+
+
+@cache
+def tokenizer_of(model: str) -> Tokenizer:
+    return Tokenizer.load(locate(model))
 
 
 @pytest.fixture
@@ -50,19 +58,19 @@ def made(tmp_path, documents):
 
 
 def test_passages_are_whole_sentences_up_to_a_size():
-    tokenizer = bertkit.load("en").tokenizer
+    tokenizer = tokenizer_of("en")
     for size in (8, 16, 400):
         parts = cut(DOCUMENTS[0], tokenizer, size)
         assert " ".join(parts) == DOCUMENTS[0]
         sizes = [len(ids) for ids in tokenizer.pieces_batch(parts)]
         assert all(n <= size or part.count(".") == 1 for n, part in zip(sizes, parts))
     assert len(cut(DOCUMENTS[0], tokenizer, 400)) == 1
-    assert cut("今天下雨。我们在家。", bertkit.load("zh").tokenizer, 6) == ["今天下雨。", "我们在家。"]
+    assert cut("今天下雨。我们在家。", tokenizer_of("zh"), 6) == ["今天下雨。", "我们在家。"]
 
 
 @given(st.text("ab A.!? \n\t。！？；…”今天下雨", max_size=60))
 def test_passages_are_the_documents_own_text_in_order_and_nothing_but_spaces_is_lost(document):
-    at, tokenizer = 0, bertkit.load("zh").tokenizer
+    at, tokenizer = 0, tokenizer_of("zh")
     for passage in cut(document, tokenizer, 6):
         start = document.index(passage, at)
         assert not document[at:start].strip()
@@ -72,7 +80,7 @@ def test_passages_are_the_documents_own_text_in_order_and_nothing_but_spaces_is_
 
 @pytest.mark.parametrize("model", ["en", "zh"])
 def test_every_passage_of_the_samples_stands_in_its_document(model):
-    tokenizer = bertkit.load(model).tokenizer
+    tokenizer = tokenizer_of(model)
     for document in read_documents(samples.path(model, "passages.txt")):
         parts = cut(document, tokenizer, 60)
         assert all(part in document for part in parts)
@@ -80,7 +88,7 @@ def test_every_passage_of_the_samples_stands_in_its_document(model):
 
 
 def test_sentences_of_one_chinese_passage_are_not_set_apart():
-    tokenizer = bertkit.load("zh").tokenizer
+    tokenizer = tokenizer_of("zh")
     assert cut("今天下雨。我们在家。\n明天晴。", tokenizer, 99) == ["今天下雨。我们在家。\n明天晴。"]
 
 
@@ -108,9 +116,60 @@ def test_the_best_are_the_head_of_a_stable_sort(values, top):
 
 
 def test_first_in_both_rankings_is_one():
-    joined = fused(np.array([0.9, 0.1, 0.5]), np.array([3.0, 0.0, 1.0]), 3)
+    joined = fused(np.array([0.9, 0.1, 0.5]), np.array([3.0, 0.0, 1.0]), 0.4)
     assert joined[0] == pytest.approx(1)
     assert joined[1] < joined[2] < 1
+
+
+def test_a_passage_far_ahead_by_words_stays_first_whatever_the_vectors_prefer():
+    """Ranks would not say how far ahead: the second place of both used to beat it."""
+    cosines, words = np.array([0.50, 0.55, 0.56, 0.1]), np.array([30.0, 5.0, 4.0, 0.0])
+    assert fused(cosines, words, 0.3).argmax() == 0
+
+
+def test_chinese_words_of_two_characters_are_terms():
+    tokenizer = tokenizer_of("zh")
+    terms = Terms(tokenizer)
+    texts = ["明天开会。", "会开明天。", "meeting"]
+    rows = terms.of(texts)
+    assert [len(row) - len(ids) for row, ids in zip(rows, tokenizer.pieces_batch(texts))] == [3, 3, 0]
+    assert [terms.pieces_in(row) for row in rows] == [len(ids) for ids in tokenizer.pieces_batch(texts)]
+    assert terms.numbers(rows[:2]) == tokenizer.size + PAIRS and terms.numbers(rows[2:]) == tokenizer.size
+    scores = BM25.of(rows, terms.numbers(rows)).scores(terms.of(["开会"])[0])
+    assert scores[0] > scores[1] > scores[2] == 0
+
+
+def test_an_index_without_pairs_or_weight_still_answers(tmp_path, monkeypatch):
+    """Those of earlier versions hold pieces only, and say nothing about weights."""
+    path = tmp_path / "documents.txt"
+    path.write_text("明天上午开会。\n\n他在图书馆读书。\n\n今天下雨了。", "utf-8")
+    with monkeypatch.context() as old:
+        old.setattr(Terms, "_with_pairs", lambda self, ids: ids)
+        index.run(index.Settings(files=(path,), model="zh", out=tmp_path / "old", threads=1))
+    about = json.loads((tmp_path / "old/index.json").read_text("utf-8"))
+    del about["vector_weight"]
+    (tmp_path / "old/index.json").write_text(json.dumps(about), "utf-8")
+    found = Index.open(tmp_path / "old").search("哪里读书？")
+    assert found[0]["document"] == 2 and found[0]["score"] > found[1]["score"]
+
+
+def test_the_weight_of_vectors_grows_with_their_quality():
+    """By pseudo-questions: vectors that know every passage outweigh words, vectors of noise do not count."""
+    predictor = bertkit.load("en")
+    texts = [" ".join(part) for part in np.array_split(samples.path("en", "passages.txt").read_text().split(), 60)]
+    terms = Terms(predictor.tokenizer)
+    noise = np.random.default_rng(0).normal(size=(len(texts), predictor.config.width)).astype(np.float32)
+    good = vector_weight(predictor, terms, texts, np.asarray(predictor.embed(texts, normalize=True)))
+    assert 0 < good < 1 and good == vector_weight(predictor, terms, texts, predictor.embed(texts, normalize=True))
+
+    class Noise:
+        tokenizer, config = predictor.tokenizer, predictor.config
+
+        def embed(self, texts, normalize):
+            return np.random.default_rng(len(texts[0])).normal(size=(len(texts), noise.shape[1])).astype(np.float32)
+
+    assert vector_weight(Noise(), terms, texts, noise) < good
+    assert vector_weight(predictor, terms, ["short"], noise[:1]) == VECTOR_WEIGHT
 
 
 def test_a_passage_is_found_by_itself_and_told_where_it_stands(made, documents):

@@ -72,6 +72,17 @@ def test_a_long_text_is_read_whole_cut_or_refused_and_it_is_told(client, registr
     assert refused.status_code == 422 and str(tokens) in refused.json()["error"]
 
 
+def test_unknown_pieces_are_counted_in_a_header_of_every_route(client, registry) -> None:
+    """Two unknown characters of four, wherever the text goes; nothing for a text that is known."""
+    known, unknown = "short", "ཀ short ཁ short"
+    tokenizer = registry["words"].predictor.tokenizer
+    assert tokenizer.encode(unknown).ids.count(tokenizer.unk_id) == 2
+    for route, wrap in (("/embed", str), ("/tokenize", str), ("/predict", lambda text: [text])):
+        asked = client.post(route, json={"inputs": [wrap(known), wrap(unknown)]})
+        assert asked.status_code == 200 and asked.headers["x-unknown-tokens"] == "2", route
+        assert client.post(route, json={"inputs": [wrap(known)]}).headers["x-unknown-tokens"] == "0"
+
+
 def test_cutting_from_the_left_keeps_the_end(client) -> None:
     end = " ".join(LONG.split()[-LIMIT + 2 :])
     ask = {"inputs": LONG, "truncate": True, "truncation_direction": "left"}

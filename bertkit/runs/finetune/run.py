@@ -26,7 +26,7 @@ from bertkit.objectives.supervised import Supervised
 from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.runs.finetune.outcome import finish, finished_result, report
-from bertkit.runs.finetune.start import starting_model, tell_unknown
+from bertkit.runs.finetune.start import report_unknown, starting_model
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.training import LoopSettings, Plan
 from bertkit.tasks.base import Item, Task
@@ -120,7 +120,7 @@ class Finetuning:
         self.windows = Windows(limit, s.on_long, s.overlap)
         self.items = {role: self._encoded(role, examples) for role, examples in self.split.examples.items()}
         self._tell_cut()
-        tell_unknown(self.folder.tokenizer, self.items["train"], s.model)
+        report_unknown(self.folder, s.model)
 
     def _encoded(self, role: str, examples: Sequence[Any]) -> list[Item]:
         """The rows of a role as ids; a row that cannot be encoded is reported by its line."""

@@ -1,4 +1,4 @@
-"""Which embedded model to start from, where none was named: the one whose vocabulary reads the texts best."""
+"""Which embedded model to start from, and what to do where a vocabulary does not know the texts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from bertkit.checkpoint.locate import EMBEDDED, embedded
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.notify import note
-from bertkit.tasks.base import Item, Task
+from bertkit.tasks.base import Task
+from bertkit.text.chinese_forms import simplified, simplifies
+from bertkit.text.coverage import report
 from bertkit.text.tokenizer import Tokenizer
 
 AUTO = "auto"
 LOOKED_AT = 200  # rows
 NO_LIMIT = Windows(1 << 30)
+REPORTED = 0.01  # a larger share of unknown pieces is reported
+NAMED = 8  # unknown characters
 
 
 def starting_model(name: str, task: Task, examples: Sequence[Any]) -> str:
@@ -24,26 +28,53 @@ def starting_model(name: str, task: Task, examples: Sequence[Any]) -> str:
     if not embedded():
         raise UserError("There is no embedded model to start from. Name one: a folder or a hub name.")
     some = examples[:LOOKED_AT]
-    return min(embedded(), key=lambda one: (*_cost(one, task, some), one != "en"))
-
-
-def tell_unknown(tokenizer: Tokenizer, items: Sequence[Item], model: str) -> None:
-    """Say it where a model's vocabulary does not know the text."""
-    unknown, pieces = _count(tokenizer, items[:LOOKED_AT])
-    if unknown > 0.05 * pieces:
-        note(
-            f"{unknown / pieces:.0%} of the pieces of the first rows are unknown to {model}'s vocabulary. "
-            f"Choose a model of the texts' language (embedded: {', '.join(embedded())})."
-        )
+    return min(embedded(), key=lambda candidate: (*_cost(candidate, task, some), candidate != "en"))
 
 
 def _cost(name: str, task: Task, examples: Sequence[Any]) -> tuple[int, int]:
-    tokenizer = Tokenizer.load(EMBEDDED / name)
-    return _count(tokenizer, task.encode(examples, tokenizer, NO_LIMIT))
-
-
-def _count(tokenizer: Tokenizer, items: Sequence[Item]) -> tuple[int, int]:
     """Unknown pieces, and all pieces."""
-    rows = [row.ids for item in items for row in item.rows]
-    unknown = 0 if tokenizer.unk_id is None else sum(ids.count(tokenizer.unk_id) for ids in rows)
-    return unknown, sum(map(len, rows))
+    tokenizer = Tokenizer.load(EMBEDDED / name)
+    task.encode(examples, tokenizer, NO_LIMIT)
+    return tokenizer.unknown.unknown, tokenizer.unknown.pieces
+
+
+def report_unknown(model: Any, name: str) -> float:
+    """The share of unknown pieces in all texts that a model (or a tokenizer) has read so far.
+
+    If it is more than REPORTED, a note names the characters and the fix. name: of the model, as the user knows it.
+    A model without a tokenizer (a baseline) knows every text.
+    """
+    tokenizer = getattr(model, "tokenizer", model)
+    if not isinstance(tokenizer, Tokenizer):
+        return 0.0
+    share = tokenizer.unknown.share
+    if share > REPORTED:
+        examples = list(tokenizer.unknown.examples)
+        characters = " ".join(char for char, _ in report(tokenizer, examples, top=NAMED).unknown_characters)
+        which = f" ({characters})" if characters else ""
+        note(f"{share:.1%} of the pieces are unknown to {name}'s vocabulary{which}. {_fix(tokenizer, name, examples)}")
+    return share
+
+
+def _fix(tokenizer: Tokenizer, name: str, examples: Sequence[str]) -> str:
+    """The first remedy that leaves at most half of the pieces unknown."""
+    now = report(tokenizer, examples).unknown_rate
+    can_simplify = tokenizer.kind == "wordpiece" and not simplifies(tokenizer.backend)
+    if can_simplify and report(simplified(tokenizer), examples).unknown_rate <= now / 2:
+        return (
+            "Let it read traditional and full-width forms as simplified ones: "
+            f"`bertkit convert {name} NEW --simplify`, and use NEW."
+        )
+    others = {other: Tokenizer.load(EMBEDDED / other) for other in embedded()}
+    rates = {
+        other: report(theirs, examples).unknown_rate
+        for other, theirs in others.items()
+        if other != name and theirs.fingerprint() != tokenizer.fingerprint()
+    }
+    best = min(rates, key=rates.__getitem__, default="")
+    if best and rates[best] <= now / 2:
+        return f"The embedded model {best} knows more of them: use {best}."
+    return (
+        "Use a model whose vocabulary has them, or continue its pretraining on your text: "
+        f"`bertkit pretrain --init {name} --add-tokens N`."
+    )

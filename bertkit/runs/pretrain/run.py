@@ -12,7 +12,7 @@ from bertkit.checkpoint import folder as model_folder
 from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.model.heads import Model
-from bertkit.notify import note
+from bertkit.notify import language, note
 from bertkit.runs.pretrain.build import Components, build, make_feed, plan_of
 from bertkit.runs.pretrain.evaluate import Evaluation
 from bertkit.settings.pretrain import PretrainSettings
@@ -134,7 +134,7 @@ class _Run(Run[dict[str, Any]]):
         timing = {row["step"]: row for row in read_metrics(self.run.path / "timing.jsonl")}
         rows = [row | timing.get(row["step"], {}) for row in read_metrics(self.run.path / "metrics.jsonl")]
         run = to_plain(self.settings) | {"about": result | {"machine": machine.describe(self.threads)}}
-        atomic_write(self.run.path / "report.html", pretraining_report(run, rows, lang="en"))
+        atomic_write(self.run.path / "report.html", pretraining_report(run, rows, lang=language()))
 
 
 def _identity(built: Components) -> str:

@@ -1,0 +1,105 @@
+"""What is printed in Chinese: every help text and the usual messages; no entry outlives its message."""
+
+from __future__ import annotations
+
+import ast
+import string
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bertkit import cli, notify
+from bertkit.commands import COMMANDS
+from bertkit.commands.parser import GROUPS, Command
+
+PACKAGE = Path(notify.__file__).parent
+TABLES = tomllib.loads((notify.MESSAGES / "zh.toml").read_text("utf-8"))
+
+
+@pytest.fixture
+def chinese() -> Iterator[None]:
+    notify.speak("zh")
+    yield
+    notify.speak("en")
+
+
+def helps() -> set[str]:
+    """Every help text that a user can see."""
+    seen = set(COMMANDS.values())
+    for verb in COMMANDS:
+        command = Command(verb)
+        seen |= {command.about, *(o.meta["help"] for o in [*command.own, *command.common] if not o.meta["hidden"])}
+    return seen
+
+
+def templates() -> set[str]:
+    """Every string of the source code, with {} for each value of an f-string."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value.strip())
+            elif isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+                found.add("".join(map(str, parts)).strip())
+    return found
+
+
+def test_every_help_text_has_a_chinese_entry_and_none_is_stale():
+    frame = set(TABLES["frame"])
+    assert helps() - set(TABLES["help"]) - frame == set()
+    assert set(TABLES["help"]) - helps() == set()
+    assert {*GROUPS, "Arguments", "Options", "Commands", "Common options", cli.ABOUT} <= frame
+
+
+def test_every_message_with_a_chinese_entry_is_still_in_the_code():
+    everything = templates() | {"usage:"}
+    stale = [
+        english for table in ("messages", "frame") for english in TABLES[table] if english.strip() not in everything
+    ]
+    assert stale == []
+
+
+def test_a_translation_uses_the_values_of_its_message():
+    for table in TABLES.values():
+        for english, chinese in table.items():
+            used = {int(name) for _, name, _, _ in string.Formatter().parse(chinese) if name}
+            assert used <= set(range(english.count("{}"))), english
+            assert any("\u4e00" <= char <= "\u9fff" for char in chinese) or "±" in chinese or "true" in chinese, english
+
+
+def test_messages_are_printed_in_chinese_with_their_values_untouched(chinese):
+    said = notify.translated("3 of 7 rows were cut: 12 of 99 tokens were not seen.")
+    assert said == "7 行中有 3 行被截断：99 个词元中有 12 个未被读取。"
+    assert notify.translated("No such message 7.") == "No such message 7."
+    assert notify.translated("x.csv does not exist. Did you mean 'y.csv'?") == "x.csv 不存在。是不是想写“y.csv”？"
+    assert "The text" in notify.translated("  0.5  The text  (The text, document 3)")
+
+
+def test_without_a_language_nothing_changes():
+    assert notify.translated("nothing found") == "nothing found"
+
+
+@pytest.mark.parametrize("ask", [["--help", "--lang", "zh"], ["fill", "--help", "--lang=zh"], ["prepare", "--help"]])
+def test_help_is_chinese_by_option_or_environment(ask, capsys, monkeypatch):
+    if "zh" not in "".join(ask):
+        monkeypatch.setenv("BERTKIT_LANG", "zh")
+    monkeypatch.setattr("sys.argv", ["bertkit", *ask])
+    try:
+        cli.main()
+    except SystemExit as done:
+        assert not done.code
+    finally:
+        notify.speak("en")
+    out = capsys.readouterr().out
+    assert out.startswith("用法：") and "显示本帮助。" in out and "Show this help" not in out
+
+
+def test_an_error_is_chinese(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bertkit", "fill", "--topp", "3", "--lang", "zh"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    notify.speak("en")
+    assert capsys.readouterr().err == "bertkit: fill：没有选项“--topp”。是不是想写“--top”？参见：bertkit fill --help\n"
