@@ -92,7 +92,7 @@ class Predictor:
     def _pack(self, rows: Sequence[Row]) -> Batch:
         segmented = any(row.segments is not None for row in rows) and self.config.segments > 1
         segments = [row.segments or [0] * len(row.ids) for row in rows] if segmented else None
-        return pack([row.ids for row in rows], segments).to(self.device)
+        return pack([row.ids for row in rows], segments, steady=True).to(self.device)
 
     def embed(
         self,

@@ -109,7 +109,7 @@ class Task:
         """Items as one packed batch; in training with their answers in `extra`."""
         rows = [row for item in items for row in item.rows]
         segments = [row.segments or [0] * len(row.ids) for row in rows]
-        batch = pack([row.ids for row in rows], segments, multiple=ROUND)
+        batch = pack([row.ids for row in rows], segments, multiple=ROUND, steady=not training)
         batch.extra["owner"] = torch.tensor([n for n, item in enumerate(items) for _ in item.rows])
         if training:
             batch.extra |= self.targets(items)
