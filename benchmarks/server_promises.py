@@ -1,7 +1,7 @@
 """What the server promises, measured on a server in a process of its own.
 
     python benchmarks/server_promises.py [NAME …] [--model en] [--count 10000] [--seconds 60] [--minutes 5]
-        [--factor 10] [--connections 4000] [--precision auto] [--rival] [--json]
+        [--factor 10] [--connections 4000] [--precision auto] [--rival] [--quick] [--json]
 
 NAME: malformed, overload, soak, same_answers, graceful_stop, slow_clients (default: all but soak). Each is a function
 of this file, with its counts as parameters, that returns a dictionary of figures. `--rival` measures `malformed` and
@@ -586,7 +586,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rival", action="store_true", help="also measure a plain FastAPI server")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--quick", action="store_true", help="500 requests, 10 seconds, 1,000 connections")
     chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.count, chosen.seconds, chosen.connections = 500, 10.0, 1000
     if unknown := set(chosen.names) - set(names):
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}. Choose from: {', '.join(names)}.")
     count, seed, model = chosen.count, chosen.seed, chosen.model
