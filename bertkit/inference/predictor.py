@@ -56,6 +56,7 @@ class Predictor:
         self.encoder_parameters = sum(p.numel() for p in folder.model.encoder.parameters())
         self.model = prepare(folder.model, precision, self.device)
         self.config = folder.model.config
+        self.steady = False  # whether a text's numbers are the same in any batch, at some cost; servers switch it on
         self.result: dict[str, Any] = {}  # the result of fine-tuning, right after it
         computed = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
         self.precision = precision if precision == INT8 else computed
@@ -92,7 +93,7 @@ class Predictor:
     def _pack(self, rows: Sequence[Row]) -> Batch:
         segmented = any(row.segments is not None for row in rows) and self.config.segments > 1
         segments = [row.segments or [0] * len(row.ids) for row in rows] if segmented else None
-        return pack([row.ids for row in rows], segments).to(self.device)
+        return pack([row.ids for row in rows], segments, steady=self.steady).to(self.device)
 
     def embed(
         self,
@@ -283,7 +284,7 @@ class Predictor:
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
         if len(items) >= AT_ONCE:
             machine.trim_memory()  # what the tokenizer left fragmented, before the computation starts
-        outputs = outputs_of(self.model, self.task, items, self.device)
+        outputs = outputs_of(self.model, self.task, items, self.device, steady=self.steady)
         for number, output in enumerate(outputs):
             if not np.isfinite(output).all():
                 raise BadRow(number, NOT_FINITE)

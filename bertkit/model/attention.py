@@ -18,7 +18,8 @@ from bertkit.settings.model import Config
 # which never writes them out, is faster; below it the plain products are (forward and backward).
 FUSED_FROM = 1024
 # Below this length a CPU computes attention in float32: as fast, since the products are small, and without a kernel
-# that oneDNN would make and keep for each of the many shapes of short texts.
+# that oneDNN would make and keep for each of the many shapes of short texts. In a steady batch it does so at every length
+# below FUSED_FROM: there is a shape for each number of texts, and a server sees them all.
 EXACT_BELOW = 64
 
 
@@ -134,34 +135,34 @@ class Attention(nn.Module):
             qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
         parts = qkv.split([*(group.stop - group.start for group in batch.groups), batch.filler])
         mixed = [
-            self._attend(part, group, hidden, context.maps)
+            self._attend(part, group, hidden, context)
             for part, group, hidden in zip(parts, batch.groups, context.masks)
         ]
         if batch.filler:
             mixed.append(x.new_zeros(batch.filler, self.config.width))
         return self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed) if mixed else x)
 
-    def _attend(self, qkv: Tensor, group: Group, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
+    def _attend(self, qkv: Tensor, group: Group, hidden: Tensor | None, context: AttentionContext) -> Tensor:
         """One group. qkv: (group's tokens, 3, heads, head_width). Returns (group's tokens, width)."""
         rows = qkv if group.gather is None else _Padded.apply(qkv, group.gather, group.scatter)
         by_head = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
-        if maps is None and group.length >= self.fused_from and not (self.training and self.dropout.rate):
+        if context.maps is None and group.length >= self.fused_from and not (self.training and self.dropout.rate):
             mixed = F.scaled_dot_product_attention(by_head[0], by_head[1], by_head[2], attn_mask=hidden)
         else:
-            mixed = self._plain(by_head, hidden, maps)
+            mixed = self._plain(by_head, hidden, context)
         flat = mixed.transpose(1, 2).reshape(group.texts * group.length, -1)
         return flat if group.scatter is None else _Unpadded.apply(flat, group.scatter)
 
-    def _plain(self, qkv: Tensor, hidden: Tensor | None, maps: list[Tensor] | None) -> Tensor:
+    def _plain(self, qkv: Tensor, hidden: Tensor | None, context: AttentionContext) -> Tensor:
         """Two batched products with a softmax between. qkv: (3, texts, heads, length, head_width)."""
         _, texts, heads, length, head_width = qkv.shape
-        exact = qkv.is_cpu and length < EXACT_BELOW
+        exact = qkv.is_cpu and (length < EXACT_BELOW or context.batch.steady)
         # reshape copies: the batched products are slow on strided input.
         q, k, v = (qkv.float() if exact else qkv).reshape(3, texts * heads, length, head_width)
         scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(head_width))
         if hidden is not None:
             scores = (scores.view(texts, heads, length, length) + hidden).view(texts * heads, length, length)
         weights = softmax(scores)
-        if maps is not None:
-            maps.append(weights.view(texts, heads, length, length))
+        if context.maps is not None:
+            context.maps.append(weights.view(texts, heads, length, length))
         return torch.bmm(self.dropout(weights), v).to(qkv.dtype).view(texts, heads, length, head_width)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,6 +22,7 @@ from bertkit import __version__
 from bertkit.errors import UserError
 from bertkit.server import errors, routes_native, routes_openai, routes_tei
 from bertkit.server.middleware import GuardMiddleware
+from bertkit.server.protocol import Door
 from bertkit.server.service import InferenceService
 
 PAGE = Path(__file__).with_name("page.html")
@@ -55,9 +57,9 @@ def _policy(page: str) -> str:
     """The content security policy: only the page's own scripts run, and they may contact only this server."""
 
     def hashes(tag: str) -> str:
-        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
-        digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in found]
-        return " ".join(f"'sha256-{one}'" for one in digests)
+        contents = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in contents]
+        return " ".join(f"'sha256-{digest}'" for digest in digests)
 
     return (
         f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
@@ -68,6 +70,7 @@ def _policy(page: str) -> str:
 # ---- The server as a process: its socket, its start, and its end.
 
 KEEP_ALIVE = 30  # seconds an idle connection stays open
+BACKLOG = 4096  # connections that the system holds until they are accepted
 FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
 
 
@@ -101,56 +104,44 @@ class Server(uvicorn.Server):
     ready: called once, when connections are accepted.
     """
 
-    def __init__(self, config: uvicorn.Config, service: InferenceService, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: InferenceService, door: Door, ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self.service, self.ready = service, ready
+        self.service, self.door, self.ready = service, door, ready
         self.until = 0.0
-        self.silent: dict[tuple[Any, Any], float] = {}  # (connection, its last request) → since when it is waited for
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, and call `ready`."""
+        self.door.open()
         await super().startup(sockets)
         if self.started:
             self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal."""
-        self.force_exit = self.should_exit = bool(self.until)
-        self.until = time.monotonic() + self.service.limits.stop_seconds
+        now = time.monotonic()
+        self.until = now if self.until else now + self.service.limits.stop_seconds
         self.service.queue.closing = True  # no lock here: the thread that a signal interrupts may hold it
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second, check whether to exit."""
-        self._close_silent(time.monotonic())
+        self.door.close_silent(asyncio.get_running_loop().time(), self.config.timeout_keep_alive)
         done = await super().on_tick(counter)
-        return done or bool(self.until and (self.service.queue.idle or time.monotonic() > self.until))
-
-    def _close_silent(self, now: float) -> None:
-        """Close connections whose next request has not arrived, with its whole header, within the keep-alive time.
-
-        uvicorn's own timer runs only from a response to the next byte: a client that stops in a header stays.
-        """
-        connections: Iterable[Any] = self.server_state.connections  # all of HTTP/1.1: there are no websockets
-        waiting = [(one, one.cycle) for one in connections if _is_waited_for(one)]
-        self.silent = {key: self.silent.get(key, now) for key in waiting}
-        for (connection, _), since in self.silent.items():
-            if now - since > self.config.timeout_keep_alive:
-                connection.transport.close()
-
-
-def _is_waited_for(connection: Any) -> bool:
-    """Whether the connection has no request to read or answer, and no uvicorn timer that would close it."""
-    idle = connection.cycle is None or connection.cycle.response_complete
-    return idle and connection.timeout_keep_alive_task is None
+        if self.until and time.monotonic() >= self.until:
+            self.service.abandon()  # what still waits is answered with 503
+            return True
+        return done or bool(self.until and self.service.queue.idle)
 
 
 def server_of(app: FastAPI, service: InferenceService, ready: Callable[[], None] = lambda: None) -> Server:
     """A server that has not started."""
+    door = Door(service.limits, service.refusal, service.metrics)
     config = uvicorn.Config(
-        app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
-        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
+        app, http=cast(Any, door.protocol), lifespan="on", log_level="error", access_log=False, server_header=False,
+        ws="none", backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
     )  # fmt: skip
-    return Server(config, service, ready)
+    return Server(config, service, door, ready)
 
 
 def run(

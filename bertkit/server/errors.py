@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -30,6 +32,8 @@ REASONS = {
     "empty": Reason(400, "Empty", 400),
     "invalid": Reason(422, "Validation", 400),
     "syntax": Reason(400, "Validation", 400),
+    "protocol": Reason(400, "Validation", 400),
+    "header": Reason(431, "Validation", 431),
     "host": Reason(400, "Validation", 400),
     "key": Reason(401, "Validation", 401, code="invalid_api_key"),
     "model": Reason(404, "Validation", 404, code="model_not_found"),
@@ -41,6 +45,7 @@ REASONS = {
     "ability": Reason(424, "Backend", 400, code="model_not_supported"),
     "busy": Reason(429, "Overloaded", 429, "rate_limit_error", "rate_limit_exceeded"),
     "fault": Reason(500, "Backend", 500, "server_error"),
+    "guessing": Reason(429, "Overloaded", 429, "rate_limit_error", "rate_limit_exceeded"),
     "late": Reason(503, "Overloaded", 503, "server_error"),
     "stopping": Reason(503, "Unhealthy", 503, "server_error"),
 }
@@ -59,7 +64,9 @@ def response(refused: ApiError, path: str) -> JSONResponse:
     """The error response in the shape of its route's family."""
     reason = REASONS[refused.why]
     # It may name a key that the client made up: of any length, and of characters that are none.
-    message, param = (one and one[:500].encode("utf-8", "replace").decode() for one in (refused.message, refused.param))
+    message, param = (
+        text and text[:500].encode("utf-8", "replace").decode() for text in (refused.message, refused.param)
+    )
     headers = {} if refused.retry is None else {"retry-after": str(refused.retry)}
     if refused.why == "key":
         headers["www-authenticate"] = "Bearer"
@@ -70,18 +77,70 @@ def response(refused: ApiError, path: str) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Make the app return every error in its family's shape."""
+    """Make the app return every error in its family's shape, and list them in /openapi.json."""
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
-        found = error if isinstance(error, ApiError) else _told(error)
-        request.app.state.service.metrics.failed(REASONS[found.why].tei)
-        return response(found, request.scope["path"])
+        problem = error if isinstance(error, ApiError) else _as_api_error(error)
+        request.app.state.service.metrics.failed(REASONS[problem.why].tei)
+        answer = response(problem, request.scope["path"])
+        answer.headers.update(getattr(error, "headers", None) or {})  # Allow, of a method that is not supported
+        return answer
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)
+    app.openapi = lambda: _with_errors(app)  # type: ignore[method-assign]
 
 
-def _told(error: Exception) -> ApiError:
+# ---- What /openapi.json says about errors and keys.
+
+_TEXT = {"type": "string"}
+_MAYBE = {"anyOf": [_TEXT, {"type": "null"}]}
+_OPENAI_ERROR = {
+    "type": "object", "required": ["message", "type", "param", "code"],
+    "properties": {"message": _TEXT, "type": _TEXT, "param": _MAYBE, "code": _MAYBE},
+}  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    "Error": {
+        "type": "object", "required": ["error", "error_type"],
+        "properties": {"error": _TEXT, "error_type": {"enum": sorted({reason.tei for reason in REASONS.values()})}},
+    },
+    "OpenAIError": {"type": "object", "required": ["error"], "properties": {"error": _OPENAI_ERROR}},
+}  # fmt: skip
+WITH_BODY = frozenset({"empty", "invalid", "syntax", "large", "type", "ability", "busy"})  # reasons of POST alone
+ELSEWHERE = frozenset({"path", "method"})  # reasons of no route
+
+
+def _with_errors(app: FastAPI) -> dict[str, Any]:
+    """The schema of the app, with every status that a route can answer."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        parts = schema.setdefault("components", {})
+        parts.setdefault("schemas", {}).update(SHAPES)
+        parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, methods in schema["paths"].items():
+            for method, operation in methods.items():
+                operation["security"] = [{}, {"key": []}]
+                operation["responses"] = _errors_of(path, method) | {
+                    status: answer for status, answer in operation["responses"].items() if status.startswith("2")
+                }
+        for unused in ("HTTPValidationError", "ValidationError"):
+            parts["schemas"].pop(unused, None)
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _errors_of(path: str, method: str) -> dict[str, Any]:
+    openai = path.startswith(OPENAI)
+    left_out = ELSEWHERE if method == "post" else ELSEWHERE | WITH_BODY
+    reasons = [reason for why, reason in REASONS.items() if why not in left_out]
+    shape = {"$ref": "#/components/schemas/" + ("OpenAIError" if openai else "Error")}
+    return {
+        str(status): {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": shape}}}
+        for status in sorted({reason.openai_status if openai else reason.status for reason in reasons})
+    }
+
+
+def _as_api_error(error: Exception) -> ApiError:
     """The framework's errors in our words. The input is never repeated: it may be large, private, or not JSON."""
     if isinstance(error, RequestValidationError):
         problems = error.errors()
@@ -101,11 +160,12 @@ def _told(error: Exception) -> ApiError:
 
 def _problems(problems: Any) -> str:
     """The first three problems; those of one field as alternatives."""
-    found: dict[str, list[str]] = {}
-    for one in problems:
-        place = ".".join(str(part) for part in one["loc"][1:2]) or "body"
-        found.setdefault(place, []).append(one["msg"].removeprefix("Value error, "))
-    return "; ".join(f"{place}: {', or '.join(dict.fromkeys(said))}" for place, said in [*found.items()][:3]) + "."
+    by_field: dict[str, list[str]] = {}
+    for problem in problems:
+        place = ".".join(str(part) for part in problem["loc"][1:2]) or "body"
+        by_field.setdefault(place, []).append(problem["msg"].removeprefix("Value error, "))
+    first = [*by_field.items()][:3]
+    return "; ".join(f"{place}: {', or '.join(dict.fromkeys(messages))}" for place, messages in first) + "."
 
 
 # ---- Every bound of the server in one place.
@@ -122,6 +182,9 @@ class Limits:
     characters: int = 100_000  # of all texts of one request
     waiting: int = 512  # requests in the queue
     waiting_characters: int = 1_000_000  # of all requests in the queue
+    waiting_bytes: int = 64_000_000  # of the bodies of all requests under way
+    connections: int = 1_024  # open at once
+    wrong_keys: int = 10  # of one client in a minute
     together: int = 65_536  # characters computed together: some eight batches of the encoder
     seconds: float = 30.0  # from a request's arrival to its answer
     body_seconds: float = 10.0  # for a client to send its request
@@ -129,6 +192,6 @@ class Limits:
     guesses: int = 2_000  # masks times guesses of one request
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if getattr(self, one.name) <= 0:
-                raise UserError(f"The limit '{one.name}' is {getattr(self, one.name)}; it must be more than 0.")
+        for limit in fields(self):
+            if getattr(self, limit.name) <= 0:
+                raise UserError(f"The limit '{limit.name}' is {getattr(self, limit.name)}; it must be more than 0.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import quote
 
@@ -22,12 +23,34 @@ ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
 LINGER = 8  # times the largest body are read and thrown away, so that the client gets to see the refusal
 
 
+class WrongKeys:
+    """Counts the wrong keys of each client: after so many, it may try one more every minute / most."""
+
+    REMEMBERED = 10_000  # addresses; the oldest are forgotten first
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most, self.clock = most, clock
+        self.until: dict[str, float] = {}  # client → when all its wrong keys will be forgotten
+
+    def wait(self, client: str) -> int:
+        """Seconds until the client may try again; 0: now."""
+        return math.ceil(max(0.0, self.until.get(client, 0.0) - self.clock() - 60 * (1 - 1 / self.most)))
+
+    def add(self, client: str) -> None:
+        """Count a wrong key."""
+        now = self.clock()
+        self.until[client] = max(now, self.until.pop(client, now)) + 60 / self.most
+        if len(self.until) > self.REMEMBERED:
+            del self.until[next(iter(self.until))]
+
+
 class GuardMiddleware:
     """An ASGI layer. hosts: allowed values of the Host header; empty: all."""
 
     def __init__(self, app: ASGIApp, service: InferenceService, hosts: Collection[str] = (), key: str = "") -> None:
         self.app, self.service, self.hosts, self.key = app, service, frozenset(hosts), key.encode()
         self.limits = service.limits
+        self.guesses = WrongKeys(service.limits.wrong_keys)
         self.prefixes = {PREFIX + name + "/": name for name in sorted(service.registry, key=len, reverse=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,35 +60,66 @@ class GuardMiddleware:
             return
         scope = self._directed(scope)
         headers = Headers(scope=scope)
+        started = False
 
-        async def told(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 added = MutableHeaders(scope=message)
                 for name, value in ALWAYS.items():
                     added.setdefault(name, value)
             await send(message)
 
+        async def refuse(why: ApiError) -> None:
+            self.service.metrics.failed(REASONS[why.why].tei)
+            await response(why, scope["path"])(scope, receive, with_headers)
+
         try:
             self._check_host(headers)
             self._check_key(scope, headers)
-            body = await self._body(receive, headers)
+            await self._answer(scope, headers, receive, with_headers)
+        except ApiError as refusal:
+            await refuse(refusal)
+        except asyncio.CancelledError:  # the server's time to stop is over
+            if not started:
+                await refuse(ApiError("stopping", "The server is stopping.", retry=5))
+
+    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        """Read the body if there is room for it, and pass the request on."""
+        counted = scope["method"] == "POST"  # the others are answered at once, and need no room
+        self._check_room(counted)
+        parts: list[bytes] = []
+        try:
+            await self._read_body(receive, headers, parts)
+            body = b"".join(parts)
             # Asked of every body: a page of another site can send anything but this without asking first.
             if body and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise ApiError("type", "Expected request with `Content-Type: application/json`.")
-        except ApiError as refused:
-            self.service.metrics.failed(REASONS[refused.why].tei)
-            await response(refused, scope["path"])(scope, receive, told)
-            return
-        await self.app(scope, _replayed(body, receive), told)
+            self._check_room(counted)
+            self.service.requests += counted
+            try:
+                await self.app(scope, _replayed(body, receive), send)
+            finally:
+                self.service.requests -= counted
+        finally:
+            self.service.bytes -= sum(map(len, parts))
+
+    def _check_room(self, counted: bool) -> None:
+        if counted and (refusal := self.service.refusal()) is not None:
+            raise refusal
 
     def _directed(self, scope: Scope) -> Scope:
         """The scope of the route itself, with the model named by the path."""
         path, model = scope["path"], None
+        asks_model = scope["method"] == "POST" and path.startswith(PREFIX)
         for prefix, name in self.prefixes.items():
-            if path.startswith(prefix):
+            if path.startswith(prefix) or (asks_model and path == prefix[:-1]):
                 path, model = "/" + path[len(prefix) :], name
                 break
-        state = {**scope.get("state", {}), "model": model, "began": time.perf_counter()}
+        state = dict(scope.get("state", {}))
+        now = asyncio.get_running_loop().time()
+        state |= {"model": model, "began": time.perf_counter() - (now - state.get("arrived", now))}
         return {**scope, "path": path, "raw_path": quote(path).encode(), "state": state}
 
     def _check_host(self, headers: Headers) -> None:
@@ -78,18 +132,24 @@ class GuardMiddleware:
     def _check_key(self, scope: Scope, headers: Headers) -> None:
         if not self.key or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
             return
+        address = str((scope.get("client") or ("",))[0])
         kind, _, given = headers.get("authorization", "").partition(" ")
+        if given and (
+            seconds := self.guesses.wait(address)
+        ):  # whether or not this key is right: else it could be guessed
+            raise ApiError("guessing", "Too many wrong keys came from this address.", retry=seconds)
         fits = hmac.compare_digest(given.strip().encode("latin-1"), self.key)
         if kind.lower() != "bearer" or not fits:
+            if given:
+                self.guesses.add(address)
             raise ApiError("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
 
-    async def _body(self, receive: Receive, headers: Headers) -> bytes:
-        """The whole body, if it is small enough and arrives in time."""
+    async def _read_body(self, receive: Receive, headers: Headers, parts: list[bytes]) -> None:
+        """Collect the whole body in `parts`, if it is small enough and arrives in time."""
         large = ApiError("large", f"The body is larger than {self.limits.body} bytes. Send less per request.")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > LINGER * self.limits.body:
             raise large
-        parts: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(self.limits.body_seconds):
@@ -98,16 +158,17 @@ class GuardMiddleware:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ApiError("slow", "The client disconnected.")
-                    size += len(message.get("body", b""))
+                    part = message.get("body", b"")
+                    size += len(part)
                     if size <= self.limits.body:
-                        parts.append(message.get("body", b""))
+                        parts.append(part)
+                        self.service.bytes += len(part)
                     more = message.get("more_body", False)
         except TimeoutError:
             words = f"The request was not sent within {self.limits.body_seconds:g} s."
             raise ApiError("slow", words) from None
         if size > self.limits.body:
             raise large
-        return b"".join(parts)
 
 
 def hosts_of(host: str, allowed: Collection[str]) -> tuple[str, ...]:

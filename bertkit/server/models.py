@@ -19,6 +19,9 @@ from bertkit.tasks import task_classes
 
 ALWAYS = ("embed", "similarity", "tokenize")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+# The most by which a number of an answer may depend on what else is computed with it, on a CPU. The encoder gives the
+# same bits in any batch (see data.batch.pack); a head's last map is float32, whose sums may be ordered differently.
+BATCH_DIFFERENCE = 1e-6
 BY_VECTORS = ("rerank",)  # what else a model without a task supports
 LACKS = {  # ability that does not belong to one task → the model that has it
     "rerank": "a model fine-tuned on pairs of texts, or an embedding model",
@@ -95,7 +98,8 @@ class ServedModel:
             "max_batch_requests": None, "max_client_batch_size": limits.items, "auto_truncate": on_long == "truncate",
             "tokenization_workers": 1, "version": __version__, "sha": None, "docker_label": None,
             "task": self.task or None, "abilities": list(self.abilities), "labels": list(self.labels),
-            "width": self.predictor.config.width,
+            "width": self.predictor.config.width, "precision": self.predictor.precision,
+            "batch_difference": BATCH_DIFFERENCE if self.predictor.device == "cpu" else None,
         }  # fmt: skip
 
 
@@ -103,7 +107,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
     """All models by name, in the order they were given."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        self._models = {one.name: one for one in models}
+        self._models = {model.name: model for model in models}
 
     def __getitem__(self, name: str) -> ServedModel:
         return self._models[name]
@@ -120,7 +124,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
             raise ApiError(
                 "model", f"There is no model {name[:80]!r} here. Choose from: {', '.join(self)}.", param="model"
             )
-        able = [one for one in self.values() if ability in one.abilities and name in (None, one.name)]
+        able = [model for model in self.values() if ability in model.abilities and name in (None, model.name)]
         if not able:
             which = f"The model '{name}' does not support" if name else "No model here supports"
             raise ApiError("ability", f"{which} {ability}. Serve {lacking(ability)}.", param="model")
@@ -129,7 +133,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
 
 def names_of(models: Sequence[str]) -> dict[str, str]:
     """Name → model. A model is served under its own name: embedded, hub, or its folder's; or as NAME=MODEL."""
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for given in models:
         name, equals, model = given.partition("=")
         if not equals or Path(given).exists():
@@ -138,12 +142,12 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
             name = path.resolve().name if path.exists() and given not in embedded() else given
         if not name or not model:
             raise UserError(f"'{given}' is not a model. Pass a name, a folder, or NAME=MODEL.")
-        if name in found:
+        if name in named:
             raise UserError(
-                f"Two models would be called '{name}': {found[name]} and {model}. Name one, e.g. {name}2={model}."
+                f"Two models would be called '{name}': {named[name]} and {model}. Name one, e.g. {name}2={model}."
             )
-        found[name] = model
-    return found
+        named[name] = model
+    return named
 
 
 def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -> ModelRegistry:
@@ -154,7 +158,8 @@ def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -
 
 
 def _open(model: str, precision: str, device: str) -> Predictor:
-    found = open_model(model, precision, device)
-    if not isinstance(found, Predictor):
+    opened = open_model(model, precision, device)
+    if not isinstance(opened, Predictor):
         raise UserError(f"{model} is not an encoder, and only encoders can be served. Use `bertkit predict` instead.")
-    return found
+    opened.steady = True
+    return opened

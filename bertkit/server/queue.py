@@ -67,6 +67,11 @@ class Queue:
             return not self._waiting and not self._running
 
     @property
+    def running(self) -> int:
+        """How many jobs are being computed."""
+        return self._running
+
+    @property
     def alive(self) -> bool:
         """Whether jobs are accepted and computed."""
         return self._thread.is_alive() and not self.closing
@@ -77,8 +82,9 @@ class Queue:
             if self.closing:
                 raise ApiError("stopping", "The server is stopping.", retry=5)
             full = len(self._waiting) >= self.limits.waiting
+            late = self._size > self._speed * self.limits.seconds  # its answer would come after its deadline
             # A request that keeps to its own limits is never refused by an empty queue.
-            if full or (self._waiting and self._size + job.size > self.limits.waiting_characters):
+            if full or (self._waiting and (late or self._size + job.size > self.limits.waiting_characters)):
                 raise ApiError("busy", "The server is busy: its queue is full.", retry=self.patience())
             self._waiting.append(job)
             self._size += job.size
@@ -95,6 +101,15 @@ class Queue:
     def patience(self) -> int:
         """Approximate seconds until the waiting jobs are done."""
         return max(1, min(60, math.ceil(self._size / self._speed)))
+
+    def abandon(self) -> None:
+        """Accept no more jobs, and drop those that wait."""
+        with self._changed:
+            self.closing = True
+            for job in self._waiting:
+                job.future.cancel()
+            self._waiting, self._size = [], 0
+            self._changed.notify()
 
     def close(self) -> None:
         """Accept no more jobs; accepted ones are still computed."""

@@ -1,14 +1,33 @@
-"""Routes that neither TEI nor OpenAI has: masked words, tags, answers and choices."""
+"""Routes that neither TEI nor OpenAI has: masked words, tags, answers and choices, and Hugging Face's pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
+import numpy as np
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 
-from bertkit.server.routes_tei import service_of
-from bertkit.server.schemas import AnswerBody, ChooseBody, FillBody, OwnBody, TagBody
+from bertkit.server.errors import ApiError
+from bertkit.server.models import ServedModel
+from bertkit.server.routes_tei import embed, labels_of, parsed, predict, service_of, similarity
+from bertkit.server.schemas import (
+    AnswerBody,
+    AnswerParameters,
+    ChooseBody,
+    EmbedBody,
+    FillBody,
+    FillParameters,
+    OwnBody,
+    PipelineBody,
+    PredictBody,
+    SimilarityBody,
+    TagBody,
+    TextParameters,
+    TokenParameters,
+    ZeroShotParameters,
+)
 from bertkit.server.service import Asked, reply
 
 router = APIRouter()
@@ -28,33 +47,33 @@ async def fill(body: FillBody, request: Request) -> Response:
     single = isinstance(body.inputs, str)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     asked = await service.ask(request, model, "fill", texts, service.how(top=body.top, guesses=service.limits.guesses))
-    found = [answer.value for answer in asked.answers]
-    return reply(request, found[0] if single else found, asked)
+    guesses = [answer.value for answer in asked.answers]
+    return reply(request, guesses[0] if single else guesses, asked)
 
 
 @router.post("/tag")
 async def tag(body: TagBody, request: Request) -> Response:
     """Words, their tags, and the entities they make."""
-    return await _tagged(body, request, lambda said: said)
+    return await _tagged(body, request, lambda prediction: prediction)
 
 
 @router.post("/ner")
 async def ner(body: TagBody, request: Request) -> Response:
     """Only the entities, in the format of transformers' pipeline."""
-    return await _tagged(body, request, lambda said: [_entity(one) for one in said["entities"]])
+    return await _tagged(body, request, _entities)
 
 
 async def _tagged(body: TagBody, request: Request, shown: Callable[[dict[str, Any]], Any]) -> Response:
     single = isinstance(body.inputs, str)
     texts: list[Any] = [body.inputs] if isinstance(body.inputs, str) else list(body.inputs)
     asked = await _asked(request, body, "tag", texts)
-    found = [shown(answer.value.said) for answer in asked.answers]
-    return reply(request, found[0] if single else found, asked)
+    tagged = [shown(answer.value.said) for answer in asked.answers]
+    return reply(request, tagged[0] if single else tagged, asked)
 
 
-def _entity(found: dict[str, Any]) -> dict[str, Any]:
+def _entities(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     names = {"label": "entity_group", "text": "word"}
-    return {names.get(key, key): value for key, value in found.items()}
+    return [{names.get(key, key): value for key, value in entity.items()} for entity in prediction["entities"]]
 
 
 @router.post("/answer")
@@ -62,14 +81,159 @@ def _entity(found: dict[str, Any]) -> dict[str, Any]:
 async def answer(body: AnswerBody, request: Request) -> Response:
     """The answer extracted from a context: {answer, start, end, score, tokens, cut}."""
     asked = await _asked(request, body, "answer", body.listed())
-    found = [answer.value.said for answer in asked.answers]
-    return reply(request, found[0] if body.single else found, asked)
+    answers = [answer.value.said for answer in asked.answers]
+    return reply(request, answers[0] if body.single else answers, asked)
 
 
 @router.post("/choose")
 async def choose(body: ChooseBody, request: Request) -> Response:
     """The index of the predicted choice, and the score of each."""
     rows = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-    asked = await _asked(request, body, "choose", [one.model_dump() for one in rows])
-    found = [answer.value.said for answer in asked.answers]
-    return reply(request, found if isinstance(body.inputs, list) else found[0], asked)
+    asked = await _asked(request, body, "choose", [row.model_dump() for row in rows])
+    choices = [answer.value.said for answer in asked.answers]
+    return reply(request, choices if isinstance(body.inputs, list) else choices[0], asked)
+
+
+# ---- Hugging Face's pipelines: its clients send every task to one address, as {inputs, parameters}.
+
+
+def _plain(body: PipelineBody, **more: Any) -> dict[str, Any]:
+    """The body of the route that answers a pipeline."""
+    return {"inputs": body.inputs, "model": body.model} | more
+
+
+async def _feature_extraction(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    own = {key: value for key, value in (body.model_extra or {}).items() if key in EmbedBody.model_fields}
+    return await embed(parsed(EmbedBody, _plain(body, **own)), request)
+
+
+async def _sentence_similarity(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    return await similarity(parsed(SimilarityBody, _plain(body, parameters=body.parameters)), request)
+
+
+async def _fill_mask(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    """For one mask, its guesses; for several, a list of these."""
+    chosen = _parameters(FillParameters, body)
+    given = parsed(FillBody, _plain(body, top=chosen.top_k or 5))
+    service = service_of(request)
+    texts = [given.inputs] if isinstance(given.inputs, str) else given.inputs
+    how = service.how(top=given.top, guesses=service.limits.guesses)
+    asked = await service.ask(request, model, "fill", texts, how)
+    texts_guesses = [[[_guess(guess) for guess in mask] for mask in answer.value] for answer in asked.answers]
+    shown = [masks[0] if len(masks) == 1 else masks for masks in texts_guesses]
+    return reply(request, shown[0] if isinstance(given.inputs, str) else shown, asked)
+
+
+def _guess(guess: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "score": guess["score"], "token": guess["id"], "token_str": guess["token"], "sequence": guess["text"],
+    }  # fmt: skip
+
+
+async def _text_classification(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    """The labels of a text, as a list in a list; without parameters, TEI's response."""
+    if body.parameters is None:
+        own = {key: value for key, value in (body.model_extra or {}).items() if key in PredictBody.model_fields}
+        return await predict(parsed(PredictBody, _plain(body, **own)), request)
+    chosen = _parameters(TextParameters, body)
+    raw = chosen.function_to_apply == "none"
+    usual = "sigmoid" if model.predictor.task.options.get("multi_label") else "softmax"
+    if chosen.function_to_apply not in (None, "none", usual):
+        raise ApiError("invalid", f"function_to_apply must be {usual} or none for the model '{model.name}'.")
+    listed = isinstance(body.inputs, list)
+    inputs = [[text] for text in body.inputs] if listed else body.inputs
+    given = parsed(PredictBody, _plain(body) | {"inputs": inputs})
+    asked = await service_of(request).ask(request, model, "predict", given.listed(), service_of(request).how())
+    return reply(request, [labels_of(model, answer.value, raw)[: chosen.top_k] for answer in asked.answers], asked)
+
+
+async def _token_classification(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    chosen = _parameters(TokenParameters, body)
+    hidden = set(chosen.ignore_labels or ())
+
+    def shown(prediction: dict[str, Any]) -> list[dict[str, Any]]:
+        return [entity for entity in _entities(prediction) if entity["entity_group"] not in hidden]
+
+    return await _tagged(parsed(TagBody, _plain(body)), request, shown)
+
+
+async def _question_answering(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    _parameters(AnswerParameters, body)
+    return await answer(parsed(AnswerBody, _plain(body)), request)
+
+
+async def _zero_shot(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    """How likely a model of entailment finds it that each label follows from the text."""
+    chosen = _parameters(ZeroShotParameters, body)
+    names = [label.lower() for label in model.labels]
+    if model.pairs is False or not {"entailment", "contradiction"} <= set(names):
+        words = f"The model '{model.name}' cannot classify without examples. Serve one fine-tuned on entailment"
+        raise ApiError("ability", f"{words}, with labels 'entailment' and 'contradiction'.", param="model")
+    if not isinstance(body.inputs, str):
+        raise ApiError("invalid", "inputs must be a text.", param="inputs")
+    template = chosen.hypothesis_template or "This example is {}."
+    if "{}" not in template:
+        raise ApiError("invalid", "hypothesis_template must contain {} in the place of the label.")
+    pairs = [[body.inputs, template.replace("{}", label)] for label in chosen.candidate_labels]
+    given = parsed(PredictBody, _plain(body) | {"inputs": pairs})
+    asked = await service_of(request).ask(request, model, "predict", given.listed(), service_of(request).how())
+    logits = np.stack([answer.value.raw for answer in asked.answers]).astype(np.float64)
+    follows, contradicts = logits[:, names.index("entailment")], logits[:, names.index("contradiction")]
+    against = contradicts if chosen.multi_label else np.log(np.exp(follows - follows.max()).sum()) + follows.max()
+    odds = follows - against
+    scores = 1 / (1 + np.exp(-odds)) if chosen.multi_label else np.exp(odds)
+    ranked = sorted(zip(chosen.candidate_labels, scores.tolist()), key=lambda pair: -pair[1])
+    return reply(request, [{"label": label, "score": score} for label, score in ranked], asked)
+
+
+Pipeline = Callable[[PipelineBody, Request, ServedModel], Awaitable[Response]]
+PIPELINES: dict[str, tuple[str, Pipeline]] = {  # task → what the model must support, and how it is answered
+    "feature-extraction": ("embed", _feature_extraction),
+    "sentence-similarity": ("similarity", _sentence_similarity),
+    "fill-mask": ("fill", _fill_mask),
+    "text-classification": ("predict", _text_classification),
+    "token-classification": ("tag", _token_classification),
+    "question-answering": ("answer", _question_answering),
+    "zero-shot-classification": ("predict", _zero_shot),
+}
+# What only one task's inputs or parameters have.
+TELLING = {
+    "source_sentence": "sentence-similarity", "question": "question-answering",
+    "candidate_labels": "zero-shot-classification",
+}  # fmt: skip
+Parameters = TypeVar("Parameters", bound=BaseModel)
+
+
+def _parameters(kind: type[Parameters], body: PipelineBody) -> Parameters:
+    set_values = {name: value for name, value in (body.parameters or {}).items() if value is not None}
+    return parsed(kind, set_values)
+
+
+def _task_of(body: PipelineBody, model: ServedModel) -> str:
+    """The task a request is for: as its body shows, else the one the model was made for."""
+    keys = {*(body.inputs if isinstance(body.inputs, dict) else ()), *(body.parameters or ())}
+    for key, task in TELLING.items():
+        if key in keys:
+            return task
+    wanted = [task for task, (ability, _) in PIPELINES.items() if ability in model.abilities]
+    own = ("text-classification", "token-classification", "question-answering")
+    # A model of masked words also gives vectors: a request for these has its options beside the inputs.
+    both = ("fill-mask",) if body.parameters is not None else ()
+    return next((task for task in (*own, *both) if task in wanted), "feature-extraction")
+
+
+@router.post("/")
+async def by_task(body: PipelineBody, request: Request) -> Response:
+    """What the model was made for, in the shape of Hugging Face's pipelines (TEI's without `parameters`)."""
+    model = service_of(request).model(request, body.model, "tokenize")
+    return await pipeline(_task_of(body, model), body, request)
+
+
+@router.post("/pipeline/{task}")
+async def pipeline(task: str, body: PipelineBody, request: Request) -> Response:
+    """One of Hugging Face's pipelines."""
+    if task not in PIPELINES:
+        raise ApiError("path", f"There is no pipeline {task[:80]!r}. Choose from: {', '.join(PIPELINES)}.")
+    ability, answered = PIPELINES[task]
+    model = service_of(request).model(request, body.model, ability)
+    return await answered(body.model_copy(update={"model": model.name}), request, model)

@@ -90,11 +90,12 @@ async def predict(body: PredictBody, request: Request) -> Response:
             raise ApiError("invalid", f"The model '{model.name}' reads {wanted}.")
     how = service.how(body.truncate, body.truncation_direction)
     asked = await service.ask(request, model, "predict", inputs, how)
-    found = [_labels(model, answer.value, body.raw_scores) for answer in asked.answers]
+    found = [labels_of(model, answer.value, body.raw_scores) for answer in asked.answers]
     return reply(request, found[0] if body.single else found, asked)
 
 
-def _labels(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
+def labels_of(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
+    """The labels with their scores, best first."""
     numbers = model.predictor.task.label_scores(scores.raw, scores.said, raw)
     return [Label(score=numbers[name], label=name) for name in sorted(numbers, key=lambda name: -numbers[name])]
 
@@ -160,18 +161,8 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
     return reply(request, [answer.value for answer in asked.answers], asked)
 
 
-@router.post("/")
-async def either(body: dict[str, Any], request: Request) -> Response:
-    """/predict if the model supports it, else /embed: for clients that only know the server's address."""
-    service = service_of(request)
-    name = body.get("model")
-    model = service.model(request, name if isinstance(name, str) else None, "embed")
-    if "predict" in model.abilities:
-        return await predict(_parsed(PredictBody, {**body, "model": model.name}), request)
-    return await embed(_parsed(EmbedBody, {**body, "model": model.name}), request)
-
-
-def _parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
+def parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
+    """A body in this schema; its mistakes are reported like those of a route's own body."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:
@@ -186,10 +177,10 @@ async def info(request: Request, model: str | None = None) -> dict[str, Any]:
     return served.info(service.limits, service.on_long) | {"models": list(service.registry)}
 
 
-@router.get("/health")
+@router.get("/health", response_class=Response)
 @router.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
-    """200 while requests are accepted."""
+    """200 with an empty body while requests are accepted."""
     if not service_of(request).queue.alive:
         raise ApiError("stopping", "unhealthy", retry=5)
     return Response()

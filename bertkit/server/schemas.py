@@ -212,3 +212,50 @@ class ChooseBody(OwnBody):
     """/choose: one question with its choices, or several."""
 
     inputs: Choices | list[Choices]
+
+
+class PipelineBody(Body):
+    """/ and /pipeline/TASK, as Hugging Face's clients send it. `inputs` and `parameters` depend on the task."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    inputs: Any
+    parameters: dict[str, Any] | None = None
+
+
+class TextParameters(BaseModel):
+    """text-classification."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    top_k: int | None = Field(None, ge=1)
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+
+
+class FillParameters(BaseModel):
+    """fill-mask."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    top_k: int | None = Field(None, ge=1, le=100)
+
+
+class TokenParameters(BaseModel):
+    """token-classification: words of one entity are always joined."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    aggregation_strategy: Literal["simple", "first", "average", "max"] | None = None
+    ignore_labels: list[str] | None = None
+
+
+class AnswerParameters(BaseModel):
+    """question-answering: the best answer alone."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    top_k: Literal[1] | None = None
+
+
+class ZeroShotParameters(BaseModel):
+    """zero-shot-classification: each label is put into the template, in the place of {}."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    candidate_labels: list[Text] = Field(min_length=1)
+    multi_label: bool | None = None
+    hypothesis_template: Text | None = None

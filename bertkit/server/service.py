@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request, Response
@@ -16,7 +18,6 @@ from bertkit import machine
 from bertkit.errors import UserError
 from bertkit.notify import note
 from bertkit.server.errors import ApiError, Limits
-from bertkit.server.metrics import Metrics
 from bertkit.server.models import ModelRegistry, ServedModel
 from bertkit.server.operations import OPERATIONS, Answer, How
 from bertkit.server.queue import Computed, Job, Queue
@@ -46,6 +47,22 @@ class InferenceService:
         self.registry, self.limits, self.on_long = registry, limits, on_long
         self.metrics = Metrics(prefix)
         self.queue = Queue(self._compute, limits, lambda: machine.set_up(threads))
+        self.requests = 0  # under way: from the end of their body to the end of their answer
+        self.bytes = 0  # of bodies under way
+        self.stopped = asyncio.Event()  # nobody is to wait for an answer any longer
+
+    def refusal(self) -> ApiError | None:
+        """Why no further request can be accepted now; None if one can. Cheap: it is asked before a body is read."""
+        if self.queue.closing:
+            return ApiError("stopping", "The server is stopping.", retry=5)
+        if self.requests >= self.limits.waiting + self.queue.running or self.bytes > self.limits.waiting_bytes:
+            return ApiError("busy", "The server is busy: its queue is full.", retry=self.queue.patience())
+        return None
+
+    def abandon(self) -> None:
+        """Refuse what is still waiting, in the event loop's thread: the server exits now."""
+        self.queue.abandon()
+        self.stopped.set()
 
     def _compute(self, key: tuple[str, str, How], inputs: list[Any]) -> Computed:
         """Compute a batch, in the queue's thread."""
@@ -114,18 +131,21 @@ class InferenceService:
     async def _await(self, request: Request, job: Job) -> Computed:
         waiting = asyncio.wrap_future(job.future)
         gone = asyncio.ensure_future(_disconnected(request))
+        any_of: set[asyncio.Future[Any]] = {waiting, gone, asyncio.ensure_future(self.stopped.wait())}
         try:
-            both: set[asyncio.Future[Any]] = {waiting, gone}
-            await asyncio.wait(both, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
+            left = self.limits.seconds - (time.perf_counter() - request.state.began)
+            await asyncio.wait(any_of, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done() and not waiting.cancelled():
                 return waiting.result()
             if gone.done():
                 raise ApiError("slow", "The client disconnected.")
+            if self.stopped.is_set():
+                raise ApiError("stopping", "The server is stopping.", retry=5)
             words = f"There was no answer within {self.limits.seconds:g} s."
             raise ApiError("late", words, retry=self.queue.patience())
         finally:
-            gone.cancel()
-            waiting.cancel()
+            for pending in any_of:
+                pending.cancel()
             self.queue.withdraw(job)
 
 
@@ -163,3 +183,89 @@ def reply(request: Request, body: Any, asked: Asked) -> Response:
     if request.query_params.get("details", "").lower() in ("true", "1"):
         body = {"results": body, "truncated": [one > 0 for one in cut], "tokens": tokens, "cut": cut}
     return Response(to_json(body), media_type="application/json", headers=headers)
+
+
+# ---- Counters and histograms under TEI's names, in Prometheus' text format.
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+FAMILY = {"embed": "embed", "predict": "predict"}  # operations that TEI counts by themselves
+
+
+@dataclass
+class Histogram:
+    """A histogram: how often a value fell into each bucket."""
+
+    bounds: tuple[float, ...] = SECONDS
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add one value."""
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def lines(self, name: str) -> list[str]:
+        """The histogram in Prometheus' format, with cumulative buckets."""
+        shown, sofar = [], 0
+        for bound, count in zip((*self.bounds, "+Inf"), self.counts or [0] * (len(self.bounds) + 1)):
+            sofar += count
+            shown.append(f'{name}_bucket{{le="{bound}"}} {sofar}')
+        return [f"# TYPE {name} histogram", *shown, f"{name}_sum {self.total:.6f}", f"{name}_count {sofar}"]
+
+
+class Metrics:
+    """What the server counts."""
+
+    def __init__(self, prefix: str = "te") -> None:
+        self.prefix = prefix
+        self.counters: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.histograms = {
+            f"{family}_{what}": Histogram()
+            for family in ("request", *FAMILY.values())
+            for what in ("duration", "tokenization_duration", "queue_duration", "inference_duration")
+        } | {name: Histogram(COUNTS) for name in ("request_input_length", "batch_next_size", "batch_next_tokens")}
+
+    def arrived(self, operation: str, items: int) -> None:
+        """Count a request with this many inputs."""
+        self._count("request_count", items)
+        if operation in FAMILY:
+            self.counters[f"{FAMILY[operation]}_count"][""] += items
+
+    def answered(self, operation: str, tokens: list[int], seconds: dict[str, float]) -> None:
+        """Count a successful response; seconds: by stage."""
+        self._count("request_success", len(tokens))
+        families = ["request"]
+        if operation in FAMILY:
+            families.append(FAMILY[operation])
+            self.counters[f"{FAMILY[operation]}_success"][""] += len(tokens)
+        for family in families:
+            for what, spent in seconds.items():
+                self.histograms[f"{family}_{what}"].add(spent)
+        for count in tokens:
+            self.histograms["request_input_length"].add(count)
+
+    def failed(self, kind: str) -> None:
+        """Count a failed request."""
+        self.counters["request_failure"][f'{{err="{kind.lower()}"}}'] += 1
+
+    def batch(self, items: int, tokens: int) -> None:
+        """Count a batch."""
+        self.histograms["batch_next_size"].add(items)
+        self.histograms["batch_next_tokens"].add(tokens)
+
+    def text(self, waiting: int) -> str:
+        """All metrics as Prometheus text."""
+        lines = []
+        for name, values in sorted(self.counters.items()):
+            lines.append(f"# TYPE {self.prefix}_{name} counter")
+            lines += [f"{self.prefix}_{name}{labels} {value}" for labels, value in sorted(values.items())]
+        lines += [f"# TYPE {self.prefix}_queue_size gauge", f"{self.prefix}_queue_size {waiting}"]
+        for name, histogram in self.histograms.items():
+            lines += histogram.lines(f"{self.prefix}_{name}")
+        return "\n".join(lines) + "\n"
+
+    def _count(self, name: str, items: int) -> None:
+        method = "single" if items == 1 else "batch"
+        self.counters[name][f'{{method="{method}"}}'] += 1

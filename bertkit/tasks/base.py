@@ -105,11 +105,11 @@ class Task:
         """Examples as rows of ids."""
         raise NotImplementedError
 
-    def collate(self, items: Sequence[Item], training: bool) -> Batch:
-        """Items as one packed batch; in training with their answers in `extra`."""
+    def collate(self, items: Sequence[Item], training: bool, steady: bool = False) -> Batch:
+        """Items as one packed batch; in training with their answers in `extra`. steady: see `pack`."""
         rows = [row for item in items for row in item.rows]
         segments = [row.segments or [0] * len(row.ids) for row in rows]
-        batch = pack([row.ids for row in rows], segments, multiple=ROUND)
+        batch = pack([row.ids for row in rows], segments, multiple=ROUND, steady=steady)
         batch.extra["owner"] = torch.tensor([n for n, item in enumerate(items) for _ in item.rows])
         if training:
             batch.extra |= self.targets(items)

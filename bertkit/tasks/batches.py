@@ -54,13 +54,15 @@ class SupervisedFeed:
 # ---- A model's answers to encoded items, in order: what evaluation, prediction and the server share.
 
 
-def outputs_of(model: Model, task: Task, items: Sequence[Item], device: str = "cpu") -> list[np.ndarray]:
-    """The head's numbers for each item, computed in the fastest order."""
+def outputs_of(
+    model: Model, task: Task, items: Sequence[Item], device: str = "cpu", *, steady: bool = False
+) -> list[np.ndarray]:
+    """The head's numbers for each item, computed in the fastest order; steady: the same bits in any batch."""
     found: list[np.ndarray] = [np.zeros(0)] * len(items)
 
     def compute(numbers: list[int]) -> None:
         chosen = [items[n] for n in numbers]
-        batch = task.collate(chosen, training=False).to(device)
+        batch = task.collate(chosen, training=False, steady=steady).to(device)
         for n, output in zip(numbers, task.answers(model, model.encoder(batch), chosen), strict=True):
             found[n] = output
 

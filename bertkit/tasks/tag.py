@@ -144,9 +144,9 @@ class Tag(Task):
             items.append(Item.of(words, rows_of(tokenizer, encoding, windows, number)))
         return items
 
-    def collate(self, items: Sequence[Item], training: bool) -> Batch:
+    def collate(self, items: Sequence[Item], training: bool, steady: bool = False) -> Batch:
         """As any task, with where every word stands: row, place, pieces, word (words seen,), and words an item."""
-        batch = super().collate(items, training)
+        batch = super().collate(items, training, steady)
         rows = [(n, row) for n, item in enumerate(items) for row in item.rows]
         found = [(at, *spot, n) for at, (n, row) in enumerate(rows) for spot in words_of(row)]
         columns = torch.tensor(found, dtype=torch.long).reshape(-1, 5).unbind(1)

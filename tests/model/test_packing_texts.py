@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bertkit.data import batch as batching
 from bertkit.data.batch import batches_by_tokens, pack
 from bertkit.errors import UserError
+from bertkit.model.inference import prepare
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
 lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=14)
@@ -160,3 +161,35 @@ def test_a_budget_makes_equal_shares_rather_than_a_small_rest() -> None:
     sizes = [sum(100 for _ in part) for part in batches_by_tokens([100] * 90, 4096)]
     assert sizes == [4500, 4500]
     assert np.ptp([len(part) for part in batches_by_tokens([10] * 1000, 4096)]) <= 1
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=14))
+def test_steady_shapes_depend_on_each_text_alone_and_are_few(lengths: list[int]) -> None:
+    batch = pack([[1] * n for n in lengths], steady=True)
+    assert sum(group.texts for group in batch.groups) == len(lengths)
+    assert [group.start for group in batch.groups[1:]] == [group.stop for group in batch.groups[:-1]]
+    sizes = iter(batch.lengths)
+    for group in batch.groups:
+        for _ in range(group.texts):
+            (alone,) = pack([[1] * next(sizes)], steady=True).groups
+            assert alone.length == group.length and (alone.gather is None) == (group.gather is None)
+    assert len(batch.ids) == batching.rounded(sum(lengths)) == batch.tokens + batch.filler
+
+
+def test_lengths_are_rounded_by_little_to_few() -> None:
+    rounded = [batching.rounded(length) for length in range(1, 2049)]
+    assert all(n <= size <= max(n + 7, 9 / 8 * n) for n, size in enumerate(rounded, 1))
+    assert len(set(rounded)) < 60 and rounded == [batching.rounded(size) for size in rounded]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@torch.no_grad()
+def test_a_text_gets_the_same_bits_alone_and_in_any_batch(family: str, precision: str) -> None:
+    model = prepare(model_of(family), precision)
+    lengths = [3, 30, 5, 17, 31, 9, 24, 1, 16]
+    ids = rows(lengths)
+    together = (batch := pack(ids, steady=True)).split(model.encoder(batch).tokens)
+    for row, tokens in zip(ids, together, strict=True):
+        (alone,) = (own := pack([row], steady=True)).split(model.encoder(own).tokens)
+        assert torch.equal(alone, tokens), len(row)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 ROUTES = (
     "/embed", "/predict", "/rerank", "/similarity", "/tokenize", "/fill", "/tag", "/ner", "/answer", "/qa", "/choose",
-    "/", "/v1/embeddings",
+    "/", "/models/labels", "/pipeline/fill-mask", "/pipeline/zero-shot-classification", "/v1/embeddings",
 )  # fmt: skip
 KEYS = (
     "inputs", "text", "texts", "query", "question", "context", "choices", "model", "input", "truncate", "dimensions",
-    "source_sentence", "sentences", "top", "label", "parameters", "prompt_name", "encoding_format", "\ud800", "x" * 999,
+    "source_sentence", "sentences", "top", "label", "parameters", "candidate_labels", "top_k",
+    "prompt_name", "encoding_format", "\ud800", "x" * 999,
 )  # fmt: skip
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(
@@ -68,7 +69,8 @@ def test_any_text_is_embedded_tokenized_and_tagged_or_refused(client, text: str)
     "path",
     [
         "/models/../words/embed", "/models/words/../../etc/passwd", "/models//embed", "/models/%2e%2e/embed",
-        "/models/words%00/embed", "/v1/models/..%2f..%2fetc", "/page.html", "/models/words", "/models/nothing/embed",
+        "/models/words%00/embed", "/v1/models/..%2f..%2fetc", "/page.html",
+        "/models/nothing", "/models/nothing/embed", "/models/words/pipeline/nothing",
     ],
 )  # fmt: skip
 def test_a_path_leads_nowhere_but_to_a_route(client, path: str) -> None:

@@ -20,7 +20,9 @@ JSON = {"content-type": "application/json"}
 
 @pytest.fixture(scope="module")
 def locked(registry):
-    service = InferenceService(registry, Limits(body=1000, items=3, characters=100, body_seconds=0.2), threads=1)
+    service = InferenceService(
+        registry, Limits(body=1000, items=3, characters=100, body_seconds=0.2, wrong_keys=1000), threads=1
+    )
     with TestClient(make_app(service, hosts=LOCAL, key="sesame"), base_url="http://localhost:8080") as made:
         made.headers["authorization"] = "Bearer sesame"
         yield made
@@ -44,6 +46,11 @@ def test_another_sites_name_in_the_host_header_is_refused(client) -> None:
         assert status == 200 or answer.json()["error_type"] == "Validation"
 
 
+def test_a_method_that_is_not_supported_is_answered_with_those_that_are(client) -> None:
+    answer = client.delete("/embed")
+    assert answer.status_code == 405 and answer.headers["allow"] == "POST" and "error" in answer.json()
+
+
 def test_no_other_site_may_read_an_answer(client) -> None:
     asked = {"origin": "http://evil.example", "access-control-request-method": "POST"}
     answer = client.options("/embed", headers=asked)
@@ -59,6 +66,36 @@ def test_a_wrong_key_is_refused_and_looking_needs_none(locked, given: str) -> No
         assert locked.get(path, headers=header).status_code == 401, path
     for path in ("/", "/health", "/ping", "/metrics"):
         assert locked.get(path, headers=header).status_code == 200, path
+
+
+def test_wrong_keys_in_a_row_are_slowed_and_nothing_else_is(registry) -> None:
+    service = InferenceService(registry, Limits(wrong_keys=5), threads=1)
+    with TestClient(make_app(service, hosts=LOCAL, key="sesame"), base_url="http://localhost:8080") as client:
+        given = [{"authorization": f"Bearer wrong{number}"} for number in range(8)]
+        statuses = [client.get("/info", headers=header).status_code for header in given]
+        assert statuses == [401] * 5 + [429] * 3
+        slowed = client.post("/v1/embeddings", json={}, headers={"authorization": "Bearer sesame"})
+        assert slowed.status_code == 429 and int(slowed.headers["retry-after"]) >= 1  # a right guess is not confirmed
+        assert slowed.json()["error"]["type"] == "rate_limit_error"
+        assert client.get("/info").status_code == 401  # no key is no guess
+        assert client.get("/health").status_code == 200
+    service.queue.join(5)
+
+
+def test_the_schema_lists_every_status_a_route_can_answer(client) -> None:
+    schema = client.get("/openapi.json").json()
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            statuses = {int(status) for status in operation["responses"]}
+            expected = {200, 400, 401, 404, 408, 429, 431, 500, 503}
+            if method == "post":
+                expected |= {413, 415} if path.startswith("/v1/") else {413, 415, 422, 424}
+            assert statuses == expected, path
+            wanted = "OpenAIError" if path.startswith("/v1/") else "Error"
+            shape = operation["responses"]["429"]["content"]["application/json"]["schema"]["$ref"]
+            assert shape == f"#/components/schemas/{wanted}"
+    assert "content" not in schema["paths"]["/health"]["get"]["responses"]["200"]
+    assert not [name for name in schema["components"]["schemas"] if "Validation" in name]
 
 
 def test_the_right_key_opens(locked) -> None:

@@ -196,11 +196,12 @@ def test_info_tells_the_numbers_of_a_model_of_any_precision(precision: str, told
     assert served.info(Limits(), "")["model_dtype"] == told
 
 
-def test_info_tells_the_kind_of_each_model(client) -> None:
+def test_info_tells_the_kind_of_each_model(client, registry) -> None:
     first = client.get("/info").json()
     assert first["model_id"] == "words" and first["model_type"] == {"embedding": {"pooling": "mean"}}
     assert first["max_input_length"] == LIMIT and first["max_client_batch_size"] == 32
-    assert first["model_dtype"] == "float32" and len(first["models"]) == 9
+    assert first["model_dtype"] == "float32" and len(first["models"]) == len(registry)
+    assert first["precision"] == "fp32" and first["batch_difference"] == 1e-6
     labels = client.get("/info?model=labels").json()
     assert labels["model_type"]["classifier"]["id2label"] == {"0": "bad", "1": "good", "2": "so-so"}
     assert client.get("/models/numbers/info").json()["model_type"].keys() == {"reranker"}

@@ -23,6 +23,7 @@ KINDS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {  # name → heads, b
     "labels": ({"text": 3}, {"task": "classify", "labels": ["bad", "good", "so-so"]}),
     "many": ({"text": 2}, {"task": "classify", "labels": ["a", "b"], "options": {"multi_label": True}}),
     "pairs": ({"text": 2}, {"task": "pair", "labels": ["different", "same"]}),
+    "entails": ({"text": 3}, {"task": "pair", "labels": ["contradiction", "entailment", "neutral"]}),
     "numbers": ({"text": 1}, {"task": "regress", "options": {"paired": True, "mean": 3.0, "spread": 2.0}}),
     "foreign": ({"text": 1}, {}),  # a cross-encoder as others save it: nothing says what it reads
     "tags": ({"token": len(TAGS)}, {"task": "tag", "labels": list(TAGS)}),
