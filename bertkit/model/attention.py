@@ -18,8 +18,8 @@ from bertkit.settings.model import Config
 # which never writes them out, is faster; below it the plain products are (forward and backward).
 FUSED_FROM = 1024
 # Below this length a CPU computes attention in float32: as fast, since the products are small, and without a kernel
-# that oneDNN would make and keep for each of the many shapes of short texts. In a steady batch it does so at every length
-# below FUSED_FROM: there is a shape for each number of texts, and a server sees them all.
+# that oneDNN would make and keep for each of the many shapes of short texts. In a steady batch it does so at every
+# length below FUSED_FROM: there is a shape for each number of texts, and a server sees them all.
 EXACT_BELOW = 64
 
 
