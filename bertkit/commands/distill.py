@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertkit.errors import UserError
 from bertkit.settings.compress import DistillSettings as Settings
+
+# Options of `bertkit finetune` that the run.toml of an earlier version may hold, with the values they had in it.
+RETIRED: dict[str, Any] = {
+    "labels": "", "multi_label": False, "class_weights": False, "word": "first", "crf": False, "language": 0.0,
+    "merge": "", "seeds": 1, "folds": 0, "search": False,
+}  # fmt: skip
+
+
+def resolve(table: dict[str, Any]) -> dict[str, Any]:
+    """The settings without those that the teacher decides; refuse one that asks for something else."""
+    for name, value in RETIRED.items():
+        if table.get(name, value) != value:
+            raise UserError(
+                f"{name} does not apply to distillation: it is taken from the teacher, or belongs to "
+                "`bertkit finetune`. Leave it out."
+            )
+    return {name: value for name, value in table.items() if name not in RETIRED}
 
 
 def run(settings: Settings) -> dict[str, Any]:

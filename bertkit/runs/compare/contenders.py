@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import numpy as np
-
-from bertkit import __version__, metrics
 from bertkit.ancestors.baselines.fasttext import FastText
 from bertkit.ancestors.baselines.linear import Majority, NaiveBayes, TfIdf
 from bertkit.ancestors.baselines.rows import (
+    INSIDE,
     MeanNumber,
     MeanOfVectors,
     NgramClassifier,
+    Numbers,
     SharedWords,
+    Tags,
+    Texts,
     TfIdfNumber,
     VectorsNumber,
 )
@@ -26,11 +26,8 @@ from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
 from bertkit.ancestors.lstm.dai_le import DaiLe
 from bertkit.ancestors.lstm.ulmfit import Ulmfit
-from bertkit.ancestors.ngram.model import UNITS
 from bertkit.ancestors.vectors.vectors import open_vectors
-from bertkit.data.examples import TaggedSentence
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.inference.predictor import Predictor
 from bertkit.runs.compare.bert import (
     BertFeaturesTagger,
@@ -46,14 +43,9 @@ from bertkit.runs.compare.bert import (
     TunedCosine,
 )
 from bertkit.settings.compare import TASK_NAMES
-from bertkit.tasks import make
-from bertkit.tasks.base import Item, Prediction, Task
-from bertkit.tasks.tag import Words
+from bertkit.tasks.base import Prediction, Task
 
 # ---- What can be compared: anything that learns from rows and answers with the task's own predictions.
-
-INSIDE = "model"  # the model's own folder in a contender's
-SMALLEST = 1e-12  # of a probability, before its logarithm
 
 
 class ContenderModel(Protocol):
@@ -92,153 +84,6 @@ class SavedModel(Protocol):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What was saved."""
-
-
-class _ContenderModel:
-    """The common half: what is written beside the model, and predictions by the task's own decoder."""
-
-    def __init__(self, key: str, name: str, model: Any) -> None:
-        self.key, self.name, self.model = key, name, model
-        self.task: Task = Task()
-
-    @property
-    def parameters(self) -> int:
-        """Of the model inside."""
-        return int(self.model.parameters)
-
-    @property
-    def progress(self) -> Progress | None:
-        """How far training came, where it is made of steps."""
-        return self.model.progress if isinstance(self.model, TunedCosine) else None
-
-    def save(self, folder: Path) -> None:
-        """The model and `bertkit.json`, which says what it is."""
-        about = {
-            "contender": self.key, "name": self.name, "task": self.task.name, "labels": list(self.task.labels),
-            "options": self.task.options, "version": __version__,
-        }  # fmt: skip
-
-        def write(path: Path) -> None:
-            (path / INSIDE).mkdir()
-            self.model.save(path / INSIDE)
-            atomic_write(path / "bertkit.json", json.dumps(about, ensure_ascii=False, indent=1))
-
-        write_folder(folder, write)
-
-    def restore(self, about: dict[str, Any]) -> Self:
-        """The task as `bertkit.json` tells it."""
-        self.task = make(about["task"], labels=tuple(about["labels"]), options=dict(about["options"]))
-        return self
-
-
-class Texts(_ContenderModel):
-    """A classifier of texts, or of pairs of texts: as they are where the model says `reads_pairs`, else joined.
-
-    The model inside has `fit(texts, labels, count, dev_texts, dev_labels, seed=, minutes=)` with labels as numbers,
-    `probabilities(texts)` (texts, labels), `parameters`, and `save(folder)`.
-    """
-
-    def _texts(self, rows: Sequence[Any]) -> list[Any]:
-        if getattr(self.model, "reads_pairs", False):
-            return [(row.text, row.text_b) if row.text_b is not None else row.text for row in rows]
-        return [row.text if row.text_b is None else f"{row.text} / {row.text_b}" for row in rows]
-
-    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Labels as numbers."""
-        self.task = task
-        if task.options.get("multi_label"):
-            raise UserError("compare takes one label per text. Fine-tune with --multi-label instead.")
-        labels, dev_labels = ([task.labels.index(row.label) for row in rows] for rows in (train, dev))
-        self.model.fit(
-            self._texts(train), labels, len(task.labels), self._texts(dev), dev_labels, seed=seed, minutes=minutes
-        )
-        return self
-
-    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Probabilities as the task decodes them. Every text is read whole."""
-        texts = self._texts(examples)
-        scores = np.log(np.maximum(self.model.probabilities(texts), SMALLEST)) if texts else []
-        return [
-            self.task.decode(Item(example, [], len(_pieces(text)), 0), row)
-            for example, text, row in zip(examples, texts, scores)
-        ]
-
-
-class Numbers(Texts):
-    """A number for a text, or for a pair of texts. The model inside has `values(texts)` instead of probabilities."""
-
-    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """The user's own numbers."""
-        self.task = task
-        numbers, dev_numbers = ([float(row.label) for row in rows] for rows in (train, dev))
-        self.model.fit(self._texts(train), numbers, 1, self._texts(dev), dev_numbers, seed=seed, minutes=minutes)
-        return self
-
-    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Numbers as the task decodes them. Every text is read whole."""
-        texts = self._texts(examples)
-        values = self.model.values(texts) if texts else []
-        return [
-            self.task.decode(Item(example, [], len(_pieces(text)), 0), np.array([value]))
-            for example, text, value in zip(examples, texts, values)
-        ]
-
-
-class Tags(_ContenderModel):
-    """A tagger of sentences.
-
-    The model inside has `fit(sentences, tags, count, dev_sentences, dev_tags, seed=, minutes=, measure=)` with tags as
-    numbers and what its best pass is chosen by, `judge(sentences)` (of each sentence the tags and (words, labels)
-    log-probabilities), `parameters`, `save(folder)`.
-    """
-
-    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Tags as numbers."""
-        self.task = task
-        (sentences, tags), (dev_sentences, dev_tags) = (self._split(rows) for rows in (train, dev))
-        self.model.fit(
-            sentences, tags, len(task.labels), dev_sentences, dev_tags, seed=seed, minutes=minutes,
-            measure=self._headline,
-        )  # fmt: skip
-        return self
-
-    def _headline(self, right: list[list[int]], said: list[list[int]]) -> float:
-        """What all contenders are scored by: entity F1 where tags are chunks."""
-        named = ([[self.task.labels[n] for n in tags] for tags in side] for side in (right, said))
-        return float(next(iter(metrics.tagging(*named).values())))
-
-    def _split(self, rows: Sequence[Words]) -> tuple[list[list[str]], list[list[int]]]:
-        number = {label: n for n, label in enumerate(self.task.labels)}
-        return (
-            [list(row.sentence.tokens) for row in rows],
-            [[number[tag] for tag in row.sentence.tags or ()] for row in rows],
-        )
-
-    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """One tag a word; plain texts are split into words and marks."""
-        rows = [_with_words(example) for example in examples]
-        judged = self.model.judge([list(row.sentence.tokens) for row in rows])
-        return [
-            self.task.decode(Item(row, [], len(numbers), 0), np.column_stack([numbers, shares]))
-            for row, (numbers, shares) in zip(rows, judged)
-        ]
-
-
-def _pieces(text: Any) -> list[str]:
-    return UNITS["words"](text if isinstance(text, str) else " ".join(text))
-
-
-def _with_words(example: Words) -> Words:
-    if example.spans or not example.text:
-        return example
-    spans, at = [], 0
-    for word in UNITS["words"](example.text):
-        start = example.text.index(word, at)
-        at = start + len(word)
-        if not word.isspace():
-            spans.append((start, at))
-    tokens = tuple(example.text[a:b] for a, b in spans)
-    return Words(TaggedSentence(tokens, None, example.sentence.line), example.text, tuple(spans))
 
 
 # ---- The table, cheapest first: what each contender is called, what it can do, how it is made and opened again.
