@@ -157,12 +157,13 @@ def _known_rows(
         rows = {ours: name for ours, name in own.items() if f"heads.{kind}.out." in ours and name in tensors}
         if not rows:
             continue
-        numbered = all(re.fullmatch(r"LABEL_\d+", label) for label in old)  # a file without label names
-        wanted = len(fresh[next(iter(rows))])
-        same_place = len(old) == wanted and (numbered or not labels or old == labels)
-        if old_task == task and same_place:
+        first = next(iter(rows))
+        count, wanted = len(tensors[rows[first]]), len(fresh[first])
+        # Without names, or with fewer names than rows, only places can be compared.
+        named = len(old) == count and not all(re.fullmatch(r"LABEL_\d+", label) for label in old)
+        if old_task == task and count == wanted and (not named or not labels or old == labels):
             continue
-        known = [label for label in labels if label in old] if old_task == task else []
+        known = [label for label in labels if label in old] if named and old_task == task else []
         if not known:
             tensors = {name: tensor for name, tensor in tensors.items() if name not in own.values()}
             why = f"was fine-tuned for {old_task}" if old_task != task else f"has the labels {_some(old)}"

@@ -60,7 +60,8 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
             f"the texts. Try a lower --lr (it was {training.settings.lr:.1e}; e.g. {training.settings.lr / 4:.1e}), "
             "more --epochs, or more rows."
         )
-    warnings += uncertain(headline, intervals.get(headline), len(gold), role)
+    if role == "dev" or s.test:  # else it is a fold: the score is of all of them
+        warnings += uncertain(headline, intervals.get(headline), len(gold), role)
     seconds = folder.elapsed()  # without the baseline's, which has its own
     compares = run.wants_baseline and run.world.is_main
     compared = against_baseline(run, role, scores, examples, predictions) if compares else {}

@@ -159,7 +159,7 @@ def test_what_is_chosen_is_chosen_by_the_dev_rows_never_by_the_test_rows():
 
 
 def test_folds_rank_a_wrong_label_high_and_score_every_row(runs):
-    rows = toy.messages(120, most=9)
+    rows = toy.messages(240, most=9)
     for wrong in (17, 60):
         rows[wrong]["label"] = {"ham": "spam", "spam": "ham"}[rows[wrong]["label"]]
     names = {"ham": "ham, or eggs", "spam": "spam"}  # a comma in a name is no border between names
