@@ -78,7 +78,13 @@ def score(name: str, model: str, rows: dict[str, list[Any]], **numbers: Any) -> 
 
     with tempfile.TemporaryDirectory() as out:
         settings = FinetuneSettings(
-            task=REAL[name].task, train=Path(name), model=model, out=Path(out) / "run", **numbers
+            task=REAL[name].task,
+            train=Path(name),
+            model=model,
+            out=Path(out) / "run",
+            crf=False,
+            baseline=False,
+            **numbers,
         )
         run = Finetuning(settings, Split(rows))
         run.go()

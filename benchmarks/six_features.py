@@ -61,6 +61,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 settings = FinetuneSettings(
                     task="tag", train=Path("CoNLL-2003"), model=mine.model, out=Path(folder) / "run", epochs=passes / 2,
+                    crf=False, baseline=False,
                     seed=seed, threads=chosen.threads,
                 )  # fmt: skip
                 run = Finetuning(settings, Split({"train": train, "dev": dev}))

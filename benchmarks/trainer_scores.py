@@ -62,6 +62,7 @@ def by_bertkit(
     with tempfile.TemporaryDirectory() as out:
         settings = FinetuneSettings(
             task=REAL[name].task, train=Path(name), model=model, out=Path(out) / "run", lr=RATE, batch=BATCH,
+            crf=False, baseline=False,
             warmup=WARMUP, decay=DECAY, epochs=passes, evals=1, seed=seed, threads=threads, max_tokens=LONGEST,
             on_long="truncate",
         )  # fmt: skip

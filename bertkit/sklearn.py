@@ -127,6 +127,9 @@ class _FineTuned(_OverTexts):
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         texts, answers = self._texts(X), column_or_1d(y, warn=True)
         check_consistent_length(texts, answers)
+        for place, answer in enumerate(answers):
+            if answer is None or answer != answer:
+                raise ValueError(f"y contains NaN or None (row {place}: {answer!r}). Drop such rows, or label them.")
         return texts, answers
 
     def _fit(self, task: str, rows: list[TextRow], labels: tuple[str, ...] = ()) -> Self:
@@ -143,7 +146,7 @@ class _FineTuned(_OverTexts):
             dev = rows[:CHOOSING]
             values |= {"evals": 1, "patience": 0}
         with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
-            more = {"task": task, "train": Path(), "out": Path(folder)}
+            more = {"task": task, "train": Path(), "out": Path(folder), "baseline": False}
             settings = build(FinetuneSettings, values | more, type(self).__name__)
             try:
                 self.result_ = Finetuning(settings, Split({"train": train, "dev": dev}), labels).go().to_dict()

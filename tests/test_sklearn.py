@@ -334,3 +334,10 @@ def test_every_check_of_scikit_learn_passes_or_fails_for_a_named_reason(kind, mo
     found = check_estimator(kind(model, **small), expected_failed_checks=EXPECTED, on_fail=None)
     assert not [(one["check_name"], one["exception"]) for one in found if one["status"] == "failed"]
     assert sum(one["status"] == "passed" for one in found) > 40
+
+
+@pytest.mark.parametrize("missing", [float("nan"), None])
+def test_a_missing_label_is_an_error_that_names_its_row(missing) -> None:
+    labels = np.array(["ham", missing, "spam"], dtype=object)
+    with pytest.raises(ValueError, match=rf"y contains NaN or None \(row 1: {missing}\)"):
+        BertClassifier().fit(["one", "two", "three"], labels)

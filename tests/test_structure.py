@@ -26,8 +26,8 @@ FLOORS = [
     ["training"],  # the loop owns the shape of an objective and knows none of them
     ["checkpoint", "tasks"],
     ["objectives"],
-    ["inference"],
-    ["runs.pretrain", "runs.finetune", "retrieval", "ancestors"],
+    ["inference", "ancestors"],
+    ["runs.pretrain", "runs.finetune", "retrieval"],
     ["runs.compress", "runs.compare"],
     ["loading"],
     ["server"],  # a command starts it, and it needs none

@@ -126,8 +126,9 @@ def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted
     scores = {name for key in MEASURED for name in _table(about, key)}
     kept = {key: value for key, value in about.items() if key not in MEASURED}
     kept["facts"] = {key: value for key, value in _table(about, "facts").items() if key not in scores} | facts
-    fitted = [key for key in FITTED if key in _table(about, "options")]
-    if refitted and fitted:
+    # The temperature is in the head's weights (in older folders, among the options).
+    fitted = [key for key in FITTED if key in _table(about, "options") | _table(about, "calibration")]
+    if refitted and "options" in about:
         kept["options"] = {key: value for key, value in about["options"].items() if key not in FITTED}
     if refitted:
         kept.pop("calibration", None)

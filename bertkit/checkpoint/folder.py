@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from bertkit.checkpoint.translate import (
     config_to,
     family_of,
     heads_of,
+    names,
     tensors_from,
     tensors_to,
 )
@@ -68,6 +70,7 @@ def read_folder(
     *,
     heads: dict[str, int] | None = None,
     labels: tuple[str, ...] = (),
+    task: str = "",
     numbers: dict[str, Any] | None = None,
     google: dict[str, Any] | None = None,
 ) -> Folder:
@@ -75,7 +78,8 @@ def read_folder(
 
     Without `heads` the model gets the heads its file has. With them (kind → number of labels) it
     gets exactly those; what the file does not hold is new, reported once, and listed in
-    `model.untrained`. `numbers` replace those of config.json (such as dropout, not shapes).
+    `model.untrained`. A head of another task is new too; of one with other labels, the rows of those in `labels` are
+    kept. `numbers` replace those of config.json (such as dropout, not shapes).
     """
     if is_google(path):
         raw, arrays = read_google(path, **(google or {}))
@@ -109,6 +113,9 @@ def read_folder(
     _fits(config, tensors, where, source)
     model = Model(config, heads, pooler=architecture.pooler is not None)
     _untie_check(tensors, family, config.tied, str(source))
+    if not as_stored:
+        before = str(about.get("task") or task)
+        tensors = _known_rows(tensors, model, family, architecture, (before, stored), (task, labels), str(path))
     state, missing, left = tensors_from(tensors, model, family, architecture, str(source))
     _accept(model, state, missing, str(source))
     if layers := [name for name in left if LAYER.search(name)]:
@@ -126,6 +133,58 @@ def read_folder(
     if as_stored and "token" in heads and isinstance(options, dict) and options.get("crf"):
         model.crf = _read_crf(path / CRF, heads["token"])
     return Folder(model, tokenizer, family.model_type, labels or stored, about, raw, path.name, pooling)
+
+
+def _known_rows(
+    tensors: dict[str, Tensor],
+    model: Model,
+    family: Family,
+    architecture: Architecture,
+    before: tuple[str, tuple[str, ...]],
+    now: tuple[str, tuple[str, ...]],
+    where: str,
+) -> dict[str, Tensor]:
+    """The file's tensors with the rows of its text or token head as this model needs them, by label name.
+
+    before, now: task and labels. Of another task, or without a label in common, the head is left out: it will be new.
+    """
+    (old_task, old), (task, labels) = before, now
+    base = family.base if any(key.startswith(family.base) for key in tensors) else ""
+    table = names(model, family, architecture, base)
+    fresh = model.state_dict()
+    for kind in {"text", "token"} & set(model.heads):
+        own = {ours: theirs[0] for ours, theirs in table.items() if ours.startswith(f"heads.{kind}.")}
+        rows = {ours: name for ours, name in own.items() if f"heads.{kind}.out." in ours and name in tensors}
+        if not rows:
+            continue
+        first = next(iter(rows))
+        count, wanted = len(tensors[rows[first]]), len(fresh[first])
+        # Without names, or with fewer names than rows, only places can be compared.
+        named = len(old) == count and not all(re.fullmatch(r"LABEL_\d+", label) for label in old)
+        if old_task == task and count == wanted and (not named or not labels or old == labels):
+            continue
+        known = [label for label in labels if label in old] if named and old_task == task else []
+        if not known:
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in own.values()}
+            why = f"was fine-tuned for {old_task}" if old_task != task else f"has the labels {_some(old)}"
+            note(f"{where} {why}, these rows are for {task}{f' with {_some(labels)}' if labels else ''}: its head is "
+                 "replaced by a new one.")  # fmt: skip
+            continue
+        for ours, name in rows.items():
+            tensor = fresh[ours].to(tensors[name].dtype)
+            for label in known:
+                tensor[labels.index(label)] = tensors[name][old.index(label)]
+            tensors = tensors | {name: tensor}
+        new = [label for label in labels if label not in old]
+        note(
+            f"{where} has the labels {_some(old)}: its head keeps {_some(known)}"
+            + (f", and learns {_some(new)} from the start." if new else ".")
+        )
+    return tensors
+
+
+def _some(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:8]) + (f" … ({len(labels)})" if len(labels) > 8 else "")
 
 
 def _read_crf(path: Path, labels: int) -> Crf:

@@ -61,6 +61,7 @@ class SharedCommand:
     Settings: type
     run: Callable[[Any], Any]
     lines: Callable[[Any], list[str]]
+    resolve: Callable[[dict[str, Any]], dict[str, Any]] = lambda table: table  # settings of earlier versions
 
 
 def find(name: str) -> ModuleType | SharedCommand:

@@ -5,7 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from bertkit.commands import SharedCommand
+from bertkit.errors import UserError
 from bertkit.settings.compress import DistillSettings, ExportSettings, PruneSettings, QuantizeSettings
+
+# Options of `bertkit finetune` that the run.toml of an earlier version may hold, with the values they had in it.
+RETIRED: dict[str, Any] = {
+    "labels": "", "multi_label": False, "class_weights": False, "word": "first", "crf": False, "language": 0.0,
+    "merge": "", "seeds": 1, "folds": 0, "search": False,
+}  # fmt: skip
+
+
+def resolve_distill(table: dict[str, Any]) -> dict[str, Any]:
+    """The settings without those that the teacher decides; refuse one that asks for something else."""
+    for name, value in RETIRED.items():
+        if table.get(name, value) != value:
+            raise UserError(
+                f"{name} does not apply to distillation: it is taken from the teacher, or belongs to "
+                "`bertkit finetune`. Leave it out."
+            )
+    return {name: value for name, value in table.items() if name not in RETIRED}
 
 
 def run_distill(settings: DistillSettings) -> dict[str, Any]:
@@ -79,7 +97,7 @@ def start(settings: QuantizeSettings | PruneSettings | ExportSettings) -> None:
     machine.set_up(settings.threads)
 
 
-distill = SharedCommand(DistillSettings, run_distill, distill_lines)
+distill = SharedCommand(DistillSettings, run_distill, distill_lines, resolve_distill)
 quantize = SharedCommand(QuantizeSettings, run_quantize, quantize_lines)
 prune = SharedCommand(PruneSettings, run_prune, prune_lines)
 export = SharedCommand(ExportSettings, run_export, export_lines)

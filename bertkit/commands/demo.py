@@ -49,7 +49,7 @@ def run(settings: Settings) -> dict[str, Any]:
     tuned = FinetuneSettings(
         task="classify", train=train_file, dev=dev_file, test=test_file, model=model, out=out / "model",
         lang=settings.lang, seed=settings.seed,
-        threads=settings.threads, precision=settings.precision, device=settings.device, epochs=8,
+        threads=settings.threads, precision=settings.precision, device=settings.device, epochs=8, baseline=False,
     )  # fmt: skip
     finetuning = Finetuning(tuned)
     try:

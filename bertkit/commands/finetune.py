@@ -17,17 +17,53 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The scores with their intervals, and where the files are."""
+    """The scores with their intervals, the baseline's, the rows they are of, and where the files are."""
+    role, rows = result["scored_on"], result["rows"]
     shown = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
         shown.append(f"{name:20} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
+    shown.append(f"{'scored on':20} {rows:,} {role} rows" + (CHOSE if role == "dev" else ""))
+    shown += _baseline(result)
+    if "abstain" in result:
+        chosen = result["abstain"]
+        shown.append(
+            f"{'abstains below':20} {chosen['threshold']:.4f}   answers {chosen['coverage']:.1%} of {chosen['rows']:,} "
+            f"{chosen['scored_on']} rows, {chosen['accuracy']:.1%} of them right"
+        )
     if "seeds" in result:
-        shown.append(f"{'over seeds':20} {result['seeds']['mean']:.4f} ± {result['seeds']['spread']:.4f}")
+        shown.append(
+            f"{'over seeds':20} {result['seeds']['mean']:.4f} ± {result['seeds']['spread']:.4f}   "
+            f"{result['headline']} on the {role} rows"
+        )
     if "folds" in result:
-        shown.append(f"{'over folds':20} {result['folds']['mean']:.4f} ± {result['folds']['spread']:.4f}")
-    shown.append(f"scored on {result['rows']:,} {result['scored_on']} rows; model and report.html in {result['out']}")
+        folds = result["folds"]
+        shown.append(
+            f"{'over folds':20} {folds['mean']:.4f} ± {folds['spread']:.4f}   {result['headline']} on "
+            f"{folds['rows']:,} training rows, each scored by a model that was neither trained on it nor chosen by it"
+        )
+    shown.append(f"model and report.html in {result['out']}")
     return shown
+
+
+CHOSE = (
+    ", which also chose the best pass: expect slightly less on new rows (--test FILE scores rows that chose nothing)"
+)
+
+
+def _baseline(result: dict[str, Any]) -> list[str]:
+    if "baseline" not in result:
+        return []
+    facts = result["baseline"]
+    value = result["baselines"][facts["name"]][facts["metric"]]
+    line = (
+        f"{'baseline':20} {value:.4f}   {facts['metric']} of {facts['name']} on the same rows ({facts['seconds']:.1f} s"
+    )
+    line += f", trained on {facts['trained_on']:,} rows)"
+    if "difference" not in facts:
+        return [line]
+    interval = f"95 % interval {facts['low']:+.4f} to {facts['high']:+.4f}"
+    return [line, f"{'difference':20} {facts['difference']:+.4f}   {interval}"]
 
 
 __all__ = ["Settings", "lines", "run"]

@@ -25,7 +25,7 @@ GROUPS = {  # heading → settings; `option(group=…)` comes first
     "architecture dropout reinit freeze word crf",
     "Training": "epochs steps minutes tokens batch batch_tokens micro_tokens lr warmup schedule decay clip layer_decay "
     "loss smoothing class_weights language teacher teacher_batch temperature alpha seeds search plan compile shard",
-    "Evaluation": "evals eval_every eval_tokens minimal_pairs patience folds abstain max_test_rows curve beam",
+    "Evaluation": "evals eval_every eval_tokens minimal_pairs patience folds baseline abstain max_test_rows curve beam",
     "Output": "out arpa lang resume allow_changed_settings overwrite save_minutes save_every log_every tensorboard",
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names.split()}
@@ -71,7 +71,7 @@ class Option:
     @property
     def spellings(self) -> list[str]:
         """Every spelling that help shows."""
-        negated = [f"--no-{self.spelled[2:]}"] if not self.takes_value and self.field.default else []
+        negated = [f"--no-{self.spelled[2:]}"] if not self.takes_value and self.field.default is not False else []
         return [self.spelled, *negated, *([self.meta["short"]] if self.meta["short"] else [])]
 
     @property
@@ -255,7 +255,7 @@ def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
             how |= {"action": "append" if o.many else "store", "type": o.read, "metavar": o.placeholder}
             group.add_argument(*o.spellings, dest=o.field.name, **how)
         else:
-            action: Any = argparse.BooleanOptionalAction if o.field.default else "store_true"
+            action: Any = argparse.BooleanOptionalAction if o.field.default is not False else "store_true"
             group.add_argument(o.spelled, dest=o.field.name, action=action, **how)
 
 

@@ -69,6 +69,18 @@ class Predictor:
         predictor.source = source
         return predictor
 
+    def __repr__(self) -> str:
+        """Name, task, labels, size and precision."""
+        fine_tuned = self.about.get("task") in TASKS or any(
+            task.head in self.outputs for task in task_classes().values()
+        )
+        task = f"{self.task.name}, " if fine_tuned else ""
+        labels = self.task.labels if fine_tuned and self.task.labelled_by_name else ()
+        named = ", ".join(labels[:6]) + (f" … ({len(labels)})" if len(labels) > 6 else "")
+        shown = f"labels {named}, " if labels else ""
+        size = f"{self.parameters / 1e6:.1f}M parameters"
+        return f"<bertkit model {self.folder.name!r}: {task}{shown}{size}, {self.precision} on {self.device}>"
+
     def as_written(self) -> Folder:
         """The folder, read again: weights prepared for inference cannot be saved."""
         if self.source is None:

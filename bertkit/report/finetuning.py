@@ -71,6 +71,8 @@ class FinetuneResult:
     suspects: [{text, gold, suggested, score, line}] of training rows, worst first; suspect_count as above.
     seeds, folds: mean, spread and scores of a run that was repeated.
     baselines: {contender: {metric: number}}: what cheap methods reach on the same rows.
+    baseline: of one of them: name, metric, rows, trained_on, seconds, and difference (this model's score minus the
+    baseline's), low, high, p_value.
     predictions: [{text, label, score …}]: predictions on fresh texts.
     """
 
@@ -98,6 +100,7 @@ class FinetuneResult:
     folds: Part | None = None
     seeds: Part | None = None
     baselines: Part | None = None
+    baseline: Part | None = None
     predictions: Sequence[Part] | None = None
     labels: Any = None
     name: str | None = None
@@ -210,6 +213,13 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
     caption = said["metrics_caption"].format(level=level, rows=_scored(result, lang), count=plain(result.rows))
     rows = [[name_of(name, lang), _score(result, name)] for name in metrics]
     blocks.append(Table(caption, [said["metric"], said["score_interval"]], rows))
+    blocks += _against_baseline(result, first, level, lang)
+    if folds := result.folds:
+        mean, spread = (plain(folds[key]) for key in ("mean", "spread"))
+        blocks.append(Text(said["folds_scored"].format(
+            metric=name_of(first, lang), mean=mean, spread=spread, folds=len(folds["scores"]),
+            rows=plain(folds.get("rows")),
+        )))  # fmt: skip
     rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.baselines or {}).items()}
     if rivals:
         names, values = [*rivals, said["this_model"]], [*rivals.values(), best.value]
@@ -218,6 +228,21 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
         caption = said["baselines_caption"].format(metric=name_of(first, lang), rows=_scored(result, lang))
         blocks.append(Figure(caption, svg))
     return blocks
+
+
+def _against_baseline(result: FinetuneResult, metric: str, level: str, lang: str) -> list[Block]:
+    """How much better than the baseline, as a sentence; a warning where that may be chance."""
+    facts = dict(result.baseline or {})
+    difference, low, high = (as_number(facts.get(key)) for key in ("difference", "low", "high"))
+    if difference is None or low is None or high is None:
+        return []
+    key = "baseline_beaten" if low > 0 else "baseline_unbeaten" if high < 0 else "baseline_unsure"
+    sentence = words(lang)[key].format(
+        name=facts["name"], rows=_scored(result, lang), metric=name_of(metric, lang), level=level,
+        value=plain((result.baselines or {})[facts["name"]][metric]), difference=plain(abs(difference)),
+        low=plain(low), high=plain(high), seconds=plain(facts["seconds"], 2), count=plain(facts["trained_on"]),
+    )  # fmt: skip
+    return [Good(sentence) if low > 0 else Warning_(sentence)]
 
 
 def _by_label(result: FinetuneResult, lang: str) -> list[Block]:

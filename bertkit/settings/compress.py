@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.config import option
 from bertkit.errors import UserError
-from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.finetune import SupervisedSettings
 from bertkit.settings.tables import TableSettings
-
-# What the teacher has decided, or what only fine-tuning does.
-NOT_HERE = ("labels", "multi_label", "class_weights", "word", "crf", "language", "merge", "seeds", "folds", "search")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillSettings(FinetuneSettings):
+class DistillSettings(SupervisedSettings):
     """Options of `bertkit distill`: a fine-tuned teacher, rows, and what the student starts from."""
 
     task: str = option("", "The teacher's task; read from the teacher by default.", hidden=True)
     teacher: str = option(help="A fine-tuned model.", argument=True)
     train: Path = option(help="Training rows; a row without a label gets the teacher's.")
-    dev: Path | None = option(None, "Validation rows (default: a tenth of --train is held out).")
     model: str = option("", "What the student starts from: a model or a preset (default: the teacher).")
     layers: int = option(0, "Keep this many layers of it, evenly spaced; 0: all, or half of the teacher's.", at_least=0)
     out: Path = option(Path("runs/distill"), "The run folder.")
@@ -38,26 +34,6 @@ class DistillSettings(FinetuneSettings):
         at_most=1,
         aliases=("--hard",),
     )
-    labels: str = option("", "", hidden=True)
-    multi_label: bool = option(False, "", hidden=True)
-    class_weights: bool = option(False, "", hidden=True)
-    word: str = option("first", "", hidden=True)
-    crf: bool = option(False, "", hidden=True)
-    language: float = option(0.0, "", hidden=True, at_least=0)
-    merge: str = option("", "", hidden=True)
-    seeds: int = option(1, "", hidden=True, at_least=1)
-    folds: int = option(0, "", hidden=True, at_least=0)
-    search: bool = option(False, "", hidden=True)
-
-    def check(self) -> None:
-        """Refuse options that do not apply to distillation."""
-        usual = {f.name: f.default for f in fields(self)}
-        for name in NOT_HERE:
-            if getattr(self, name) != usual[name]:
-                raise UserError(
-                    f"--{name.replace('_', '-')} does not apply to distillation: it is taken from the "
-                    "teacher, or belongs to `bertkit finetune`. Leave it out."
-                )
 
 
 @dataclass(frozen=True, kw_only=True)

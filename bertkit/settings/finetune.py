@@ -1,4 +1,4 @@
-"""Settings of a fine-tuning run."""
+"""Settings of runs on labelled rows: what they share, and those of fine-tuning."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bertkit.config import option
 from bertkit.settings.tables import TableSettings
+from bertkit.settings.training import SCHEDULES, PassSettings
 
 TASKS: dict[str, tuple[str, str]] = {  # name → (module, class)
     "classify": ("bertkit.tasks.classify", "Classify"),
@@ -20,24 +21,19 @@ TASKS: dict[str, tuple[str, str]] = {  # name → (module, class)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(TableSettings):
-    """Options of `bertkit finetune`. Zero means: chosen from the data and the model, and reported."""
+class SupervisedSettings(TableSettings, PassSettings):
+    """Options of every run on labelled rows. Zero means: chosen from the data and the model, and reported."""
 
-    task: str = option(help=f"One of {', '.join(TASKS)}.", argument=True, choices=TASKS)
-    train: Path = option(help="Labelled training rows.")
-    dev: Path | None = option(None, "Labelled validation rows (default: a tenth of --train is held out).")
+    task: str = option("", "What is learned from the rows.", hidden=True)
+    train: Path = option(help="Training rows.")
+    dev: Path | None = option(None, "Validation rows (default: a tenth of --train is held out).")
     test: Path | None = option(None, "Labelled rows for one final evaluation.")
     model: str = option("auto", "Embedded name, folder, or hub name; auto: the embedded model of the texts' language.")
     out: Path = option(Path("runs/finetune"), "The run folder.")
-    labels: str = option("", "All label names in order, comma-separated (default: those of --train, sorted).")
-    multi_label: bool = option(False, "A text may have several labels.")
-    epochs: float = option(0.0, "Passes over the training rows.", at_least=0)
-    steps: int = option(0, "Steps instead of passes.", at_least=0)
-    minutes: float = option(0.0, "Time budget instead of passes; with --epochs, an upper limit.", at_least=0)
     batch: int = option(32, "Examples per step.", at_least=1)
     lr: float = option(0.0, "Peak learning rate.", at_least=0, at_most=1)
     warmup: float = option(0.1, "Warm-up, as a fraction of all steps.", at_least=0, at_most=1)
-    schedule: str = option("linear", "Learning-rate schedule.", choices=("linear", "cosine", "trapezoid", "constant"))
+    schedule: str = option("linear", "Learning-rate schedule.", choices=SCHEDULES)
     decay: float = option(0.01, "Weight decay.", at_least=0)
     clip: float = option(1.0, "Maximum gradient norm (0: no clipping).", at_least=0)
     dropout: float = option(
@@ -48,14 +44,6 @@ class FinetuneSettings(TableSettings):
     )
     reinit: int = option(0, "Re-initialise this many top layers.", at_least=0)
     freeze: bool = option(False, "Train only the head, on frozen features.")
-    class_weights: bool = option(False, "Give rare labels more weight (classify, pair, tag).")
-    word: str = option("first", "How the pieces of a word are combined (tag).", choices=("first", "mean", "max"))
-    crf: bool = option(False, "Choose the tags of a sentence jointly with a CRF (tag).")
-    teacher: str = option("", "A model whose sentence vectors are learned from unlabelled texts (embed).")
-    language: float = option(
-        0.0, "With a causal model: weight of an extra language-modelling loss; GPT used 0.5.", at_least=0
-    )
-    merge: str = option("", "How the windows of a long text are combined.", choices=("", "max", "mean"))
     max_tokens: int = option(0, "Window size; 0: the model's limit, at most 512.", at_least=0)
     on_long: str = option(
         "window", "Longer texts: read in windows, truncate, or refuse.", choices=("window", "truncate", "error")
@@ -67,11 +55,6 @@ class FinetuneSettings(TableSettings):
     split_seed: int = option(
         -1, "Seed of the held-out split, the same for all --seeds; -1: same as --seed.", at_least=-1, at_most=2**32 - 1
     )
-    seeds: int = option(1, "Train this many times with different seeds and report mean and spread.", at_least=1)
-    folds: int = option(
-        0, "Cross-validate over this many folds instead of one split; finds suspicious labels.", at_least=0
-    )
-    search: bool = option(False, "Search learning rate, batch and layer decay within --minutes.")
     abstain: float = option(
         0.0, "Abstain below a score chosen so that the remaining answers reach this accuracy.", at_least=0, at_most=1
     )
@@ -83,3 +66,29 @@ class FinetuneSettings(TableSettings):
     save_minutes: float = option(5.0, "Save at least this often.", at_least=0)
     lang: str = option("en", "Language of the report.", choices=("en", "zh"))
     micro_tokens: int = option(8192, "Tokens computed at once; a larger batch is accumulated.", hidden=True, at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings(SupervisedSettings):
+    """Options of `bertkit finetune`."""
+
+    task: str = option(help=f"One of {', '.join(TASKS)}.", argument=True, choices=TASKS)
+    train: Path = option(help="Labelled training rows.")
+    dev: Path | None = option(None, "Labelled validation rows (default: a tenth of --train is held out).")
+    labels: str = option("", "All label names in order, comma-separated (default: those of --train, sorted).")
+    multi_label: bool = option(False, "A text may have several labels.")
+    class_weights: bool = option(False, "Give rare labels more weight (classify, pair, tag).")
+    word: str = option("first", "How the pieces of a word are combined (tag).", choices=("first", "mean", "max"))
+    crf: bool | None = option(
+        None,
+        "Choose the tags of a sentence jointly with a CRF (tag); default: where the tags are BIO, BMES or similar.",
+    )
+    teacher: str = option("", "A model whose sentence vectors are learned from unlabelled texts (embed).")
+    language: float = option(
+        0.0, "With a causal model: weight of an extra language-modelling loss; GPT used 0.5.", at_least=0
+    )
+    merge: str = option("", "How the windows of a long text are combined.", choices=("", "max", "mean"))
+    seeds: int = option(1, "Train this many times with different seeds and report mean and spread.", at_least=1)
+    folds: int = option(0, "Also cross-validate over this many folds; finds suspicious labels.", at_least=0)
+    baseline: bool = option(True, "Also score a cheap baseline on the same rows (classify, pair, regress, tag).")
+    search: bool = option(False, "Search learning rate, batch and layer decay within --minutes.")

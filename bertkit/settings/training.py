@@ -84,12 +84,25 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(Common):
+class BudgetSettings(Common):
+    """How long a run trains, whatever it trains."""
+
+    minutes: float = option(0.0, "Time budget in minutes; the schedule ends with it.", at_least=0)
+    steps: int = option(0, "Budget in steps.", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassSettings(BudgetSettings):
+    """How long a run over a set of rows trains."""
+
+    epochs: float = option(0.0, "Passes over the training rows; with --minutes, at most this many.", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(BudgetSettings):
     """Options of every long run: its folder, its budget, and how often it evaluates, saves and logs."""
 
     out: Path = option(Path("runs/pretrain"), "The run folder.")
-    minutes: float = option(0.0, "Time budget in minutes; the schedule ends with it.", at_least=0)
-    steps: int = option(0, "Budget in steps.", at_least=0)
     tokens: int = option(0, "Budget in tokens.", at_least=0)
     resume: bool = option(False, "Continue the run in --out.")
     allow_changed_settings: bool = option(

@@ -97,6 +97,19 @@ class Task:
     def finalize(self, model: Model) -> None:
         """After training: bring into the weights what other tools would not know of."""
 
+    def fold_temperature(self, model: Model) -> float:
+        """Divide the head by the calibration temperature: a plain softmax then gives calibrated probabilities.
+
+        Returns the temperature, which `options` no longer hold.
+        """
+        temperature = float(self.options.pop("temperature", 1.0))
+        out = model.head(self.head).out if temperature != 1.0 else None
+        if out is not None:
+            with torch.no_grad():
+                for parameter in out.parameters():
+                    parameter.div_(temperature)
+        return temperature
+
     def outputs(self) -> int:
         """Numbers the head gives a text or token."""
         return max(1, len(self.labels))

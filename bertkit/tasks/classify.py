@@ -31,7 +31,8 @@ BACKGROUND = 0.25
 
 @dataclass
 class Classify(Task):
-    """options: multi_label, temperature (calibration), threshold (multi-label), class_weights {label: weight}."""
+    """options: multi_label, temperature (of folders whose head was not divided by it), threshold (multi-label),
+    class_weights {label: weight}."""
 
     name: ClassVar[str] = "classify"
     labelled_by_name: ClassVar[bool] = True

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -23,12 +23,13 @@ from bertkit.training.distributed import World
 from bertkit.training.loop import Training
 from bertkit.training.metrics_log import MetricsLog
 
-# What may differ when a run is resumed: it moves the end, or changes no number, or is checked by its content.
-FREE = {
-    "resume", "overwrite", "allow_changed_settings", "out", "lang", "steps", "tokens", "minutes", "epochs", "patience",
-    "test", "eval_every", "save_minutes", "save_every", "log_every", "threads", "device", "tensorboard", "shard",
-    "train", "data",
+# What may differ when a finished run is opened again: it changes no number, or is checked by its content.
+FREE_AFTERWARDS = {
+    "resume", "overwrite", "allow_changed_settings", "out", "lang", "eval_every", "save_minutes", "save_every",
+    "log_every", "threads", "device", "tensorboard", "shard", "train", "data",
 }  # fmt: skip
+# What may differ when an unfinished run is resumed: also what moves its end or is looked at after it.
+FREE = FREE_AFTERWARDS | {"steps", "tokens", "minutes", "epochs", "patience", "test"}
 
 
 class Signals:
@@ -134,11 +135,7 @@ class RunFolder:
 
     def _same(self, settings: Any) -> None:
         """With other settings than it was begun with, a resumed run is another run: only if that is asked for."""
-        path, now = self.path / "run.toml", to_toml(to_plain(settings))
-        before = _flat(current_names(type(settings), read_toml(path))) if path.is_file() else {}
-        after = _flat(tomllib.loads(now))
-        both = sorted((before.keys() & after.keys()) - FREE)  # a setting that came with a later version is no change
-        changed = [f"{key} = {after[key]!r} (was {before[key]!r})" for key in both if before[key] != after[key]]
+        path, changed = self.path / "run.toml", changed_settings(self.path, settings, FREE)
         if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(
                 f"{self.path}: the run was begun with other settings: {', '.join(changed)}. "
@@ -147,7 +144,7 @@ class RunFolder:
         if self.world.is_main:
             if changed:
                 note(f"From here on with other settings than the run was begun with: {', '.join(changed)}.")
-            atomic_write(path, now)
+            atomic_write(path, to_toml(to_plain(settings)))
 
     def forget(self) -> None:
         """Leave no checkpoint behind: the run is finished, or starts over."""
@@ -208,6 +205,15 @@ class MemoryFolder:
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
         """Save nothing."""
+
+
+def changed_settings(folder: Path, settings: Any, free: Collection[str]) -> list[str]:
+    """The settings that differ from those of the folder's run.toml ("lr = 0.001 (was 0.003)"), except the free ones."""
+    path = folder / "run.toml"
+    before = _flat(current_names(type(settings), read_toml(path))) if path.is_file() else {}
+    after = _flat(tomllib.loads(to_toml(to_plain(settings))))
+    both = sorted((before.keys() & after.keys()) - set(free))  # a setting that came with a later version is no change
+    return [f"{key} = {after[key]!r} (was {before[key]!r})" for key in both if before[key] != after[key]]
 
 
 def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:

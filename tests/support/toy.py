@@ -180,7 +180,7 @@ CASES = {  # name → (task, rows, more of the rows, more settings)
     "pair": ("pair", pairs, {}, {}),
     "regress": ("regress", numbers, {}, {}),
     "regress-pair": ("regress", numbers, {"paired": True}, {}),
-    "tag": ("tag", sentences, {}, {"steps": 120}),
+    "tag": ("tag", sentences, {}, {"steps": 120, "crf": False}),
     "answer": ("answer", questions, {}, {}),
     "answer-or-none": ("answer", questions, {"impossible": True}, {}),
     "choose": ("choose", choices, {}, {}),

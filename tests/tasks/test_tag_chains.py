@@ -15,13 +15,15 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder, write_folder
+from bertkit.data.examples import TaggedSentence
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.crf import Crf
 from bertkit.runs.finetune.run import Finetuning
+from bertkit.runs.finetune.split import check_settings, task_of
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.base import Reading
 from bertkit.tasks.batches import SupervisedFeed
-from bertkit.tasks.tag import Tag, words_of
+from bertkit.tasks.tag import Tag, Words, words_of
 from tests.support import toy
 
 VALID = r"(O |B-PER |B-LOC (I-LOC )*)*"
@@ -272,3 +274,27 @@ def test_parts_of_speech_have_no_rules(tmp_path):
 def test_options_that_could_only_be_ignored_are_refused(task, wrong, words, runs):
     with pytest.raises(UserError, match=words):
         runs.tune(task, "refused", train=runs.folder / "never-read.csv", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("tags", "settings", "wanted"),
+    [
+        (("O", "B-PER", "I-PER"), {}, True),
+        (("B", "M", "E", "S"), {}, True),
+        (("DET", "NOUN", "VERB"), {}, False),
+        (("O", "B-PER", "I-PER"), {"crf": False}, False),
+        (("DET", "NOUN", "VERB"), {"crf": True}, True),
+        (("O", "B-PER", "I-PER"), {"class_weights": True}, False),
+    ],
+)
+def test_a_crf_is_the_default_where_tags_are_bio_or_similar(tags, settings, wanted):
+    task = task_of(FinetuneSettings(task="tag", train=Path("rows.conll"), **settings))
+    sentence = TaggedSentence(tuple("abcd")[: len(tags)], tags, 1)
+    task.fit_labels([Words(sentence, "a b c d", ())])
+    assert bool(task.options.get("crf")) is wanted
+
+
+def test_no_crf_in_the_run_toml_of_another_task_asks_for_nothing():
+    check_settings(FinetuneSettings(task="classify", train=Path("rows.csv"), crf=False))
+    with pytest.raises(UserError, match="--crf has no meaning for the task classify"):
+        check_settings(FinetuneSettings(task="classify", train=Path("rows.csv"), crf=True))

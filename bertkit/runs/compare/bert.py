@@ -138,7 +138,7 @@ class FineTuned:
         settings = FinetuneSettings(
             task=task.name, train=Path("the rows compared"), model=self.start, out=Path(self._place.name) / "run",
             epochs=passes, minutes=minutes, batch=batch, seed=seed, threads=self.threads, precision=self.precision,
-            device=self.device,
+            device=self.device, baseline=False,
         )  # fmt: skip
         split = Split({"train": list(train), "dev": list(dev)})
         run = Finetuning(settings, split, task.labels)

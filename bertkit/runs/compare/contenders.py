@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bertkit import __version__, metrics
 from bertkit.ancestors.baselines.fasttext import FastText
+from bertkit.ancestors.baselines.forms import INSIDE, Form, Inner, Numbers, Tags, Texts
 from bertkit.ancestors.baselines.linear import Majority, NaiveBayes, TfIdf
 from bertkit.ancestors.baselines.rows import (
     MeanNumber,
@@ -27,11 +23,8 @@ from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
 from bertkit.ancestors.lstm.dai_le import DaiLe
 from bertkit.ancestors.lstm.ulmfit import Ulmfit
-from bertkit.ancestors.ngram.model import UNITS
 from bertkit.ancestors.vectors.vectors import open_vectors
-from bertkit.data.examples import TaggedSentence
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.inference.predictor import Predictor
 from bertkit.runs.compare.bert import (
     BertFeaturesTagger,
@@ -47,14 +40,9 @@ from bertkit.runs.compare.bert import (
     TunedCosine,
 )
 from bertkit.settings.compare import TASK_NAMES
-from bertkit.tasks import make
-from bertkit.tasks.base import Item, Prediction, Task
-from bertkit.tasks.tag import Words
+from bertkit.tasks.base import Prediction, Task
 
 # ---- What can be compared: anything that learns from rows and returns the task's own predictions.
-
-INSIDE = "model"  # the model's own folder in a contender's
-SMALLEST = 1e-12  # of a probability, before its logarithm
 
 
 class ContenderModel(Protocol):
@@ -78,206 +66,6 @@ class ContenderModel(Protocol):
     @property
     def progress(self) -> Progress | None:
         """Progress of a training in steps; None for others."""
-
-
-class SavedModel(Protocol):
-    """What the class of every row of `CONTENDERS` has, besides the methods of its form below."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters."""
-
-    def save(self, folder: Path) -> None:
-        """Write all files into a folder, or none."""
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
-
-
-class TextClassifier(SavedModel, Protocol):
-    """The model in `Texts`. It reads pairs of texts as tuples if its class says `reads_pairs`."""
-
-    def fit(
-        self, texts: Sequence[Any], labels: Sequence[int], count: int, dev_texts: Sequence[Any],
-        dev_labels: Sequence[int], /, *, seed: int, minutes: float,
-    ) -> Self:  # fmt: skip
-        """Learn labels, numbers below `count`; the dev texts choose the best pass. minutes: time limit; 0: none."""
-
-    def probabilities(self, texts: Sequence[Any], /) -> NDArray[Any]:
-        """(texts, labels)"""
-
-
-class TextRegressor(SavedModel, Protocol):
-    """The model in `Numbers`."""
-
-    def fit(
-        self, texts: Sequence[Any], numbers: Sequence[float], count: int, dev_texts: Sequence[Any],
-        dev_numbers: Sequence[float], /, *, seed: int, minutes: float,
-    ) -> Self:  # fmt: skip
-        """Learn a number per text; `count` is 1."""
-
-    def values(self, texts: Sequence[Any], /) -> NDArray[Any]:
-        """(texts,)"""
-
-
-class SentenceTagger(SavedModel, Protocol):
-    """The model in `Tags`."""
-
-    def fit(
-        self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]], count: int,
-        dev_sentences: Sequence[Sequence[str]], dev_tags: Sequence[Sequence[int]], /, *, seed: int, minutes: float,
-        measure: Callable[[list[list[int]], list[list[int]]], float],
-    ) -> Self:  # fmt: skip
-        """Learn tags, numbers below `count`. measure(gold, predicted): the score that chooses the best pass."""
-
-    def judge(self, sentences: Sequence[Sequence[str]], /) -> Sequence[tuple[list[int], NDArray[Any]]]:
-        """Per sentence: the tags, and their log-probabilities (words, labels)."""
-
-
-Inner = TypeVar("Inner", bound=SavedModel)
-
-
-class _ContenderModel(Generic[Inner]):
-    """The common half: what is written beside the model, and predictions by the task's own decoder."""
-
-    def __init__(self, key: str, name: str, model: Inner) -> None:
-        self.key, self.name, self.model = key, name, model
-        self.task: Task = Task()
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the model inside."""
-        return int(self.model.parameters)
-
-    @property
-    def progress(self) -> Progress | None:
-        """Progress of a training in steps; None for others."""
-        return self.model.progress if isinstance(self.model, TunedCosine) else None
-
-    def save(self, folder: Path) -> None:
-        """Write the model, and the `bertkit.json` that identifies it."""
-        about = {
-            "contender": self.key, "name": self.name, "task": self.task.name, "labels": list(self.task.labels),
-            "options": self.task.options, "version": __version__,
-        }  # fmt: skip
-
-        def write(path: Path) -> None:
-            (path / INSIDE).mkdir()
-            self.model.save(path / INSIDE)
-            atomic_write(path / "bertkit.json", json.dumps(about, ensure_ascii=False, indent=1))
-
-        write_folder(folder, write)
-
-    def restore(self, about: dict[str, Any]) -> Self:
-        """Restore the task from `bertkit.json`."""
-        self.task = make(about["task"], labels=tuple(about["labels"]), options=dict(about["options"]))
-        return self
-
-
-class _OfTexts(_ContenderModel[Inner]):
-    """A model of texts, or of pairs of texts: as tuples if the model says `reads_pairs`, else joined."""
-
-    def _texts(self, rows: Sequence[Any]) -> list[Any]:
-        if getattr(self.model, "reads_pairs", False):
-            return [(row.text, row.text_b) if row.text_b is not None else row.text for row in rows]
-        return [row.text if row.text_b is None else f"{row.text} / {row.text_b}" for row in rows]
-
-
-class Texts(_OfTexts[TextClassifier]):
-    """A classifier of texts, or of pairs of texts."""
-
-    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the model on labels as numbers."""
-        self.task = task
-        if task.options.get("multi_label"):
-            raise UserError("compare takes one label per text. Fine-tune with --multi-label instead.")
-        labels, dev_labels = ([task.labels.index(row.label) for row in rows] for rows in (train, dev))
-        self.model.fit(
-            self._texts(train), labels, len(task.labels), self._texts(dev), dev_labels, seed=seed, minutes=minutes
-        )
-        return self
-
-    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Probabilities as the task decodes them. Every text is read in full."""
-        texts = self._texts(examples)
-        scores = np.log(np.maximum(self.model.probabilities(texts), SMALLEST)) if texts else []
-        return [
-            self.task.decode(Item(example, [], len(_pieces(text)), 0), row)
-            for example, text, row in zip(examples, texts, scores)
-        ]
-
-
-class Numbers(_OfTexts[TextRegressor]):
-    """A number for a text, or for a pair of texts."""
-
-    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the model on the user's own numbers."""
-        self.task = task
-        numbers, dev_numbers = ([float(row.label) for row in rows] for rows in (train, dev))
-        self.model.fit(self._texts(train), numbers, 1, self._texts(dev), dev_numbers, seed=seed, minutes=minutes)
-        return self
-
-    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Numbers as the task decodes them. Every text is read in full."""
-        texts = self._texts(examples)
-        values: Iterable[float] = self.model.values(texts) if texts else []
-        return [
-            self.task.decode(Item(example, [], len(_pieces(text)), 0), np.array([value]))
-            for example, text, value in zip(examples, texts, values)
-        ]
-
-
-class Tags(_ContenderModel[SentenceTagger]):
-    """A tagger of sentences."""
-
-    def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the model on tags as numbers."""
-        self.task = task
-        (sentences, tags), (dev_sentences, dev_tags) = (self._split(rows) for rows in (train, dev))
-        self.model.fit(
-            sentences, tags, len(task.labels), dev_sentences, dev_tags, seed=seed, minutes=minutes,
-            measure=self._headline,
-        )  # fmt: skip
-        return self
-
-    def _headline(self, gold: list[list[int]], predicted: list[list[int]]) -> float:
-        """The score of all contenders: entity F1 if the tags mark chunks."""
-        named = ([[self.task.labels[n] for n in tags] for tags in side] for side in (gold, predicted))
-        return float(next(iter(metrics.tagging(*named).values())))
-
-    def _split(self, rows: Sequence[Words]) -> tuple[list[list[str]], list[list[int]]]:
-        number = {label: n for n, label in enumerate(self.task.labels)}
-        return (
-            [list(row.sentence.tokens) for row in rows],
-            [[number[tag] for tag in row.sentence.tags or ()] for row in rows],
-        )
-
-    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """One tag per word; plain texts are split into words and punctuation."""
-        rows = [_with_words(example) for example in examples]
-        judged = self.model.judge([list(row.sentence.tokens) for row in rows])
-        return [
-            self.task.decode(Item(row, [], len(numbers), 0), np.column_stack([numbers, shares]))
-            for row, (numbers, shares) in zip(rows, judged)
-        ]
-
-
-def _pieces(text: Any) -> list[str]:
-    return UNITS["words"](text if isinstance(text, str) else " ".join(text))
-
-
-def _with_words(example: Words) -> Words:
-    if example.spans or not example.text:
-        return example
-    spans, end = [], 0
-    for word in UNITS["words"](example.text):
-        start = example.text.index(word, end)
-        end = start + len(word)
-        if not word.isspace():
-            spans.append((start, end))
-    tokens = tuple(example.text[a:b] for a, b in spans)
-    return Words(TaggedSentence(tokens, None, example.sentence.line), example.text, tuple(spans))
 
 
 # ---- The table, cheapest first: each contender's name, its tasks, and how it is made and loaded.
@@ -310,7 +98,7 @@ class Contender(Generic[Inner]):
 
     key: str
     tasks: tuple[str, ...]
-    form: type[_ContenderModel[Inner]]
+    form: type[Form[Inner]]
     model: type[Inner]
     build: Callable[[Resources], Inner] | None = None
     title: Callable[[Resources], str] | None = None

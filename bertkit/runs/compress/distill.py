@@ -23,7 +23,7 @@ from bertkit.objectives.supervised import Distill
 from bertkit.runs.compress.measure import compared
 from bertkit.runs.compress.prune import chosen, with_layers
 from bertkit.runs.finetune import split as splits
-from bertkit.runs.finetune.run import Finetuning
+from bertkit.runs.finetune.run import SupervisedRun
 from bertkit.settings.compress import DistillSettings
 from bertkit.settings.model import Config
 from bertkit.tasks import make
@@ -39,10 +39,10 @@ class TaughtFeed(SupervisedFeed):
     """Batches that carry the teacher's numbers ("taught") and whose answers are "known"."""
 
     def __init__(
-        self, items: Sequence[Item], task: Task, said: Sequence[np.ndarray], known: Sequence[bool], **how: int
+        self, items: Sequence[Item], task: Task, taught: Sequence[np.ndarray], known: Sequence[bool], **how: int
     ) -> None:
         super().__init__(items, task, **how)
-        self.lessons = {id(item): lesson for item, lesson in zip(items, zip(said, known, strict=True), strict=True)}
+        self.lessons = {id(item): lesson for item, lesson in zip(items, zip(taught, known, strict=True), strict=True)}
 
     def collate(self, items: Sequence[Item]) -> Batch:
         """Items with both."""
@@ -52,13 +52,12 @@ class TaughtFeed(SupervisedFeed):
         return batch
 
 
-class Distilling(Finetuning):
+class Distilling(SupervisedRun):
     """One run with a teacher."""
 
     settings: DistillSettings
 
     def __init__(self, settings: DistillSettings) -> None:
-        settings.check()
         self.teacher = Predictor.load(settings.teacher, settings.precision, settings.device)
         task = self.teacher.task
         name = task.name
@@ -88,10 +87,10 @@ class Distilling(Finetuning):
         for role, examples in split.examples.items():
             self.known[role] = [self.task.answer_of(example) is not None for example in examples]
             if not all(self.known[role]):
-                said = self.teacher.predict_examples(examples)
+                predictions = self.teacher.predict_examples(examples)
                 split.examples[role] = [
                     example if known else self.task.with_answer(example, prediction)
-                    for example, prediction, known in zip(examples, said, self.known[role])
+                    for example, prediction, known in zip(examples, predictions, self.known[role])
                 ]
                 note(f"{role}: the teacher answers the {self.known[role].count(False):,} rows without an answer.")
         role = "test" if "test" in self.known else "dev"
@@ -103,9 +102,11 @@ class Distilling(Finetuning):
         folder = super()._open()
         number = self.settings.layers or (folder.model.config.depth + 1) // 2
         if self.settings.layers or self.settings.model == self.settings.teacher:
-            kept = chosen(folder.model.config, number)
-            folder.model = with_layers(folder.model, kept)
-            note(f"The student starts from the layers {', '.join(str(n + 1) for n in kept)} of {self.settings.model}.")
+            layers = chosen(folder.model.config, number)
+            folder.model = with_layers(folder.model, layers)
+            note(
+                f"The student starts from the layers {', '.join(str(n + 1) for n in layers)} of {self.settings.model}."
+            )
         return folder
 
     def _feed(self) -> SupervisedFeed:

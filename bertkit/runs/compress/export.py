@@ -40,24 +40,13 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     rows = measure.rows_to_score(settings, exact)
     temperature = 1.0
     if measure.has_task(exact):
-        temperature = _fold_temperature(exact)
+        temperature = exact.task.fold_temperature(exact.model)
         _tell_left_behind(exact.task.options, settings.format)
     parts = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
     return {
         "out": str(settings.out), "format": settings.format, "model": settings.model,
         "temperature_folded_in": temperature, **parts,
     }  # fmt: skip
-
-
-def _fold_temperature(exact: Predictor) -> float:
-    """Divide the head by the calibration temperature, so that a plain softmax gives calibrated probabilities."""
-    temperature = float(exact.task.options.pop("temperature", 1.0))
-    out = exact.model.head("text").out if temperature != 1.0 else None
-    if out is not None:
-        with torch.no_grad():
-            for parameter in out.parameters():
-                parameter.div_(temperature)
-    return temperature
 
 
 def _tell_left_behind(options: dict[str, Any], format: str) -> None:

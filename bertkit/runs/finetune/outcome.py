@@ -6,6 +6,9 @@ import hashlib
 import json
 import platform
 import sys
+import time
+import warnings as warnings_module
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,26 +16,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit import __version__, machine, metrics
+from bertkit.ancestors.baselines.forms import BASELINES
 from bertkit.checkpoint import folder as model_folder
 from bertkit.config import to_plain
+from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.files.json import read_json
 from bertkit.metrics import calibration
 from bertkit.notify import note
 from bertkit.report.finetuning import FinetuneResult, finetuning_report
 from bertkit.runs.finetune import split as splits
 from bertkit.training.checkpoints import newest_generation
 from bertkit.training.metrics_log import read_metrics
+from bertkit.training.run_folder import FREE_AFTERWARDS, changed_settings
 
 if TYPE_CHECKING:
-    from bertkit.runs.finetune.run import Finetuning
+    from bertkit.runs.finetune.run import SupervisedRun
+    from bertkit.tasks.base import Task
     from bertkit.tasks.batches import SupervisedFeed
     from bertkit.training.loop import Training
     from bertkit.training.run_folder import RunFolder
 
 MOST_ERRORS = 40
+ROLES = ("train", "dev", "test")
+FEW_ROWS, WIDE = 50, 0.2  # fewer scored rows, or a wider interval, are worth a warning
 
 
-def finish(run: Finetuning, folder: RunFolder, training: Training, feed: SupervisedFeed) -> FinetuneResult:
+def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: SupervisedFeed) -> FinetuneResult:
     """Calibrate, score, write. Returns what the report shows."""
     s, task = run.settings, run.task
     calibrated = calibrate(run) if task.calibrates else {}
@@ -42,16 +52,24 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
     scores = metric(gold, predicted, **extra)
     intervals = metrics.bootstrap(metric, gold, predicted, seed=s.seed, **extra) if len(gold) > 1 else {}
     wrong = mistakes(run, examples, predictions)
-    notes = None
+    headline = next(iter(scores))
+    warnings = []
     if task.answers_vary and (same := one_answer(gold, predicted)):
-        notes = [
+        warnings.append(
             f"Every {role} row got the same answer ({same}) although the right ones differ: nothing was learnt from "
             f"the texts. Try a lower --lr (it was {training.settings.lr:.1e}; e.g. {training.settings.lr / 4:.1e}), "
             "more --epochs, or more rows."
-        ]
-        note(notes[0])
+        )
+    if role == "dev" or s.test:  # else it is a fold: the score is of all of them
+        warnings += uncertain(headline, intervals.get(headline), len(gold), role)
+    seconds = folder.elapsed()  # without the baseline's, which has its own
+    compares = run.wants_baseline and run.world.is_main
+    compared = against_baseline(run, role, scores, examples, predictions) if compares else {}
+    warnings += [text] if (text := not_better(headline, compared)) else []
+    for warning in warnings:
+        note(warning)
     result = FinetuneResult(
-        task=s.task, model=s.model, out=str(s.out), headline=next(iter(scores)), metrics=dict(scores),
+        task=s.task, model=s.model, out=str(s.out), headline=headline, metrics=dict(scores),
         intervals={name: list(pair) for name, pair in intervals.items()}, rows=len(gold), scored_on=role,
         data={
             **run.split.facts,
@@ -61,16 +79,17 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         },
         run={
             "settings": to_plain(s), "steps": training.done, "passes": training.done / feed.steps_a_pass,
-            "best_step": run.best_step, "seconds": folder.elapsed(), "stopped": run.stopped,
+            "best_step": run.best_step, "seconds": seconds, "stopped": run.stopped,
             "learning_rate": training.settings.lr, "precision": str(run.model.encoder.dtype).removeprefix("torch."),
         },
         errors=wrong[:MOST_ERRORS],
         error_count=len(wrong),
         environment=environment(run.threads),
         command=run.command,
-        notes=notes,
+        notes=warnings or None,
         dev_metrics=dict(task.score(*run.predictions("dev"))) if role == "test" else None,
         **calibrated,
+        **compared,
         **task.by_label(gold, predicted),
     )  # fmt: skip
     if run.world.is_main:
@@ -79,10 +98,72 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
     return result
 
 
-def one_answer(gold: list[Any], said: list[Any]) -> str:
+def uncertain(headline: str, interval: tuple[float, float] | None, rows: int, role: str) -> list[str]:
+    """A warning where so few rows were scored that the score says little."""
+    width = interval[1] - interval[0] if interval else 0.0
+    if rows >= FEW_ROWS and width <= WIDE:
+        return []
+    shown = f": its 95 % interval is {interval[0]:.2f} to {interval[1]:.2f}" if interval and width else ""
+    more = "--test rows" if role == "test" else "--dev rows (or a larger --held-out, or --folds)"
+    return [f"{headline} is of {rows} {role} rows only{shown}. Use more {more} before relying on it."]
+
+
+# ---- A cheap model of the same rows: what the score has to be compared with.
+
+MOST_BASELINE_ROWS = 10_000  # the most a baseline is trained on: it takes seconds, however many rows there are
+
+
+def against_baseline(
+    run: SupervisedRun, role: str, scores: Mapping[str, float], examples: list[Any], predictions: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """`baselines` and `baseline` of the result: the task's baseline on the same rows, and the paired difference."""
+    task, seed = run.task, run.settings.seed
+    if task.name not in BASELINES or task.options.get("multi_label"):
+        return {}
+    started = time.perf_counter()
+    train, dev = run.split.examples["train"], run.split.examples["dev"]
+    if len(train) > MOST_BASELINE_ROWS:
+        places = np.random.default_rng((seed, 5)).choice(len(train), MOST_BASELINE_ROWS, replace=False)
+        train = [train[place] for place in sorted(places)]
+    baseline = BASELINES[task.name](len(train) * max(1, len(task.labels)))
+    with warnings_module.catch_warnings():
+        warnings_module.simplefilter("ignore")  # that it did not converge does not make it less of a baseline
+        try:
+            answers = baseline.fit(task, train, dev, seed=seed, minutes=0.0).predict(examples)
+        except ValueError as reason:  # scikit-learn's: no words at all, or one label only
+            note(f"No baseline: {baseline.name} cannot be trained on these rows ({reason}).")
+            return {}
+    metric, gold, ours, extra = task.metric_inputs(examples, predictions)
+    _, _, theirs, other = task.metric_inputs(examples, answers)
+    headline = next(iter(scores))
+    facts = {
+        "name": baseline.name, "metric": headline, "scored_on": role, "rows": len(gold), "trained_on": len(train),
+        "seconds": round(time.perf_counter() - started, 2),
+    }  # fmt: skip
+    values = dict(metric(gold, theirs, **other))
+    if len(gold) > 1 and headline in values:
+        both = extra | ({"scores": (extra["scores"], other["scores"])} if "scores" in extra else {})
+        facts |= metrics.paired_difference(gold, ours, theirs, metric, name=headline, seed=seed, **both)._asdict()
+    return {"baselines": {baseline.name: values}, "baseline": facts}
+
+
+def not_better(headline: str, compared: Mapping[str, Any]) -> str:
+    """A warning where the model is not clearly better than the baseline."""
+    facts = compared.get("baseline", {})
+    if facts.get("low", 1.0) > 0:
+        return ""
+    score = compared["baselines"][facts["name"]][headline]
+    return (
+        f"This model is not clearly better than {facts['name']} ({headline} {score:.4f} on the same {facts['rows']:,} "
+        f"{facts['scored_on']} rows, trained in {facts['seconds']:.1f} s). `bertkit compare` shows what each costs."
+    )
+
+
+def one_answer(gold: list[Any], predicted: list[Any]) -> str:
     """The answer that every row, or every word, got although the right ones differ; empty where there is none."""
     right, given = (
-        [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])] for rows in (gold, said)
+        [part for row in rows for part in (row if isinstance(row, (list, tuple)) else [row])]
+        for rows in (gold, predicted)
     )
     if len(set(right)) < 2 or not given:
         return ""
@@ -91,11 +172,12 @@ def one_answer(gold: list[Any], said: list[Any]) -> str:
     return str(given[0]) if len(set(given)) == 1 else ""
 
 
-def finished_result(run: Finetuning) -> FinetuneResult | None:
+def finished_result(run: SupervisedRun) -> FinetuneResult | None:
     """What a finished run reached, and its model in place of the starting one; None where there is something to do."""
     s = run.settings
     if not s.resume or not (s.out / "result.json").is_file() or newest_generation(s.out / "checkpoints"):
         return None
+    _check_same_run(run)
     note(f"{s.out} is finished: nothing is left to train.")
     run.folder = model_folder.read_folder(s.out)
     run.folder.model.encoder.dtype = run.model.encoder.dtype
@@ -106,8 +188,34 @@ def finished_result(run: Finetuning) -> FinetuneResult | None:
     return replace(result, errors=wrong[:MOST_ERRORS], error_count=len(wrong))
 
 
-def calibrate(run: Finetuning) -> dict[str, Any]:
-    """Fit a temperature on the dev rows and judge it on the half it was not fitted on."""
+def _check_same_run(run: SupervisedRun) -> None:
+    """Refuse other settings or rows than those that a finished run's scores are of."""
+    out = run.settings.out
+    about = read_json(out / "bertkit.json")
+    changed = changed_settings(out, run.settings, FREE_AFTERWARDS)
+    stored = about.get("digests")
+    if isinstance(stored, dict):
+        now = row_digests(run)
+        changed += [f"other {role} rows" for role in ROLES if role in stored and stored[role] != now.get(role)]
+    else:  # an older folder knows the files, not their rows
+        files = {role: table.get("sha256") for role, table in about.get("data", {}).items()}
+        paths = {role: path for role in ROLES if (path := getattr(run.settings, role)) and path.is_file()}
+        changed += [f"other {role} rows" for role, path in paths.items() if files.get(role, "") != _digest(path)]
+    if changed:
+        raise UserError(
+            f"{out}: the run is finished, with other settings or rows than these: {', '.join(changed)}. Its scores and "
+            "its model are of the former. Choose another --out (--model can continue from this one), or train again "
+            "with --overwrite."
+        )
+
+
+def row_digests(run: SupervisedRun) -> dict[str, str]:
+    """Role → what tells its rows from others."""
+    return {role: splits.digest(items, run.task) for role, items in run.items.items()}
+
+
+def calibrate(run: SupervisedRun) -> dict[str, Any]:
+    """Fit a temperature on the dev rows, judge it on the half it was not fitted on, and divide the head by it."""
     task = run.task
     logits = np.stack(run.outputs("dev"))
     gold = np.array([task.labels.index(item.example.label) for item in run.items["dev"]])
@@ -120,11 +228,14 @@ def calibrate(run: Finetuning) -> dict[str, Any]:
         after[~fitted] = calibration.probabilities(logits[~fitted], temperature)
     before = calibration.probabilities(logits)
     task.options["temperature"] = calibration.fit_temperature(logits, gold)
-    final = calibration.probabilities(logits, task.options["temperature"])
+    temperature = task.fold_temperature(run.model)
+    final = calibration.probabilities(np.stack(run.outputs("dev")))
     points = calibration.coverage_accuracy(final, gold)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "calibration": {
-            "temperature": task.options["temperature"],
+            "temperature": temperature,
+            "scored_on": "dev",
+            "rows": len(gold),
             "ece_before": calibration.expected_calibration_error(before, gold),
             "ece_after": calibration.expected_calibration_error(after, gold),
             "before": [b._asdict() for b in calibration.reliability(before, gold)],
@@ -138,24 +249,34 @@ def calibrate(run: Finetuning) -> dict[str, Any]:
             note(f"No threshold reaches an accuracy of {run.settings.abstain:.0%} on the dev rows: it never abstains.")
         else:
             task.options["abstain"] = chosen.threshold
-            found["abstain"] = chosen._asdict()
-    return found
+            facts["abstain"] = {**chosen._asdict(), "scored_on": "dev", "rows": len(gold)}
+            note(abstaining(facts["abstain"]))
+    return facts
 
 
-def mistakes(run: Finetuning, examples: list[Any], predictions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def abstaining(chosen: Mapping[str, Any]) -> str:
+    """The chosen threshold and what it does, in one sentence."""
+    return (
+        f"Answers with a score below {chosen['threshold']:.4f} are marked as abstained: of {chosen['rows']:,} "
+        f"{chosen['scored_on']} rows, {chosen['coverage']:.1%} are answered, and {chosen['accuracy']:.1%} of those are "
+        "right."
+    )
+
+
+def mistakes(run: SupervisedRun, examples: list[Any], predictions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The worst first: the most confident wrong answers, the largest differences."""
     pairs = zip(examples, predictions)
     rows = [row for example, prediction in pairs if (row := run.task.mistake(example, prediction))]
     return sorted(rows, key=lambda row: -float(row["score"]))
 
 
-def suspects(run: Finetuning, role: str) -> list[dict[str, Any]]:
+def suspects(run: SupervisedRun, role: str) -> list[dict[str, Any]]:
     """Rows whose own label an unseen model finds least likely; score: that likelihood."""
     pairs = zip(*run.predictions(role))
     return [row for example, prediction in pairs if (row := run.task.suspicion(example, prediction))]
 
 
-def write_model(run: Finetuning, result: FinetuneResult) -> None:
+def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
     """The folder that `bertkit.load` and transformers open."""
     s, folder = run.settings, run.folder
     scores, intervals = dict(result.metrics or {}), dict(result.intervals or {})
@@ -169,20 +290,28 @@ def write_model(run: Finetuning, result: FinetuneResult) -> None:
     folder.about = {
         "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
         "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},
-        "calibration": {k: v for k, v in run.task.options.items() if k in ("temperature", "threshold", "abstain")},
+        "calibration": _fitted(run.task, result),
         "base": s.model, "bertkit": __version__, "versions": machine.versions(),
         "metrics": scores, "scored_on": result.scored_on,
         "data": {
             role: {"file": path.name, "sha256": _digest(path)}
-            for role, path in (("train", s.train), ("dev", s.dev), ("test", s.test)) if path and path.is_file()
+            for role in ROLES if (path := getattr(s, role)) and path.is_file()
         },
+        "digests": row_digests(run),
         "facts": {"task": s.task, "base": s.model, **run.facts, "rows": len(run.items["train"]), **shown},
     }  # fmt: skip
     (s.out / "README.md").unlink(missing_ok=True)
     write_folder(s.out, lambda path: model_folder.write_folder(path, folder))
 
 
-def report(run: Finetuning, result: FinetuneResult) -> None:
+def _fitted(task: Task, result: FinetuneResult) -> dict[str, Any]:
+    """What was fitted to the outputs: the temperature, which the head was divided by, and the options in use."""
+    temperature = (result.calibration or {}).get("temperature")
+    options: dict[str, Any] = {key: task.options[key] for key in ("threshold", "abstain") if key in task.options}
+    return options if temperature is None else {"temperature": temperature, **options}
+
+
+def report(run: SupervisedRun, result: FinetuneResult) -> None:
     """Write `report.html` and `result.json` of a fine-tuning run."""
     curves = read_metrics(run.settings.out / "metrics.jsonl")
     shown = replace(result, run={**(result.run or {}), "curves": curves})

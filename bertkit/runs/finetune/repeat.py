@@ -54,7 +54,10 @@ def _check_out(settings: FinetuneSettings) -> None:
 
 
 def cross_validated(settings: FinetuneSettings) -> FinetuneResult:
-    """Score every training row by a model that never saw it, then train the final model; rank suspicious labels."""
+    """Score every training row by a model that never saw it, then train the final model; rank suspicious labels.
+
+    The best pass of each model is chosen on --dev, or on a part of its own training rows: never on the rows it scores.
+    """
     from bertkit.runs.finetune.outcome import MOST_ERRORS, suspects
     from bertkit.runs.finetune.run import Finetuning
 
@@ -69,22 +72,36 @@ def cross_validated(settings: FinetuneSettings) -> FinetuneResult:
         )
     if task.labelled_by_name:
         task.fit_labels(examples)
+    chooses = task.read(settings.dev, splits.reading_of(settings)) if settings.dev else None
     scores, ranked = [], []
     for fold in range(settings.folds):
-        split = splits.Split(
-            {
-                "train": [e for e, f in zip(examples, folds) if f != fold],
-                "dev": [e for e, f in zip(examples, folds) if f == fold],
-            }
+        others = [example for example, own in zip(examples, folds) if own != fold]
+        # The best pass is chosen on rows that are not scored, else the score would be too good.
+        train, dev = (others, chooses) if chooses else splits.held_out(others, settings.held_out, settings.seed, task)
+        if not dev:
+            raise UserError(
+                f"--folds {settings.folds} leaves {len(others)} training rows, of which none can be held out to choose "
+                "the best pass. Pass a --dev file or a larger --held-out, or add rows."
+            )
+        scored = [example for example, own in zip(examples, folds) if own == fold]
+        run = Finetuning(
+            replace(settings, folds=0, test=None, baseline=False, out=settings.out / f"fold-{fold}"),
+            splits.Split({"train": train, "dev": dev, "test": scored}),
+            task.labels,
         )
-        run = Finetuning(replace(settings, folds=0, out=settings.out / f"fold-{fold}"), split, task.labels)
         scores.append(run.go().score)
-        ranked += suspects(run, "dev")
+        ranked += suspects(run, "test")
     final = Finetuning(replace(settings, folds=0))
     result = final.go()
     ranked.sort(key=lambda row: row["score"])
-    folded = {"mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores}
-    note(f"{result.headline} over {settings.folds} folds: {folded['mean']:.4f} ± {folded['spread']:.4f}")
+    folded = {
+        "mean": float(np.mean(scores)), "spread": float(np.std(scores)), "scores": scores, "rows": len(examples),
+    }  # fmt: skip
+    note(
+        f"{result.headline} over {settings.folds} folds: {folded['mean']:.4f} ± {folded['spread']:.4f} on all "
+        f"{len(examples):,} rows of {settings.train}, each scored by a model that was neither trained on it nor chosen "
+        "by it."
+    )
     result = replace(result, suspects=ranked[:MOST_ERRORS], suspect_count=len(ranked), folds=folded)
     final.write_report(result)
     return result
@@ -110,7 +127,7 @@ def searched(settings: FinetuneSettings) -> FinetuneSettings:
             lr=chance.suggest_float("lr", 1e-5, 6e-4, log=True),
             batch=chance.suggest_categorical("batch", [16, 32, 64]),
             layer_decay=chance.suggest_categorical("layer_decay", [1.0, 0.9]),
-            minutes=each, search=False, seeds=1, folds=0, test=None,
+            minutes=each, search=False, seeds=1, folds=0, test=None, baseline=False,
             out=settings.out / "search" / f"trial-{chance.number}",
         )  # fmt: skip
         return Finetuning(tried).go().dev_score

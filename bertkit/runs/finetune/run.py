@@ -27,7 +27,7 @@ from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.runs.finetune.outcome import finish, finished_result, report
 from bertkit.runs.finetune.start import report_unknown, starting_model
-from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.settings.training import LoopSettings, Plan
 from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import SupervisedFeed, outputs_of
@@ -47,7 +47,7 @@ CRF_RATE = 1e-2  # a CRF's scores start from nothing and are compared with logit
 class Rates:
     """The peak rate of a run, and every parameter's share of it."""
 
-    def __init__(self, settings: FinetuneSettings, model: Model) -> None:
+    def __init__(self, settings: SupervisedSettings, model: Model) -> None:
         self.settings, self.model = settings, model
         self.peak = settings.lr or self._chosen()
         self.words = 1.0 if settings.freeze else self._words()
@@ -88,14 +88,19 @@ MOST_PASSES = 20
 FOR_STEPS = 0.85  # of a time budget; the rest is for calibration, final scores and writing
 
 
-class Finetuning:
-    """One run. After `go`, `result` holds all that is known of it. facts: more for the model's card."""
+class SupervisedRun:
+    """One run on labelled rows. After `go`, `result` holds all that is known of it. facts: more for the model's card.
 
+    language: weight of an extra language-modelling loss. wants_baseline: whether a cheap model is scored too.
+    """
+
+    settings: SupervisedSettings
+    language, wants_baseline = 0.0, False
     facts: Mapping[str, Any] = MappingProxyType({})
     best_step, stopped, shortened = 0, "", ""  # of the run, once it is over
 
     def __init__(
-        self, settings: FinetuneSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
+        self, settings: SupervisedSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
     ) -> None:
         """split, labels: rows and label names that are in memory already, instead of those `settings` name."""
         self.settings = s = settings
@@ -104,13 +109,11 @@ class Finetuning:
         torch.manual_seed(s.seed)
         self.task: Task = self._task(labels)
         self.split = split or self._split()
-        self.task.fit_labels(self.split.examples["train"])
+        self._learn_labels()
         model = starting_model(s.model, self.task, self.split.examples["train"])
-        self.settings = s = replace(s, model=model)
+        self.settings = s = replace(self.settings, model=model)
         for role in ("dev", "test"):
             self.task.check(self.split.examples.get(role, ()), str(getattr(s, role) or s.train))
-        if s.class_weights:
-            self.task.options["class_weights"] = splits.class_weights(self.task, self.split.examples["train"])
         self.folder = self._open()
         self.model: Model = self.folder.model
         self._shape_model()
@@ -131,7 +134,12 @@ class Finetuning:
             return self.task.encode(examples, self.folder.tokenizer, self.windows)
 
     def _task(self, labels: tuple[str, ...]) -> Task:
-        return splits.task_of(self.settings, labels)
+        """The task, with these label names where there are any."""
+        raise NotImplementedError
+
+    def _learn_labels(self) -> None:
+        """Tell the task what it must know of all rows."""
+        self.task.fit_labels(self.split.examples["train"])
 
     def _split(self) -> splits.Split:
         return splits.read_split(self.settings, self.task)
@@ -142,18 +150,18 @@ class Finetuning:
         heads = {self.task.head: self.task.outputs()} if self.task.head else {}
         # A model pretrained without dropout loses much by it: entity F1 75 → 70 with `en` (docs/results.md).
         numbers = dict.fromkeys(("dropout", "attention_dropout", "head_dropout"), s.dropout) if s.dropout >= 0 else {}
-        folder = read_folder(locate(s.model), heads=heads, labels=self.task.labels, numbers=numbers)
-        if s.language:
+        folder = read_folder(locate(s.model), heads=heads, labels=self.task.labels, task=s.task, numbers=numbers)
+        if self.language:
             config = folder.model.config
             if not config.causal or config.word_head != "plain" or not config.tied:
-                raise UserError(f"--language {s.language:g} needs a GPT model; {s.model} is none. Leave it out.")
+                raise UserError(f"--language {self.language:g} needs a GPT model; {s.model} is none. Leave it out.")
             # It has no weights of its own: the word vectors guess. It is taken away before the model is written.
             folder.model.heads["mlm"] = Head("mlm", config, 0, folder.model.encoder.dropout_masks)
         if not self.task.labels:
             folder.labels = self.task.output_names
         for key in ("id2label", "problem_type"):  # those of another task
             folder.raw_config.pop(key, None)
-        folder.model.crf = Crf(len(self.task.labels)) if s.crf else None
+        folder.model.crf = Crf(len(self.task.labels)) if self.task.options.get("crf") else None
         folder.pooling = self._pooling(folder.pooling) if self.task.makes_vectors else None
         return folder
 
@@ -202,12 +210,12 @@ class Finetuning:
         }  # fmt: skip
 
     def _objective(self) -> Objective:
-        return Supervised(self.model, self.task, self.settings.language)
+        return Supervised(self.model, self.task, self.language)
 
     @property
     def command(self) -> str:
         """What makes this run again."""
-        return f"bertkit finetune {self.settings.task} --config {self.settings.out}/run.toml --out OTHER"
+        raise NotImplementedError
 
     def go(self) -> FinetuneResult:
         """Train, keep the best, finish."""
@@ -250,10 +258,39 @@ class Finetuning:
             report(self, result)
 
 
+class Finetuning(SupervisedRun):
+    """A run of `bertkit finetune`."""
+
+    settings: FinetuneSettings
+
+    def __init__(
+        self, settings: FinetuneSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
+    ) -> None:
+        self.language, self.wants_baseline = settings.language, settings.baseline
+        super().__init__(settings, split, labels)
+
+    def _task(self, labels: tuple[str, ...]) -> Task:
+        return splits.task_of(self.settings, labels)
+
+    def _learn_labels(self) -> None:
+        super()._learn_labels()
+        if self.settings.class_weights:
+            self.task.options["class_weights"] = splits.class_weights(self.task, self.split.examples["train"])
+        # run.toml holds what the rows decided, so that a resumed run is the same.
+        undecided = [name for name in self.task.stored_settings if getattr(self.settings, name) is None]
+        decided: dict[str, Any] = {name: bool(self.task.options.get(name)) for name in undecided}
+        self.settings = replace(self.settings, **decided)
+
+    @property
+    def command(self) -> str:
+        """What makes this run again."""
+        return f"bertkit finetune {self.settings.task} --config {self.settings.out}/run.toml --out OTHER"
+
+
 class _Run(Run[FinetuneResult]):
     """The steps of a fine-tuning, and what follows the last one."""
 
-    def __init__(self, tuning: Finetuning, feed: SupervisedFeed, folder: RunFolder, signals: Signals) -> None:
+    def __init__(self, tuning: SupervisedRun, feed: SupervisedFeed, folder: RunFolder, signals: Signals) -> None:
         s, rates = tuning.settings, tuning.rates
         self.tuning, self.rows, self.folder = tuning, feed, folder
         plan = tuning.plan(feed.steps_a_pass)
@@ -298,7 +335,7 @@ class _Run(Run[FinetuneResult]):
         tuning.best_step, tuning.stopped, tuning.shortened = self.best_step, self.stopped, self.shortened
         if tuning.task.head:  # a task of vectors trains no pooler
             tuning.model.untrained = ()
-        if tuning.settings.language:
+        if tuning.language:
             del tuning.model.heads["mlm"]
         tuning.task.finalize(tuning.model)
         return finish(tuning, self.folder, self.training, self.rows)

@@ -13,10 +13,11 @@ import numpy as np
 
 from bertkit.errors import UserError
 from bertkit.notify import note
-from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.tasks import TASKS, make, task_class, task_classes
 from bertkit.tasks.base import Item, Labelled, Reading, Task
 from bertkit.tasks.embed import Taught, Teacher
+from bertkit.tasks.tag import AUTO
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Split:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def reading_of(settings: FinetuneSettings) -> Reading:
+def reading_of(settings: SupervisedSettings) -> Reading:
     """Which columns."""
     return Reading(settings.text, settings.text_b, settings.label, settings.encoding)
 
@@ -42,7 +43,8 @@ def check_settings(settings: FinetuneSettings) -> None:
         for name in kind.accepted_settings:
             takers.setdefault(name, []).append(task)
     for name, tasks in takers.items():
-        if getattr(settings, name) != DEFAULTS[name] and settings.task not in tasks:
+        value = getattr(settings, name)  # False: what is off asks for nothing
+        if value is not False and value != DEFAULTS[name] and settings.task not in tasks:
             raise UserError(
                 f"--{name.replace('_', '-')} has no meaning for the task {settings.task}; it is for "
                 f"{', '.join(tasks)}. Leave it out."
@@ -59,6 +61,8 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
         raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is there twice. Name each label once.")
     stored = {name: getattr(settings, name) for name in task_class(settings.task).stored_settings}
     options = {name: value for name, value in stored.items() if value != DEFAULTS[name]}
+    if "crf" in stored and settings.crf is None and not settings.class_weights:
+        options["crf"] = AUTO
     if settings.teacher:
         return Taught(options=options, teacher=_teacher(settings))
     task = make(settings.task, labels=given, options=options)
@@ -81,7 +85,7 @@ def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
     return {name: mean / count for name, count in counts.items()}
 
 
-def read_split(settings: FinetuneSettings, task: Task, labelled: Labelled = True) -> Split:
+def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = True) -> Split:
     """Read every file; hold rows out where no dev file is given; tell overlap and duplicates."""
     reading = reading_of(settings)
     examples = {"train": task.read(settings.train, reading, labelled)}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertkit.commands import distill as command
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
 from bertkit.inference.predictor import Predictor
@@ -137,7 +138,6 @@ def test_a_run_with_a_teacher_resumes_to_the_last_bit(runs, monkeypatch) -> None
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seeds": 3}, "--seeds does not apply"),
         ({"alpha": 1.5}, "--alpha is 1.5"),
         ({"temperature": 0.0}, "--temperature is 0"),
         ({"layers": 2}, "the model has 2"),
@@ -149,6 +149,13 @@ def test_what_cannot_be_is_refused(changes, words: str, runs, monkeypatch) -> No
     monkeypatch.chdir(runs.folder)
     with pytest.raises(UserError, match=words):
         go(runs, "classify", "refused", **changes)
+
+
+def test_an_older_run_toml_may_hold_what_only_fine_tuning_does() -> None:
+    table = {"teacher": "t", "train": "rows.csv", "seeds": 1, "crf": False, "layers": 2}
+    assert command.resolve(table) == {"teacher": "t", "train": "rows.csv", "layers": 2}
+    with pytest.raises(UserError, match="seeds does not apply to distillation"):
+        command.resolve(table | {"seeds": 3})
 
 
 def test_a_teacher_without_a_task_or_of_another_kind_is_refused(runs) -> None:

@@ -152,7 +152,7 @@ def test_a_missing_exporter_is_reported_in_one_line(runs, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("case", ["classify", "regress", "tag", "multi-label"])
 def test_a_plain_folder_gives_the_same_answers_in_transformers(case, runs, tmp_path):
-    ours = runs(case)
+    runs(case)
     out = tmp_path / "out"
     result = go(runs.folder / f"run-{case}", out, format="hf")
     assert next(iter(result["compared"]["parity"].values())) > 0.999
@@ -165,7 +165,6 @@ def test_a_plain_folder_gives_the_same_answers_in_transformers(case, runs, tmp_p
         logits = model(**tokenizer(text, return_tensors="pt")).logits[0].double()
     said = Predictor.load(runs.folder / f"run-{case}", "fp32").predict([text])[0]
     if case == "classify":
-        assert result["temperature_folded_in"] == ours.task.options["temperature"]
         labels = [model.config.id2label[n] for n in range(len(logits))]
         assert dict(zip(labels, logits.softmax(-1).tolist())) == pytest.approx(said["scores"], abs=1e-5)
     elif case == "regress":

@@ -159,13 +159,13 @@ def test_what_is_chosen_is_chosen_by_the_dev_rows_never_by_the_test_rows():
 
 
 def test_folds_rank_a_wrong_label_high_and_score_every_row(runs):
-    rows = toy.messages(120, most=9)
+    rows = toy.messages(240, most=9)
     for wrong in (17, 60):
         rows[wrong]["label"] = {"ham": "spam", "spam": "ham"}[rows[wrong]["label"]]
     names = {"ham": "ham, or eggs", "spam": "spam"}  # a comma in a name is no border between names
-    rows = [row | {"label": names[row["label"]]} for row in rows]
-    train = toy.write(runs.folder / "suspects.csv", rows)
-    run = runs.tune("classify", "suspects", train=train, folds=3, steps=120)
+    rows, chooses = ([row | {"label": names[row["label"]]} for row in part] for part in (rows, toy.messages(40, 5)))
+    train, dev = (toy.write(runs.folder / f"suspects{n}.csv", part) for n, part in enumerate((rows, chooses)))
+    run = runs.tune("classify", "suspects", train=train, dev=dev, folds=3, steps=120)
     suspects = run.result["suspects"]
     assert {rows[17]["text"], rows[60]["text"]} <= {one["text"] for one in suspects[:4]}
     assert {one["line"] for one in suspects[:4]} >= {17 + 2, 60 + 2}
@@ -174,3 +174,20 @@ def test_folds_rank_a_wrong_label_high_and_score_every_row(runs):
     assert len(run.result["folds"]["scores"]) == 3
     page = (runs.folder / "suspects/report.html").read_text("utf-8")
     assert rows[17]["text"] in page
+
+
+def test_each_fold_is_scored_on_rows_that_neither_trained_nor_chose_its_model(runs, notes):
+    train = toy.write(runs.folder / "nested.csv", toy.messages(60))
+    run = runs.tune("classify", "nested", train=train, folds=2, steps=4, evals=2)
+    sizes = []
+    for fold in range(2):
+        about = json.loads((runs.folder / f"nested/fold-{fold}/bertkit.json").read_text("utf-8"))
+        assert about["scored_on"] == "test" and len(set(about["digests"].values())) == 3
+        result = json.loads((runs.folder / f"nested/fold-{fold}/result.json").read_text("utf-8"))
+        sizes.append([sum(result["data"]["labels"][role].values()) for role in ("train", "dev", "test")])
+        assert "baseline" not in result
+    assert sizes == [[27, 3, 30]] * 2
+    assert run.result["folds"]["rows"] == 60
+    assert any("neither trained on it nor chosen by it" in line for line in notes)
+    page = (runs.folder / "nested/report.html").read_text("utf-8")
+    assert "Each of the 60 training rows was scored by a model" in page

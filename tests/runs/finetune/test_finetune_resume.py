@@ -200,3 +200,19 @@ def test_other_rows_and_numbers_are_refused_unless_asked_for_and_the_end_can_be_
     assert any("batch = 4 (was 8)" in note for note in notes)
     assert json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"] == 8
     assert "batch = 4" in (out / "run.toml").read_text("utf-8")
+
+
+def test_a_finished_run_is_not_taken_for_one_with_other_rows_or_settings(runs):
+    out = go("classify", runs, "finished-with")
+    before = fingerprint(out)
+    other = toy.write(runs.folder / "other-train.csv", toy.messages(40, seed=9))
+    with pytest.raises(UserError, match=r"the run is finished.*: other train rows\..*--overwrite"):
+        go("classify", runs, "finished-with", resume=True, train=other)
+    with pytest.raises(UserError, match=r"finished.*batch = 4 \(was 8\), steps = 9 \(was 6\)"):
+        go("classify", runs, "finished-with", resume=True, steps=9, batch=4)
+    about = json.loads((out / "bertkit.json").read_text("utf-8"))
+    (out / "bertkit.json").write_text(json.dumps({k: v for k, v in about.items() if k != "digests"}), "utf-8")
+    with pytest.raises(UserError, match="other train rows"):
+        go("classify", runs, "finished-with", resume=True, train=other)
+    go("classify", runs, "finished-with", resume=True, lang="zh", threads=1)
+    assert fingerprint(out) == before
