@@ -8,6 +8,7 @@ line installs a terminal listener.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
@@ -62,6 +63,19 @@ def status(message: str) -> None:
 def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
     """Iterate over items while the listener shows progress. `total`: the number of items."""
     yield from _listener.track(items, label, total)
+
+
+# What a terminal takes for a command or that turns the writing direction: C0 without tab and newline, DEL, C1, the
+# marks, embeddings, overrides and isolates of the bidirectional algorithm, line and paragraph separators.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def visible(message: str) -> str:
+    """Text from anywhere, safe for a terminal: control characters and changes of direction are spelled out.
+
+    They become `\\u001b` and the like, which inside a JSON string mean the same characters.
+    """
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", message)
 
 
 def duration(seconds: float) -> str:

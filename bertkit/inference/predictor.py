@@ -61,10 +61,10 @@ class Predictor:
         self.precision = precision if precision == INT8 else flows
 
     @classmethod
-    def load(cls, name: str | Path, precision: str = "auto", device: str = "auto") -> Predictor:
-        """Open a model by embedded name, folder or hub name."""
+    def load(cls, name: str | Path, precision: str = "auto", device: str = "auto", verify: bool = True) -> Predictor:
+        """Open a model by embedded name, folder or hub name. verify: compare its files with its manifest first."""
         source = locate(name)
-        found = cls(read_folder(source), precision, device)
+        found = cls(read_folder(source, verify=verify), precision, device)
         found.source = source
         return found
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bertkit.data.prepare.run import prepare
 from bertkit.data.store import Store
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.manifest import accept
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 
@@ -123,6 +124,7 @@ def test_a_store_json_that_is_none_is_told_as_damage(copy: Path, content: bytes)
 def test_files_that_do_not_fit_together_are_refused(copy: Path) -> None:
     facts = json.loads((copy / "store.json").read_text())
     (copy / "store.json").write_text(json.dumps({**facts, "sentences": facts["sentences"] + 1}))
+    accept(copy)
     with pytest.raises(DamagedFile, match="do not match each other"):
         Store.open(copy)
 
@@ -130,6 +132,7 @@ def test_files_that_do_not_fit_together_are_refused(copy: Path) -> None:
 def test_a_later_format_is_told(copy: Path) -> None:
     facts = json.loads((copy / "store.json").read_text())
     (copy / "store.json").write_text(json.dumps({**facts, "format": 99}))
+    accept(copy)
     with pytest.raises(UserError, match="format 99"):
         Store.open(copy)
 
