@@ -137,6 +137,7 @@ class Store:
         return AGAIN.format(self.folder)
 
     def _map(self, name: str, dtype: str) -> np.ndarray:
+        open_regular(self.folder / name).close()
         return np.memmap(self.folder / name, dtype=dtype, mode="r")
 
 

@@ -1,6 +1,7 @@
 """A store opens whole or not at all, and splits its documents the same way every time."""
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -126,6 +127,14 @@ def test_files_that_do_not_fit_together_are_refused(copy: Path) -> None:
     (copy / "store.json").write_text(json.dumps({**facts, "sentences": facts["sentences"] + 1}))
     accept(copy)
     with pytest.raises(DamagedFile, match="do not match each other"):
+        Store.open(copy)
+
+
+def test_a_pipe_in_place_of_a_file_does_not_wait_for_ever(copy: Path) -> None:
+    (copy / "words.bin").unlink()
+    os.mkfifo(copy / "words.bin")
+    accept(copy)
+    with pytest.raises(DamagedFile, match=r"words\.bin: not a regular file"):
         Store.open(copy)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.json import LARGEST, open_regular
 
 # ---- Sorted tables of keys and values in LevelDB's layout, as TensorFlow writes a checkpoint's index.
 #
@@ -169,7 +170,7 @@ class Bundle(Mapping[str, np.ndarray]):
             )
         layout = np.dtype(DTYPES[entry.dtype][0])
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 file.seek(entry.offset)
                 numbers = np.fromfile(file, dtype=layout, count=entry.size // layout.itemsize)
         except OSError as error:
@@ -186,7 +187,8 @@ def read_bundle(prefix: str | Path) -> Bundle:
     prefix = Path(str(prefix).removesuffix(".index"))
     path = Path(f"{prefix}.index")
     try:
-        index = path.read_bytes()
+        with open_regular(path, LARGEST) as file:
+            index = file.read()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", error)
         raise UserError(
