@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(name: str, precision: str = "auto", device: str = "auto") -> Opened:
+def load(name: str, precision: str = "auto", device: str = "auto", verify: bool = True) -> Opened:
     """Open a model: an embedded name (`en`, `zh`), a folder, or a hub name `org/name`.
 
-    Folders written by `compare` or `learn` open too, with the methods of their kind.
+    Folders written by `compare` or `learn` open too, with the methods of their kind. verify: compare the SHA-256 of
+    every file with the folder's manifest; False compares only sizes.
     """
     from bertkit.loading import open_model
 
-    return open_model(name, precision, device)
+    return open_model(name, precision, device, verify)
 
 
 def finetune(task: str, **settings: Any) -> Predictor:

@@ -18,6 +18,7 @@ from bertkit import config, notify
 from bertkit.commands import COMMANDS
 from bertkit.commands.parser import Command, Invocation, Parser, did_you_mean
 from bertkit.errors import Stopped, UserError, suggest
+from bertkit.notify import visible
 
 Item = TypeVar("Item")
 ABOUT = "BERT from end to end, on the machine you have: tokenizers, pretraining, fine-tuning and prediction."
@@ -35,14 +36,14 @@ class Terminal:
         """Print a note as one line on stderr."""
         if self.is_main:
             clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-            print(f"{clear}· {notify.translated(message)}", file=sys.stderr, flush=True)
+            print(f"{clear}· {visible(notify.translated(message))}", file=sys.stderr, flush=True)
 
     def status(self, message: str) -> None:
         """Show progress: a line that replaces itself on a terminal, elsewhere one line every half minute."""
         now = time.monotonic()
         if not self.is_main:
             return
-        message = notify.translated(message)
+        message = visible(notify.translated(message))
         if sys.stderr.isatty():
             print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
         elif now - self.last_status > 30:
@@ -93,7 +94,7 @@ def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
     """Print rows as they arrive: as JSON lines, or as one JSON array."""
     before = "["
     for row in rows:
-        words = json.dumps(row, ensure_ascii=False)
+        words = visible(json.dumps(row, ensure_ascii=False))
         print(f"{before}{words}" if as_json else words, end="" if as_json else "\n")
         before = ",\n"
     if as_json:
@@ -104,9 +105,10 @@ def _print(result: Any, module: Any, as_json: bool) -> None:
     if isinstance(result, Iterator):
         _print_rows(result, as_json)
     elif as_json and result is not None:
-        print(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False))
+        print(visible(json.dumps(result.plain() if hasattr(result, "plain") else result, ensure_ascii=False)))
     elif result is not None:
-        print("\n".join(map(notify.translated, module.lines(result))) if hasattr(module, "lines") else result)
+        lines = map(notify.translated, module.lines(result)) if hasattr(module, "lines") else [str(result)]
+        print(visible("\n".join(lines)))
 
 
 def _run(command: Command, argv: list[str]) -> None:
@@ -179,10 +181,10 @@ def main() -> None:
         _start(sys.argv[1:])
         sys.stdout.flush()
     except UserError as mistake:
-        print(f"bertkit: {notify.translated(str(mistake))}", file=sys.stderr)
+        print(f"bertkit: {visible(notify.translated(str(mistake)))}", file=sys.stderr)
         sys.exit(2)
     except Stopped as stopped:
-        print(f"bertkit: {notify.translated(str(stopped))}", file=sys.stderr)
+        print(f"bertkit: {visible(notify.translated(str(stopped)))}", file=sys.stderr)
         sys.exit(128 + stopped.signal)
     except KeyboardInterrupt:
         print("bertkit: stopped.", file=sys.stderr)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from bertkit.ancestors import ANCESTORS
+from bertkit.checkpoint.locate import embedded
 from bertkit.errors import UserError
 from bertkit.files.json import read_json
+from bertkit.files.manifest import read_whole
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Reading, Task
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from bertkit.runs.compare.contenders import Numbers, Tags, Texts
 
     Opened: TypeAlias = "Predictor | ContenderPredictor | AncestorModel"
+
+
+PROBE = ("a b", "c d")
 
 
 @runtime_checkable
@@ -87,30 +92,40 @@ class ContenderPredictor:
         raise UserError(f"{self.contender.name} cannot {what}: it is not an encoder. Use a model such as 'en'.")
 
 
-def open_model(name: str | Path, precision: str = "auto", device: str = "auto") -> Opened:
+def open_model(name: str | Path, precision: str = "auto", device: str = "auto", verify: bool = True) -> Opened:
     """The model of a folder, an embedded or a hub name: what its bertkit.json says it is, else an encoder.
 
-    An n-gram model may be an ARPA file, by its name: x.arpa, x.arpa.gz.
+    An n-gram model may be an ARPA file, by its name: x.arpa, x.arpa.gz. verify: compare the SHA-256 of every file with
+    the folder's manifest; otherwise only the sizes are compared.
     """
     folder = Path(name)
     if folder.is_file() and ".arpa" in folder.suffixes:
         from bertkit.ancestors.ngram.arpa import read_arpa
 
         return read_arpa(folder)
+    if not folder.is_dir() or folder.as_posix() in embedded():
+        return Predictor.load(name, precision, device, verify)
+    return read_whole(folder, lambda: _open_folder(folder, precision, device, verify), verify=verify, what="model")
+
+
+def _open_folder(folder: Path, precision: str, device: str, verify: bool) -> Opened:
     file = folder / "bertkit.json"
     about = read_json(file) if file.is_file() else {}
     if key := about.get("contender"):
         from bertkit.runs.compare.contenders import saved
 
         if row := saved(str(key)):
-            return ContenderPredictor(row.open(folder, about, precision))
+            contender = ContenderPredictor(row.open(folder, about, precision))
+            # Its files may each be sound and yet not fit together, which shows only when it answers.
+            contender.predict([PROBE if contender.task.reads_pairs else PROBE[0]])
+            return contender
         raise _unknown(file, key)
     if kind := about.get("ancestor"):
         for ancestor in ANCESTORS:
             if ancestor.stored == kind:
                 return ancestor.open(folder)
         raise _unknown(file, kind)
-    return Predictor.load(name, precision, device)
+    return Predictor.load(folder, precision, device, verify)
 
 
 def _unknown(file: Path, kind: Any) -> UserError:

@@ -70,6 +70,19 @@ def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterat
     yield from _listener.track(items, label, total)
 
 
+# What a terminal takes for a command or that turns the writing direction: C0 without tab and newline, DEL, C1, the
+# marks, embeddings, overrides and isolates of the bidirectional algorithm, line and paragraph separators.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def visible(message: str) -> str:
+    """Text from anywhere, safe for a terminal: control characters and changes of direction are spelled out.
+
+    They become `\\u001b` and the like, which inside a JSON string mean the same characters.
+    """
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", message)
+
+
 def duration(seconds: float) -> str:
     """A time for the terminal: 4 min 05 s, or 2 h 03 min."""
     minutes, rest = divmod(int(seconds), 60)

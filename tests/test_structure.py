@@ -19,8 +19,8 @@ PACKAGE = ROOT / "bertkit"
 # From the ground up. A module may import from lower rows and from its own package, never from its row or above.
 FLOORS = [
     ["errors", "notify"],
-    ["config", "machine", "samples"],
-    ["settings", "files", "text", "report"],
+    ["config", "machine", "samples", "files"],
+    ["settings", "text", "report"],
     ["data", "metrics"],
     ["model"],
     ["training"],  # the loop owns the shape of an objective and knows none of them

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import DamagedFile, UserError
-from bertkit.files.atomic import mend_folder, write_folder
+from bertkit.errors import UserError
+from bertkit.files.atomic import write_folder
+from bertkit.files.json import open_regular, read_json
+from bertkit.files.manifest import reading
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +49,7 @@ def save(
     folder: str | Path, layout: Layout, numbers: Any = None, tensors: Tensors | None = None,
     tokenizer: Tokenizer | None = None, *, limit: int = NO_LIMIT, also: Callable[[Path], None] | None = None,
 ) -> None:  # fmt: skip
-    """Write the files of a model: all of them or none. Other files of the folder stay.
+    """Write the files of a model: all of them or none. Other files of the folder stay, those of its parts too.
 
     limit: the longest text, for the tokenizer's files. also: writes what further files there are.
     """
@@ -57,7 +59,7 @@ def save(
         if also:
             also(path)
 
-    write_folder(Path(folder), fill)
+    write_folder(Path(folder), fill, add=True)
 
 
 def write(
@@ -82,7 +84,9 @@ def load(folder: str | Path, layout: Layout) -> tuple[Any, dict[str, Tensor]]:
     """The numbers and tensors of a model; a folder that lacks them, or holds another kind, is refused."""
     folder = Path(folder)
     with opened(folder, layout):
-        numbers = json.loads((folder / layout.numbers).read_text("utf-8")) if layout.numbers else {}
+        for file in layout.files:
+            (folder / file).stat()  # a missing one is told in the words of `opened`
+        numbers = read_json(folder / layout.numbers, object) if layout.numbers else {}
         if layout.kinds:
             _check_kind(folder, layout, numbers)
         return numbers, _tensors(folder / layout.tensors) if layout.tensors else {}
@@ -95,17 +99,8 @@ def opened(folder: str | Path, layout: Layout) -> Iterator[None]:
     if not folder.is_dir():
         files = " and ".join(layout.files)
         raise UserError(f"{folder}: there is no such folder. The folder of a saved {layout.name} holds {files}.")
-    mend_folder(folder)
-    try:
+    with reading(folder, what=layout.name):
         yield
-    except FileNotFoundError as problem:
-        missing = Path(problem.filename).name if problem.filename else " and ".join(layout.files)
-        raise UserError(f"{folder} holds no {layout.name}: {missing} is missing.") from problem
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OSError) as problem:
-        reason = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem).splitlines()[0]
-        raise DamagedFile(
-            f"{folder}: the {layout.name} is damaged ({reason}). Copy it again, or make it again."
-        ) from problem
 
 
 def _check_kind(folder: Path, layout: Layout, numbers: Any) -> None:
@@ -120,11 +115,8 @@ def _check_kind(folder: Path, layout: Layout, numbers: Any) -> None:
 def _tensors(path: Path) -> dict[str, Tensor]:
     from bertkit.files import tensors as tensor_file
 
-    with path.open("rb") as file:
-        try:
-            return tensor_file.read(file.fileno(), str(path))
-        except DamagedFile as problem:
-            raise ValueError(str(problem)) from problem
+    with open_regular(path) as file:
+        return tensor_file.read(file.fileno(), str(path))
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

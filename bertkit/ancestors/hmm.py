@@ -22,6 +22,7 @@ from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.ngram.model import HAN
 from bertkit.errors import UserError
+from bertkit.files.json import read_arrays
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -210,10 +211,12 @@ class HmmTagger:
             described, _ = storage.load(folder, cls.LAYOUT)
             tagger = cls(HmmSettings(**described["settings"]))
             tagger.tags = described["tags"]
+            if len(tagger.tags) > MOST_TAGS:
+                raise ValueError(f"{len(tagger.tags):,} tags, at most {MOST_TAGS} can be held")
             tagger.lexicon = {w: {int(t): n for t, n in counts.items()} for w, counts in described["lexicon"].items()}
             tagger.trigrams = np.zeros((len(tagger.tags) + 1,) * 3, np.int64)
-            with np.load(Path(folder) / "hmm.npz", allow_pickle=False) as arrays:
-                tagger.trigrams[tuple(arrays["places"])] = arrays["counts"]
+            arrays = read_arrays(Path(folder) / "hmm.npz")
+            tagger.trigrams[tuple(arrays["places"])] = arrays["counts"]
         tagger._estimate()
         return tagger
 

@@ -30,7 +30,8 @@ from bertkit.checkpoint.translate import (
 from bertkit.checkpoint.weights import INSIDE, read_weights, unwrapped
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
-from bertkit.files.json import read_json, write_json
+from bertkit.files.json import open_regular, read_json, write_json
+from bertkit.files.manifest import read_whole
 from bertkit.model.crf import Crf
 from bertkit.model.heads import HEADS, Model, is_trained
 from bertkit.model.inference import is_prepared
@@ -73,14 +74,28 @@ def read_folder(
     task: str = "",
     numbers: dict[str, Any] | None = None,
     google: dict[str, Any] | None = None,
+    verify: bool = True,
 ) -> Folder:
-    """Open a model folder (Hugging Face's, Google's or ours).
+    """Open a model folder (Hugging Face's, Google's or ours), as it was before or after a write to it.
 
     Without `heads` the model gets the heads its file has. With them (kind → number of labels) it
     gets exactly those; what the file does not hold is new, reported once, and listed in
     `model.untrained`. A head of another task is new too; of one with other labels, the rows of those in `labels` are
-    kept. `numbers` replace those of config.json (such as dropout, not shapes).
+    kept. `numbers` replace those of config.json (such as dropout, not shapes). verify: compare the SHA-256 of every
+    file with the folder's manifest, if it has one.
     """
+    folder = path if path.is_dir() else path.parent
+    return read_whole(folder, lambda: _read(path, heads, labels, task, numbers, google), verify=verify, what="model")
+
+
+def _read(
+    path: Path,
+    heads: dict[str, int] | None,
+    labels: tuple[str, ...],
+    task: str,
+    numbers: dict[str, Any] | None,
+    google: dict[str, Any] | None,
+) -> Folder:
     if is_google(path):
         raw, arrays = read_google(path, **(google or {}))
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
@@ -191,7 +206,7 @@ def _read_crf(path: Path, labels: int) -> Crf:
     """A tagger's CRF scores, in a file next to model.safetensors that transformers ignores."""
     if not path.is_file():
         raise DamagedFile(f"{path} is missing, but bertkit.json says that it is used to choose tags. Copy it too.")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         state = tensor_file.read(file.fileno(), str(path))
     crf = Crf(labels)
     wanted = {name: tensor.shape for name, tensor in crf.state_dict().items()}

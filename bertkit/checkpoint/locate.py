@@ -10,7 +10,7 @@ from bertkit.notify import note
 
 EMBEDDED = Path(__file__).parent.parent / "models"
 # What is fetched from the hub: never code, never pickles where safetensors exist.
-WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors")
+WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors", "crf.safetensors")
 PICKLED = ("pytorch_model.bin",)
 WEIGHTS = ("model.safetensors", *PICKLED)
 
@@ -20,8 +20,11 @@ def embedded() -> list[str]:
     return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
 
 
-def locate(name: str | Path) -> Path:
-    """The folder (or Google checkpoint prefix) of an embedded name, a path, or a hub name `org/name`."""
+def locate(name: str | Path, *, named_by: Path | None = None) -> Path:
+    """The folder (or Google checkpoint prefix) of an embedded name, a path, or a hub name `org/name`.
+
+    named_by: the file that names the model, where it was not the user: a file never makes bertkit use the network.
+    """
     path = Path(name)
     if str(name) in embedded():
         return EMBEDDED / str(name)
@@ -35,7 +38,7 @@ def locate(name: str | Path) -> Path:
         there = sorted(one.name for one in path.parent.iterdir() if one.is_dir()) or ["nothing"]
         raise UserError(f"{path.parent} contains no '{path.name}'. {suggest(path.name, there)}")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not str(name).startswith((".", "/")):
-        return _download(str(name))
+        return _download(str(name), named_by)
     there = embedded() or ["none yet"]
     raise UserError(
         f"There is no model '{name}': not a folder here, not an embedded model ({', '.join(there)}), "
@@ -44,21 +47,29 @@ def locate(name: str | Path) -> Path:
     )
 
 
-def _download(name: str) -> Path:
+def _download(name: str, named_by: Path | None) -> Path:
     import logging
 
     from huggingface_hub import list_repo_files, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one message at the end says it all
-    note(f"Looking for '{name}' on the hub.")
+    if named_by is None:
+        note(f"Looking for '{name}' on the hub.")
     try:
         try:
             return Path(snapshot_download(name, allow_patterns=list(WANTED + PICKLED), local_files_only=True))
         except LocalEntryNotFoundError:
+            if named_by is not None:
+                raise UserError(
+                    f"{named_by} names the model '{name}', which is not on this machine, and what a file names is not "
+                    f"downloaded. To download it, name it yourself: --model {name}"
+                ) from None
             files = list_repo_files(name)
         safe = any(re.fullmatch(r"model.*\.safetensors", f) for f in files)
         return Path(snapshot_download(name, allow_patterns=list(WANTED if safe else WANTED + PICKLED)))
+    except UserError:
+        raise
     except Exception as reason:  # the hub's own, and those of whichever HTTP library it uses
         words = (str(reason) or "no reason given").splitlines()[0][:160]
         raise UserError(

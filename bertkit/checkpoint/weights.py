@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.json import open_regular, read_json
 from bertkit.model.inference import from_int8
 from bertkit.notify import note
 
@@ -58,6 +58,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    open_regular(path).close()
     try:
         return load_file(path)
     except (SafetensorError, ValueError, OSError) as reason:
@@ -79,8 +80,8 @@ def _unscaled(raw: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
 
 def _sharded(index: Path) -> dict[str, Tensor]:
     try:
-        files = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        files = sorted(set(read_json(index)["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError):
         raise DamagedFile(f"{index}: not a safetensors index. Copy or download it again.") from None
     tensors: dict[str, Tensor] = {}
     for name in files:

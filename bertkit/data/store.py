@@ -12,8 +12,6 @@ A store is a folder:
 
 from __future__ import annotations
 
-import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.json import open_regular, read_json
+from bertkit.files.manifest import Entries, check, digest_of, read_manifest, read_whole
 from bertkit.text.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -52,15 +52,26 @@ class Store:
         self.document_starts = self._map("documents.bin", "int64")
 
     @classmethod
-    def open(cls, folder: str | Path) -> Store:
-        """Open a store; a missing, unfinished, truncated or foreign folder is an error that says what to do."""
+    def open(cls, folder: str | Path, verify: bool = False) -> Store:
+        """Open a store; a missing, unfinished, truncated or foreign folder is an error that says what to do.
+
+        verify: read all of it first, as before a long run; otherwise large files are compared by size alone.
+        """
         folder = Path(folder)
+        if not (folder / FACTS).is_file():
+            raise _missing(folder)
+        store = read_whole(folder, lambda: cls._open(folder), verify=False, what="token store")
+        if verify:
+            store.verify()
+        return store
+
+    @classmethod
+    def _open(cls, folder: Path) -> Store:
         facts = _facts(folder)
         try:
-            for name, file in facts["files"].items():
-                _check_size(folder / name, file["bytes"])
-                if file["bytes"] <= SMALL:
-                    _check_content(folder / name, file["sha256"])
+            entries = _entries(folder, facts)
+            check(folder, entries, contents=False)
+            check(folder, {name: file for name, file in entries.items() if file["bytes"] <= SMALL})
             store = cls(folder, facts)
             ends = (int(store.document_starts[-1]), int(store.sentence_starts[-1]), len(store.ids))
             sizes = (len(store.document_starts) - 1, len(store.sentence_starts) - 1, len(store.word_starts))
@@ -108,30 +119,47 @@ class Store:
         return np.sort(order[count:]), np.sort(order[:count])
 
     def verify(self) -> None:
-        """Read every file and compare its SHA-256; DamagedFile names the one that was changed."""
-        for name, file in self.facts["files"].items():
-            _check_content(self.folder / name, file["sha256"])
+        """Read every file and compare its SHA-256, and check that no number points outside the store.
+
+        DamagedFile names the file that was changed.
+        """
+        check(self.folder, _entries(self.folder, self.facts))
+        pieces = int(self.facts["pieces"])
+        for begin in range(0, self.tokens, 1 << 24):
+            if int(self.ids[begin : begin + (1 << 24)].max()) >= pieces:
+                raise DamagedFile(f"{self.folder / 'tokens.bin'} holds ids beyond the {pieces:,} pieces. {self._again}")
+        for name, starts in (("sentences.bin", self.sentence_starts), ("documents.bin", self.document_starts)):
+            if starts[0] != 0 or not (np.diff(starts) >= 0).all():
+                raise DamagedFile(f"{self.folder / name} holds places out of order. {self._again}")
+
+    @property
+    def _again(self) -> str:
+        return AGAIN.format(self.folder)
 
     def _map(self, name: str, dtype: str) -> np.ndarray:
+        open_regular(self.folder / name).close()
         return np.memmap(self.folder / name, dtype=dtype, mode="r")
 
 
+def _missing(folder: Path) -> UserError:
+    if partial_of(folder).is_dir():
+        return UserError(
+            f"{folder} is incomplete: its preparation was interrupted. Run the same `bertkit prepare` command "
+            "again to continue where it stopped."
+        )
+    what = "is not a token store" if folder.exists() else "does not exist"
+    return UserError(f"{folder} {what}. Make one: bertkit prepare TEXT… --tokenizer DIR --out {folder}")
+
+
+def _entries(folder: Path, facts: dict[str, Any]) -> Entries:
+    """What the manifest lists; a store of an early version lists it in store.json."""
+    entries = read_manifest(folder)
+    return facts["files"] if entries is None else entries
+
+
 def _facts(folder: Path) -> dict[str, Any]:
-    if not (folder / FACTS).is_file():
-        if partial_of(folder).is_dir():
-            raise UserError(
-                f"{folder} is incomplete: its preparation was interrupted. Run the same `bertkit prepare` command "
-                "again to continue where it stopped."
-            )
-        what = "is not a token store" if folder.exists() else "does not exist"
-        raise UserError(f"{folder} {what}. Make one: bertkit prepare TEXT… --tokenizer DIR --out {folder}")
-    try:
-        facts = json.loads((folder / FACTS).read_bytes())
-        version = facts["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedFile(f"{folder / FACTS} is damaged. {AGAIN.format(folder)}") from error
-    except OSError as error:
-        raise UserError(f"{folder / FACTS} cannot be read ({error.strerror}). Check its permissions.") from error
+    facts = read_json(folder / FACTS)
+    version = facts.get("format")
     if version != FORMAT:
         raise UserError(
             f"{folder} has format {version}, but this version of bertkit reads {FORMAT}. {AGAIN.format(folder)}"
@@ -144,22 +172,7 @@ def partial_of(folder: Path) -> Path:
     return folder.with_name(folder.name + ".partial")
 
 
-def _check_size(path: Path, wanted: int) -> None:
-    if not path.is_file():
-        raise DamagedFile(f"{path} is missing. {AGAIN.format(path.parent)}")
-    size = path.stat().st_size
-    if size != wanted:
-        raise DamagedFile(f"{path} has {size:,} bytes instead of {wanted:,}. {AGAIN.format(path.parent)}")
-
-
-def _check_content(path: Path, wanted: str) -> None:
-    if file_digest(path) != wanted:
-        raise DamagedFile(
-            f"{path} was changed: its SHA-256 does not match the one in {FACTS}. {AGAIN.format(path.parent)}"
-        )
-
-
 def file_digest(path: Path) -> str:
     """SHA-256 of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open_regular(path) as file:
+        return digest_of(file.fileno())

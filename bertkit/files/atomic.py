@@ -12,13 +12,16 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
 
-from bertkit.errors import UserError
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files import manifest
+from bertkit.files.manifest import MANIFEST, SWAP
 from bertkit.files.open import COMPRESSIONS, kind_of
 from bertkit.notify import note
 
@@ -33,7 +36,7 @@ calls = SimpleNamespace(
     free_bytes=lambda folder: shutil.disk_usage(folder).free,
 )
 CHUNK = 1 << 24
-SWAP = ".swap-model"
+MEND_TRIES = 250
 FIXES = {
     errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
     errno.EDQUOT: "Your quota on this disk is used up: free some space, or choose a folder on another disk.",
@@ -58,14 +61,16 @@ def atomic_write(path: Path, data: bytes | str) -> None:
             sync_folder(path.parent)
 
 
-def write_folder(target: Path, write: Callable[[Path], None]) -> None:
+def write_folder(target: Path, write: Callable[[Path], None], *, add: bool = False) -> None:
     """Let `write` fill an empty folder, then move its files into `target`; other files of `target` are kept.
 
-    The guarantee: until everything is written and synced, `target` is untouched. Then the files are
-    renamed into place one by one, `config.json` last, so each file is the old or the new one and never a
-    part of one, and a new folder does not open as a model before it is complete. A crash between two renames
-    leaves some files new and some old; `mend_folder` (called here first, and by whoever opens the folder)
-    then finishes the move. A reader that opens several files just while they are renamed may meet both kinds.
+    The guarantee: until everything is written and synced, `target` is untouched. Then one rename decides: from that
+    moment the new content is what `read_whole` gives, and whoever opens the folder finishes the move if the writer
+    could not (`mend_folder`). The files go into place one by one, `config.json` next to last, so that a program that
+    knows nothing of this does not take a new folder for a model before it is complete; the manifest goes last. Files
+    that the manifest before listed and the new one does not are removed: they belong to what was replaced.
+
+    add: the files join those listed before, and none is removed.
     """
     with explained(f"{target} could not be written"):
         make_folder(target)
@@ -73,6 +78,9 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
         sweep(target, "model")
         with staged(target, "model") as staging:
             write(staging)
+            (staging / MANIFEST).unlink(missing_ok=True)  # copied with the files of another folder
+            before = (manifest.read_manifest(target) or {}) if add else {}
+            write_file(staging / MANIFEST, [manifest.of_files(before | manifest.describe(staging))])
             for folder, _, files in os.walk(staging):
                 for name in files:
                     sync_folder(Path(folder, name))
@@ -85,17 +93,22 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
 def mend_folder(target: Path) -> bool:
     """Finish an interrupted `write_folder`. Returns whether there was one; costs one lookup if not."""
     swap = target / SWAP
-    if not swap.is_dir():
+    if not swap.is_dir() or swap.is_symlink():
         return False
-    with explained(f"{target} was left half-written, and finishing it failed"):
+    with explained(f"{target} was left half-written, and finishing it failed"), _alone(target):
         files = [Path(folder, name).relative_to(swap) for folder, _, names in os.walk(swap) for name in names]
-        for name in sorted(files, key=lambda name: (name == Path("config.json"), name)):
-            make_folder((target / name).parent)
-            # Whoever opens the folder meanwhile mends it too, and may have moved this file already.
+        last = [Path(MANIFEST)] if Path(MANIFEST) in files else []
+        for name in sorted(set(files) - set(last), key=lambda name: (name == Path("config.json"), name)):
+            make_folder(_inside(target, name).parent)
+            _move(swap / name, target / name)
+        for name in _replaced(target, swap) if last else []:
             with suppress(FileNotFoundError):
-                calls.rename(swap / name, target / name)
+                calls.unlink(_inside(target, name))
         for folder in {(target / name).parent for name in files} | {target}:
             sync_folder(folder)
+        for name in last:
+            _move(swap / name, target / name)
+            sync_folder(target)
         for empty, _, _ in os.walk(swap, topdown=False):
             # Not `remove`: a writer may have put its next files there meanwhile, and they must be moved, not lost.
             try:
@@ -104,6 +117,49 @@ def mend_folder(target: Path) -> bool:
                 if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                     raise
     return True
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One mender at a time: a slow one must not remove what a later write put there."""
+    handle = os.open(target, os.O_RDONLY)
+    try:
+        for _ in range(MEND_TRIES):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:
+                break  # some network disks know no locks
+        else:
+            raise UserError(f"{target} is being written by another process. Try again when it has finished.")
+        yield
+    finally:
+        os.close(handle)
+
+
+def _move(source: Path, target: Path) -> None:
+    # Whoever opens the folder meanwhile mends it too, and may have moved this file already.
+    with suppress(FileNotFoundError):
+        calls.rename(source, target)
+
+
+def _inside(target: Path, name: Path) -> Path:
+    """The place of a file, unless a link on the way leads out of the folder."""
+    place = target / name
+    if not place.parent.resolve().is_relative_to(target.resolve()):
+        raise DamagedFile(f"{place.parent} leads out of {target}, so {name} was not touched. Remove the link.")
+    return place
+
+
+def _replaced(target: Path, swap: Path) -> list[Path]:
+    """What the manifest in `target` lists and the one in `swap` does not; nothing where one of them is gone."""
+    try:
+        before, after = manifest.read_manifest(target), manifest.read_manifest(swap)
+    except UserError:
+        return []
+    return [Path(name) for name in before if name not in after] if before and after is not None else []
 
 
 @contextmanager

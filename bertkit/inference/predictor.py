@@ -62,10 +62,10 @@ class Predictor:
         self.precision = precision if precision == INT8 else computed
 
     @classmethod
-    def load(cls, name: str | Path, precision: str = "auto", device: str = "auto") -> Predictor:
-        """Open a model by embedded name, folder or hub name."""
+    def load(cls, name: str | Path, precision: str = "auto", device: str = "auto", verify: bool = True) -> Predictor:
+        """Open a model by embedded name, folder or hub name. verify: compare its files with its manifest first."""
         source = locate(name)
-        predictor = cls(read_folder(source), precision, device)
+        predictor = cls(read_folder(source, verify=verify), precision, device)
         predictor.source = source
         return predictor
 

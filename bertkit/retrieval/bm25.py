@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from bertkit.errors import DamagedFile
+from bertkit.files.json import read_array
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import is_cjk
 
@@ -83,7 +85,18 @@ class BM25:
     @classmethod
     def open(cls, folder: Path) -> BM25:
         """Open the table memory-mapped: a question reads only its own terms."""
-        return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
+        return cls(*(read_array(folder / f"{name}.npy") for name in ARRAYS))
+
+    def check(self, passages: int) -> None:
+        """Refuse a table whose numbers point outside it. passages: how many the index has."""
+        starts = self.starts
+        if not (starts.ndim == self.passages.ndim == self.counts.ndim == 1 and len(self.passages) == len(self.counts)):
+            raise DamagedFile("The table of words has another shape. Rebuild the index with `bertkit index`.")
+        ordered = len(starts) and starts[0] == 0 and starts[-1] == len(self.passages) and (np.diff(starts) >= 0).all()
+        if not ordered or (len(self.passages) and not 0 <= self.passages.min() <= self.passages.max() < passages):
+            raise DamagedFile(
+                "The table of words names passages that do not exist. Rebuild the index with `bertkit index`."
+            )
 
     def scores(self, terms: Sequence[int] | np.ndarray) -> np.ndarray:
         """BM25 of every passage for a question's terms: (passages,). Terms beyond the table are in no passage."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import write_folder
+from bertkit.files.json import open_regular, parse_json, read_array, read_json
+from bertkit.files.manifest import digest_of, read_whole
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.retrieval.bm25 import BM25, Terms
 from bertkit.retrieval.passages import Passage
@@ -39,6 +41,7 @@ BESIDE = (
     "*config*.json", "modules.json", "*Pooling*/config.json", "added_tokens.json", "special_tokens_map.json",
     *TOKENIZERS,
 )  # fmt: skip
+FILES = ("index.json", "passages.jsonl", "vectors.f16")
 BY = ("both", "vectors", "words")
 BLOCK = 65_536  # vectors compared at once
 VECTOR_WEIGHT = 0.3  # of the cosine beside BM25, where an index does not say
@@ -48,7 +51,7 @@ SHORTEST, LONGEST = 12, 16  # pieces of a passage that can give a pseudo-questio
 
 def is_index(folder: Path) -> bool:
     """Whether the folder holds an index."""
-    return all((folder / name).is_file() for name in ("index.json", "passages.jsonl", "vectors.f16"))
+    return all((folder / name).is_file() for name in FILES)
 
 
 def build(
@@ -80,9 +83,9 @@ def build(
         facts.update(passages=len(rows), tokens=sum(map(terms.pieces_in, rows)), files=len(files))
         some = np.unique(np.linspace(0, len(rows) - 1, min(AMONG, len(rows))).astype(int))
         written = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(len(rows), -1)
-        facts["vector_weight"] = vector_weight(
-            predictor, terms, [_passage(folder, lines, n)["text"] for n in some], written[some].astype(np.float32)
-        )
+        with (folder / "passages.jsonl").open("rb") as file:
+            sample = [_passage(file, folder, lines, n)["text"] for n in some]
+        facts["vector_weight"] = vector_weight(predictor, terms, sample, written[some].astype(np.float32))
         given = {"model": model, "fingerprint": fingerprint(model), **facts, **about}
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
         (folder / "run.toml").write_text(run, "utf-8")
@@ -91,7 +94,7 @@ def build(
     return facts
 
 
-def fingerprint(model: str) -> str:
+def fingerprint(model: str | Path) -> str:
     """A fingerprint of the files that determine a model's vectors."""
     place = locate(model)
     folder = place if place.is_dir() else place.parent
@@ -104,8 +107,8 @@ def fingerprint(model: str) -> str:
         raise UserError(f"{place}: this folder contains no weights. Pass the folder of the model that made the index.")
     digest = hashlib.sha256()
     for path in [*weights, *_files(folder, BESIDE)]:
-        with path.open("rb") as file:
-            digest.update(os.fsencode(path.name) + hashlib.file_digest(file, "sha256").digest())
+        with open_regular(path) as file:
+            digest.update(os.fsencode(path.name) + bytes.fromhex(digest_of(file.fileno())))
     return digest.hexdigest()[:16]
 
 
@@ -123,36 +126,49 @@ class Index:
     lines: np.ndarray
     words: BM25
     predictor: Predictor
+    passages: IO[bytes]  # stays open, so that an index that is rebuilt meanwhile does not mix with this one
 
     @classmethod
     def open(cls, folder: Path, model: str = "", precision: str = "auto", device: str = "auto") -> Index:
         """Open the folder and its model (`model`: where it is, if it has moved)."""
+        return read_whole(folder, lambda: cls._open(folder, model, precision, device), what="index")
+
+    @classmethod
+    def _open(cls, folder: Path, model: str, precision: str, device: str) -> Index:
+        for name in FILES:
+            if not (folder / name).is_file():
+                raise UserError(f"{folder} is not an index ({name} is missing). Make one with `bertkit index`.")
         try:
-            about = json.loads((folder / "index.json").read_text("utf-8"))
-            lines = np.load(folder / "lines.npy")
-            size = (folder / "passages.jsonl").stat().st_size
+            about = read_json(folder / "index.json")
+            lines = np.array(read_array(folder / "lines.npy"))
+            passages = open_regular(folder / "passages.jsonl")
+            size = os.fstat(passages.fileno()).st_size
+            open_regular(folder / "vectors.f16").close()
             vectors = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(-1, int(about["width"]))
             words = BM25.open(folder)
-        except FileNotFoundError as error:
-            raise UserError(
-                f"{folder} is not an index ({Path(error.filename).name} is missing). Make one with `bertkit index`."
-            ) from None
-        except (ValueError, KeyError, TypeError, EOFError) as error:
+        except (ValueError, KeyError, TypeError, EOFError, OverflowError) as error:
             raise DamagedFile(f"{folder} is damaged ({error}). Rebuild it with `bertkit index`.") from None
         if not len(vectors) == len(lines) - 1 == len(words.lengths):
             raise DamagedFile(f"{folder} is damaged: its files disagree about the number of passages. Rebuild it.")
+        words.check(len(vectors))
         if size != lines[-1] or lines[0] != 0 or not (np.diff(lines) > 0).all():
             raise DamagedFile(
                 f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, but {int(lines[-1]):,} were written. "
                 "Rebuild the index with `bertkit index`."
             )
-        model = model or about["model"]
-        if fingerprint(model) != about["fingerprint"]:
+        named = model or about.get("model")
+        if not isinstance(named, str) or not named or "\0" in named:
+            raise DamagedFile(f"{folder / 'index.json'} does not name the model. Pass it with --model.")
+        place = locate(named, named_by=None if model else folder / "index.json")
+        if fingerprint(place) != about.get("fingerprint"):
             raise UserError(
-                f"{folder} was made with different weights, or a different tokenizer or pooling, than {model} has now. "
+                f"{folder} was made with different weights, or a different tokenizer or pooling, than {named} has now. "
                 "Rebuild the index, or pass the old model with --model."
             )
-        return cls(folder, about, vectors, lines, words, Predictor.load(model, precision, device))
+        predictor = Predictor.load(place, precision, device)
+        if predictor.config.width != vectors.shape[1] or predictor.tokenizer.size >= len(words.starts):
+            raise DamagedFile(f"{folder}: its vectors or words are not those of {named}. Rebuild the index.")
+        return cls(folder, about, vectors, lines, words, predictor, passages)
 
     def __len__(self) -> int:
         """The number of passages."""
@@ -187,20 +203,19 @@ class Index:
 
     def passage(self, number: int) -> dict[str, Any]:
         """The passage with this number, read from its line."""
-        return _passage(self.folder, self.lines, number)
+        return _passage(self.passages, self.folder, self.lines, number)
 
 
-def _passage(folder: Path, lines: Sequence[int] | np.ndarray, number: int) -> dict[str, Any]:
-    with (folder / "passages.jsonl").open("rb") as file:
-        file.seek(int(lines[number]))
-        line = file.read(int(lines[number + 1] - lines[number]))
+def _passage(file: IO[bytes], folder: Path, lines: Sequence[int] | np.ndarray, number: int) -> dict[str, Any]:
+    begin, end = int(lines[number]), int(lines[number + 1])
+    where = f"{folder / 'passages.jsonl'}, line {number + 1}"
     try:
-        passage: dict[str, Any] = json.loads(line)
-    except ValueError:
-        raise DamagedFile(
-            f"{file.name}, line {number + 1}: the passage is damaged. Rebuild the index with `bertkit index`."
-        ) from None
-    return passage
+        row: dict[str, Any] = parse_json(os.pread(file.fileno(), end - begin, begin).decode(), where)
+        if not all(isinstance(row[key], str) for key in ("text", "file")):
+            raise TypeError("not text")
+    except (ValueError, KeyError, TypeError, UserError):
+        raise DamagedFile(f"{where}: the passage is damaged. Rebuild the index with `bertkit index`.") from None
+    return row
 
 
 def best_of(scores: np.ndarray, top: int) -> np.ndarray:

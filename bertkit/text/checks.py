@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from bertkit.errors import UserError
+import tokenizers
+
+from bertkit.errors import DamagedFile, UserError
 
 EXAMPLES, BEGINNING = 50, 500  # texts with unknown pieces that are kept, and how many characters of each
 
@@ -113,3 +120,60 @@ def tokenizer_errors(what: str, error_class: type[UserError] = UserError) -> Ite
         raise
     except Exception as error:
         raise error_class(f"{what}: {error}") from error
+
+
+# ---- Tokenizers that anyone may have written
+
+MOST_GROWTH = 64  # times that the normalizer may lengthen a text: NFKC makes 18 characters of one
+MOST_ADDED = 64  # tokens that the template may put around two texts
+MOST_GAPS = 16  # ids per piece: a table of rows is made for every id up to the largest
+
+
+def refuse_harmful(backend: tokenizers.Tokenizer, path: Path) -> None:
+    """Refuse a tokenizer that multiplies texts, or whose ids lie far beyond its pieces. path: its file."""
+    ids = backend.get_vocab().values()
+    if max(ids, default=0) > MOST_GAPS * len(ids) + 65_536:
+        raise DamagedFile(f"{path}: has the id {max(ids):,} but only {len(ids):,} pieces. Download it again.")
+    growth = math.prod(map(_growth, _rules(backend.normalizer)))
+    if growth > MOST_GROWTH:
+        raise DamagedFile(f"{path}: its rules may make a text {growth:,.0f} times as long. Use another tokenizer.")
+    split = sum(rule.get("type") == "Split" for rule in _rules(backend.pre_tokenizer))
+    if split > MOST_ADDED:
+        raise DamagedFile(f"{path}: splits every text by {split:,} patterns. Use another tokenizer.")
+    with tokenizer_errors(f"{path}: cannot encode a text", DamagedFile):
+        around = [backend.encode("", pair).ids for pair in (None, "")]
+    if max(map(len, around)) > MOST_ADDED or max(map(_texts, _rules(backend.post_processor)), default=0) > 2:
+        raise DamagedFile(f"{path}: its template repeats texts, or adds many tokens to each. Use another tokenizer.")
+    if (highest := max((number for some in around for number in some), default=0)) > max(ids, default=0):
+        raise DamagedFile(f"{path}: its template adds the id {highest:,}, which has no piece. Download it again.")
+
+
+def _rules(part: Any) -> Iterator[dict[str, Any]]:
+    """The rules of a normalizer, pre-tokenizer or post-processor, sequences laid out flat."""
+    waiting = [json.loads(part.__getstate__())] if part is not None else []
+    while waiting:
+        rule = waiting.pop()
+        yield rule
+        for inside in ("normalizers", "pretokenizers", "processors"):
+            waiting += rule.get(inside) or []
+
+
+def _growth(rule: dict[str, Any]) -> float:
+    """How many times as long a rule may make a text."""
+    if rule["type"] == "Replace":
+        replaced = rule["pattern"].get("String")
+        # A regular expression may match the empty string before every character.
+        return max(1.0, len(rule["content"]) / len(replaced)) if replaced else 1.0 + len(rule["content"])
+    if rule["type"] == "Prepend":
+        return 1.0 + len(rule["prepend"]) / 64  # once a text: only a very long one matters
+    if rule["type"] == "Precompiled":
+        table = base64.b64decode(rule["precompiled_charsmap"])
+        texts = table[4 + int.from_bytes(table[:4], "little") :]
+        return max(1.0, max(map(len, texts.split(b"\0"))) / MOST_GROWTH)  # whole ligatures are spelled out
+    return 1.0
+
+
+def _texts(rule: dict[str, Any]) -> int:
+    """How many texts the template of a pair holds."""
+    sides = [[part for part in rule.get(side) or [] if "Sequence" in part] for side in ("single", "pair")]
+    return max(len(sides[0]) * 2, len(sides[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.json import read_json, read_text
+from bertkit.files.manifest import read_whole, reading
 from bertkit.notify import note
 from bertkit.text import sentencepiece
-from bertkit.text.checks import tokenizer_errors
+from bertkit.text.checks import refuse_harmful, tokenizer_errors
 from bertkit.text.template import BERT_PAIR, USUAL_NAMES, add_specials, set_roberta_template, set_template
 
 Config = Mapping[str, Any]
@@ -24,22 +26,55 @@ def load_backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     if not path.exists():
         raise UserError(f"{path}: no such tokenizer file or folder. Check the name.")
     folder = path if path.is_dir() else path.parent
-    config = _config_of(folder)
+
+    def load() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+        config = _config_of(folder)
+        build, files = _layout(path, folder)
+        _refuse_other_classes(folder, config, files[0].name)
+        backend = build(files, config)
+        refuse_harmful(backend, files[0])
+        return backend, config
+
+    if path.is_dir():
+        return read_whole(folder, load, what="tokenizer")
+    with reading(folder / path.name, what="tokenizer"):  # one file of a folder that need not be a tokenizer's
+        return load()
+
+
+def _layout(path: Path, folder: Path) -> tuple[Builder, list[Path]]:
+    """How the tokenizer in a folder, or in one file of it, is built, and from which files."""
     for names, build in LAYOUTS.items():
         present = [folder / name for name in names if (folder / name).is_file()]
         if len(present) == len(names) and (path.is_dir() or path in present):
-            return build(present, config), config
+            return build, present
     if path.is_dir():
         wanted = ", ".join(" + ".join(names) for names in LAYOUTS)
         raise UserError(f"{path}: this folder contains no tokenizer. One of these is needed: {wanted}.")
     if path.suffix not in BY_ENDING:
         raise UserError(f"{path}: not a tokenizer file. Known endings: {', '.join(BY_ENDING)}.")
-    return BY_ENDING[path.suffix]([path], config), config
+    return BY_ENDING[path.suffix], [path]
+
+
+def _refuse_other_classes(folder: Path, config: Config, file: str) -> None:
+    """Refuse a tokenizer class whose rules are neither in its files nor known here: other pieces would come out."""
+    name = str(config.get("tokenizer_class", "")).removesuffix("Fast")
+    whole = file == "tokenizer.json"  # which holds every rule, whatever the class is called
+    if not name or (whole and name not in OWN_SPLITTING) or name in KNOWN_CLASSES.get(file, ()):
+        return
+    splits = config.get("word_tokenizer_type")
+    means = f" (words by {splits!r:.40})" if splits else ""
+    raise UserError(
+        f"{folder / 'tokenizer_config.json'}: the tokenizer class {name!r:.60}{means} is not implemented in bertkit, "
+        "and reading its vocabulary with other rules would give other pieces. Use a model with a tokenizer.json, or "
+        f"one of the classes {', '.join(sorted({known for row in KNOWN_CLASSES.values() for known in row}))}."
+    )
 
 
 def _from_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
     path = paths[0]
     content = read_text(path)
+    if capacity := re.search(r'"cache_capacity"\s*:\s*(\d{8,})', content):
+        raise DamagedFile(f"{path}: asks for a cache of {capacity[1]:.20} words. Remove 'cache_capacity' from it.")
     with tokenizer_errors(
         f"{path}: not a readable tokenizer.json. Download it again, or delete it to use vocab.txt", DamagedFile
     ):
@@ -139,6 +174,26 @@ LAYOUTS: dict[tuple[str, ...], Builder] = {
 BY_ENDING: dict[str, Builder] = {".json": _from_lone_json, ".txt": _from_vocab_txt, ".model": _from_spiece}
 
 
+_WORDPIECE = (
+    "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "ConvBertTokenizer",
+    "RetriBertTokenizer", "LayoutLMTokenizer", "SqueezeBertTokenizer", "PreTrainedTokenizer", "TokenizersBackend",
+)  # fmt: skip
+_BYTES = (
+    "RobertaTokenizer", "GPT2Tokenizer", "LongformerTokenizer", "BartTokenizer", "PreTrainedTokenizer",
+    "TokenizersBackend",
+)  # fmt: skip
+_SENTENCEPIECE = ("AlbertTokenizer", "PreTrainedTokenizer", "TokenizersBackend")
+# By the file that a tokenizer is built from: the classes of transformers that make the same of it.
+KNOWN_CLASSES = {
+    "vocab.txt": _WORDPIECE, "vocab.json": _BYTES, "encoder.json": _BYTES, "spiece.model": _SENTENCEPIECE,
+}  # fmt: skip
+# Classes that find words by a program outside their files, so that a tokenizer.json beside them is not theirs.
+OWN_SPLITTING = (
+    "BertJapaneseTokenizer", "JapaneseTokenizer", "PhobertTokenizer", "BertweetTokenizer", "XLMTokenizer",
+    "FlaubertTokenizer", "CpmTokenizer", "RoFormerTokenizer", "TransfoXLTokenizer",
+)  # fmt: skip
+
+
 def configure_bert(backend: tokenizers.Tokenizer) -> None:
     """Words end at spaces and punctuation; pieces inside a word begin with '##'."""
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -157,27 +212,6 @@ def lowers(backend: tokenizers.Tokenizer) -> bool | None:
     if backend.normalizer is None:
         return False
     return {"a": True, "A": False}.get(backend.normalizer.normalize_str("A").strip(" ▁"))
-
-
-def read_text(path: Path) -> str:
-    """The file as text; DamagedFile if it is not UTF-8."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DamagedFile(f"{path}: not UTF-8 at byte {error.start}. Download it again, or save it as UTF-8.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}). Check the file and its permissions.") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The file as a JSON object; DamagedFile if it is not one."""
-    try:
-        found = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise DamagedFile(f"{path}: not JSON ({error}). Download it again.") from None
-    if not isinstance(found, dict):
-        raise DamagedFile(f"{path}: expected a JSON object, not {type(found).__name__}. Download it again.")
-    return found
 
 
 def _config_of(folder: Path) -> dict[str, Any]:

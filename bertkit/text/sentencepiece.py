@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.json import read_bytes
 from bertkit.text.checks import tokenizer_errors
 from bertkit.text.template import BERT_PAIR, add_specials, set_template
 
@@ -39,7 +40,7 @@ class Pieces:
 def read(path: Path) -> Pieces:
     """Parse a SentencePiece file; DamagedFile if it is not one."""
     try:
-        message = _fields(path.read_bytes())
+        message = _fields(read_bytes(path))
         pieces = []
         for raw in message.get(1, []):
             piece = _fields(raw)

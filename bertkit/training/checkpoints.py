@@ -8,7 +8,6 @@ needed for `keep` + 1 generations, because an old one goes only after the new on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from bertkit import machine
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import atomic
 from bertkit.files import tensors as tensor_file
+from bertkit.files.manifest import FORMAT, MANIFEST, blocks, digest_of, sealed, unsealed
 from bertkit.notify import note
 
 # ---- Opening checkpoints: only what verifies is used, and what does not is named.
@@ -32,8 +32,6 @@ from bertkit.notify import note
 # A generation is a folder `step-00001234` with a manifest that holds the SHA-256 and size of every other file, and a
 # seal over itself.
 
-FORMAT = 1
-MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # Without O_NONBLOCK a pipe under a file's name would wait for ever.
@@ -128,6 +126,19 @@ def age(path: Path) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
+def damage_in(folder: Path) -> list[str]:
+    """What is wrong with each damaged generation in `folder`."""
+    damage = []
+    for path in list_generations(folder):
+        try:
+            _open(path)
+        except _Unsound as error:
+            damage.append(str(error))
+        except _Vanished:
+            continue  # rotated out meanwhile
+    return damage
+
+
 def is_sound(path: Path) -> bool:
     """Whether a generation verifies."""
     try:
@@ -149,12 +160,12 @@ def _open(path: Path) -> Generation:
     try:
         with _reading(path / MANIFEST):
             handles[MANIFEST] = os.open(MANIFEST, _TO_READ, dir_fd=folder)
-            manifest = _manifest(path, b"".join(_blocks(handles[MANIFEST])))
+            manifest = _manifest(path, b"".join(blocks(handles[MANIFEST])))
         for name, facts in manifest["files"].items():
             with _reading(path / name):
                 handles[name] = os.open(name, _TO_READ, dir_fd=folder)
                 _verify(path / name, handles[name], facts)
-        values = json.loads(b"".join(_blocks(handles[STATE])))
+        values = json.loads(b"".join(blocks(handles[STATE])))
         return Generation(path, manifest["step"], values, manifest["about"], manifest["versions"], handles)
     except (_Unsound, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _close(handles)
@@ -179,16 +190,11 @@ def _reading(file: Path) -> Iterator[None]:
 def _manifest(path: Path, raw: bytes) -> dict[str, Any]:
     """What the manifest of the generation `path` says, if its seal fits."""
     try:
-        manifest = json.loads(raw)
-        if manifest["format"] != FORMAT:
-            raise _Unsound(f"{path / MANIFEST} has format {manifest['format']}, and this version reads {FORMAT}.")
-        # Written again it must give the very same bytes: the seal then covers each of them.
-        del manifest["seal"]
-        is_sealed = sealed(manifest) == raw
-    except (ValueError, KeyError, TypeError, RecursionError):
-        is_sealed = False
-    if not is_sealed:
-        raise _Unsound(f"{path / MANIFEST} is damaged: its seal does not fit its content.")
+        manifest = unsealed(raw)
+    except ValueError:
+        raise _Unsound(f"{path / MANIFEST} is damaged: its seal does not fit its content.") from None
+    if manifest["format"] != FORMAT:
+        raise _Unsound(f"{path / MANIFEST} has format {manifest['format']}, and this version reads {FORMAT}.")
     if manifest["step"] != age(path)[0]:
         raise _Unsound(f"{path / MANIFEST} is of step {manifest['step']}: the folder was renamed or swapped.")
     if not all(PLAIN_NAME.fullmatch(name) for name in manifest["files"]):
@@ -200,18 +206,8 @@ def _verify(file: Path, handle: int, facts: dict[str, Any]) -> None:
     size = os.fstat(handle).st_size
     if size != facts["bytes"]:
         raise _Unsound(f"{file} is damaged: {size:,} bytes instead of {facts['bytes']:,}.")
-    digest = hashlib.sha256()
-    for block in _blocks(handle):
-        digest.update(block)
-    if digest.hexdigest() != facts["sha256"]:
+    if digest_of(handle) != facts["sha256"]:
         raise _Unsound(f"{file} is damaged: its SHA-256 is not the one in the manifest.")
-
-
-def _blocks(handle: int) -> Iterator[bytes]:
-    offset = 0
-    while block := os.pread(handle, 1 << 20, offset):
-        yield block
-        offset += len(block)
 
 
 def _was_moved(path: Path, folder: int) -> bool:
@@ -224,12 +220,6 @@ def _was_moved(path: Path, folder: int) -> bool:
 def _close(handles: dict[str, int]) -> None:
     while handles:
         os.close(handles.popitem()[1])
-
-
-def sealed(manifest: Mapping[str, Any]) -> bytes:
-    """The bytes of a manifest file."""
-    seal = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**manifest, "seal": seal}, sort_keys=True, indent=1).encode()
 
 
 # ---- Checkpoints: whole folders, one a generation, that open after any crash.

@@ -20,6 +20,7 @@ from bertkit.ancestors.elmo.train import WordFeed, stretches
 from bertkit.ancestors.elmo.words import BORDER, LONGEST_WORD, PADDING, UNKNOWN, Lexicon, Numbered, read_text
 from bertkit.ancestors.lstm.network import ScalarMix
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.manifest import accept
 from bertkit.settings.ancestors import ElmoNumbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
@@ -236,6 +237,7 @@ def test_what_cannot_be_opened_is_reported(elmo: Elmo, tmp_path: Path) -> None:
     elmo.save(tmp_path / "e")
     described = json.loads((tmp_path / "e/bertkit.json").read_text())
     (tmp_path / "e/bertkit.json").write_text(json.dumps(described | {"ancestor": "other"}))
+    accept(tmp_path / "e")
     with pytest.raises(UserError, match=r"holds no ELMo but another kind of model: .* 'other'"):
         Elmo.load(tmp_path / "e")
     described["lexicon"]["words"].append("more")

@@ -19,6 +19,7 @@ from bertkit.ancestors.transformer.model import Seq2Seq, Transformer
 from bertkit.ancestors.transformer.train import Rewriting
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
+from bertkit.files.manifest import accept
 from bertkit.text.vocabulary import VocabularySettings, learn
 from tests.support.small_transformer import VOCABULARY, outputs, shape, transformer
 
@@ -260,6 +261,7 @@ def test_a_folder_that_is_torn_or_of_another_kind_is_reported(untrained, tmp_pat
     whole = file.read_bytes()
     file.unlink()
     tensor_file.write(file, {k: v for k, v in tensors.items() if k != "decoder.layers.0.cross.kv.weight"})
+    accept(tmp_path)
     with pytest.raises(DamagedFile, match=r"1 of \d+ tensors are missing.*cross\.kv"):
         Seq2Seq.load(tmp_path)
     file.write_bytes(whole[:-40])
@@ -269,8 +271,10 @@ def test_a_folder_that_is_torn_or_of_another_kind_is_reported(untrained, tmp_pat
     about = json.loads((tmp_path / "bertkit.json").read_text())
     for wrong, words in (({"width": 1 << 20}, "do not belong together"), ({"withd": 3}, "no setting 'withd'")):
         (tmp_path / "bertkit.json").write_text(json.dumps(about | {"model": about["model"] | wrong}))
+        accept(tmp_path)
         with pytest.raises(UserError, match=words):
             Seq2Seq.load(tmp_path)
     (tmp_path / "bertkit.json").write_text('{"task": "classify"}')
+    accept(tmp_path)
     with pytest.raises(UserError, match="another kind of model"):
         Seq2Seq.load(tmp_path)

@@ -16,6 +16,7 @@ from bertkit.checkpoint.pooling import KEYS, Pooling, read_pooling, write_poolin
 from bertkit.commands import convert
 from bertkit.data.windows import Windows
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.manifest import accept
 from bertkit.tasks.embed import Embed
 from tests.support import toy
 
@@ -225,6 +226,7 @@ def test_a_model_tuned_for_vectors_is_a_sentence_transformers_folder(tmp_path):
 
     # Tuned further it keeps the pooling it has; for another task it is no longer a folder for vectors.
     changed(out, "1_Pooling/config.json", lambda c: {"pooling_mode": "cls"})
+    accept(out)
     files = toy.files(tmp_path, "embed")
     further = bertkit.finetune("embed", model=str(out), out=tmp_path / "further", **toy.SMALL | {"steps": 3}, **files)
     assert further.task.options["pool"] == "cls" and read_folder(tmp_path / "further").pooling == Pooling("cls")

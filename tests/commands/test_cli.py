@@ -239,3 +239,26 @@ def test_every_verb_that_makes_a_folder_leaves_its_settings_there(run: CommandLi
     assert run("tokenizer", text, "--size", 60, "--out", tmp_path / "one").code == 0
     assert run("tokenizer", "--config", tmp_path / "one/run.toml", "--out", tmp_path / "two").code == 0
     assert (tmp_path / "one/tokenizer.json").read_bytes() == (tmp_path / "two/tokenizer.json").read_bytes()
+
+
+HOSTILE_LABELS = ("\x1b]0;owned\x07", "\x9b31mred", "\u202egnp.exe", "\x7f\x08\x08")
+
+
+def test_escape_sequences_in_labels_never_reach_the_terminal(run: CommandLine, tmp_path: Path) -> None:
+    rows = "".join(f'"the {word} text","{label}"\n' for label in HOSTILE_LABELS for word in ("first", "second"))
+    file = tmp_path / "rows\x1b[2J.csv"
+    file.write_text("text,label\n" + rows, "utf-8")
+    for words in (("doctor", file), ("evaluate", "en", file), ("finetune", "classify", "--train", tmp_path / "\x9b2J")):
+        told = run(*words)
+        shown = told.out + told.err
+        assert shown and not set(shown) & set("\x1b\x07\x08\x7f\x9b\u202e"), words
+
+
+def test_json_output_means_the_same_without_control_characters(capsys) -> None:
+    from bertkit.cli import _print, _print_rows
+
+    row = {"label": HOSTILE_LABELS[0] + HOSTILE_LABELS[1], "text": "tab\tand\nline é 中"}
+    _print_rows(iter([row]), as_json=False)
+    _print(row, None, as_json=True)
+    for line in capsys.readouterr().out.splitlines():
+        assert json.loads(line) == row and not set(line) & set("\x1b\x07\x9b") and "é 中" in line

@@ -1,6 +1,7 @@
 """A store opens whole or not at all, and splits its documents the same way every time."""
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from bertkit.data.prepare.run import prepare
 from bertkit.data.store import Store
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.manifest import accept
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 
@@ -123,13 +125,23 @@ def test_a_store_json_that_is_none_is_told_as_damage(copy: Path, content: bytes)
 def test_files_that_do_not_fit_together_are_refused(copy: Path) -> None:
     facts = json.loads((copy / "store.json").read_text())
     (copy / "store.json").write_text(json.dumps({**facts, "sentences": facts["sentences"] + 1}))
+    accept(copy)
     with pytest.raises(DamagedFile, match="do not match each other"):
+        Store.open(copy)
+
+
+def test_a_pipe_in_place_of_a_file_does_not_wait_for_ever(copy: Path) -> None:
+    (copy / "words.bin").unlink()
+    os.mkfifo(copy / "words.bin")
+    accept(copy)
+    with pytest.raises(DamagedFile, match=r"words\.bin: not a regular file"):
         Store.open(copy)
 
 
 def test_a_later_format_is_told(copy: Path) -> None:
     facts = json.loads((copy / "store.json").read_text())
     (copy / "store.json").write_text(json.dumps({**facts, "format": 99}))
+    accept(copy)
     with pytest.raises(UserError, match="format 99"):
         Store.open(copy)
 

@@ -24,6 +24,7 @@ from bertkit.commands import ask, index, search
 from bertkit.config import build, read_toml, remember
 from bertkit.data.readers import read_documents
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.manifest import accept
 from bertkit.retrieval.bm25 import BM25, LENGTH, PAIRS, SATURATION, Terms
 from bertkit.retrieval.index import VECTOR_WEIGHT, Index, best_of, fingerprint, fused, vector_weight
 from bertkit.retrieval.passages import cut
@@ -233,6 +234,9 @@ def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
     with pytest.raises(UserError, match="at least 8"):
         build(index.Settings, {"files": [documents], "passage": 3})
     (out / "vectors.f16").write_bytes((out / "vectors.f16").read_bytes()[: -2 * 256])
+    with pytest.raises(DamagedFile, match=r"vectors\.f16 is damaged.* bytes instead of"):
+        Index.open(out)
+    accept(out)
     with pytest.raises(DamagedFile, match="disagree about the number of passages"):
         Index.open(out)
 
@@ -241,6 +245,7 @@ def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
 def test_an_index_whose_passages_were_cut_short_is_told_with_what_to_do(made, kept):
     path = made[0] / "passages.jsonl"
     path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+    accept(made[0])
     with pytest.raises(DamagedFile, match=r"passages.jsonl is damaged.*bertkit index"):
         Index.open(made[0])
 
@@ -248,8 +253,26 @@ def test_an_index_whose_passages_were_cut_short_is_told_with_what_to_do(made, ke
 def test_a_passage_whose_line_was_altered_is_told(made):
     path = made[0] / "passages.jsonl"
     path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(DamagedFile, match=r"passages\.jsonl is damaged or was changed"):
+        Index.open(made[0])
+    accept(made[0])
     with pytest.raises(DamagedFile, match=r"passages.jsonl, line \d+: .*bertkit index"):
         Index.open(made[0]).search("bread")
+
+
+def test_an_index_that_names_a_model_on_the_hub_does_not_ask_the_network(made, monkeypatch):
+    import huggingface_hub
+
+    path = made[0] / "index.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"model": "nobody/no-such-model"}), "utf-8")
+    accept(made[0])
+
+    def ask(*_, **__):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", ask)
+    with pytest.raises(UserError, match=r"index\.json names the model 'nobody/no-such-model'.*--model nobody/no-such"):
+        Index.open(made[0])
 
 
 def test_an_index_made_again_replaces_the_old_one(made, tmp_path):

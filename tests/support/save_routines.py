@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import torch
 
 from bertkit.files import atomic
-from bertkit.files.atomic import atomic_write, mend_folder, write_folder
+from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.files.manifest import MANIFEST, read_whole
 from bertkit.training.checkpoints import list_generations, newest_generation, save_generation
 
 CHANGING = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir")
@@ -21,10 +22,13 @@ def save(folder, step):
     )
 
 
-def write_model(folder):
-    for name in ("config.json", "model.safetensors", "sub/x.json"):
+MODEL = ("config.json", "model.safetensors", "sub/x.json")
+
+
+def write_model(folder, content="new", names=MODEL):
+    for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("new")
+        (folder / name).write_text(content)
 
 
 def start_checkpoints(folder):
@@ -35,9 +39,15 @@ def start_checkpoints(folder):
 
 
 def start_model(folder):
-    (folder / "sub").mkdir(parents=True)
-    for name in ("config.json", "model.safetensors", "sub/x.json", "metrics.jsonl"):
-        (folder / name).write_text("old")
+    """A folder of an early version: it has no manifest."""
+    folder.mkdir(parents=True)
+    write_model(folder, "old", (*MODEL, "metrics.jsonl"))
+
+
+def start_listed(folder):
+    """A folder with a manifest, and with a file that the next model does not have."""
+    write_folder(folder, lambda staging: write_model(staging, "old", (*MODEL, "sub/old.json")))
+    (folder / "metrics.jsonl").write_text("old")
 
 
 def opened_step(folder):
@@ -47,10 +57,15 @@ def opened_step(folder):
 
 
 def opened_model(folder):
-    mend_folder(folder)
-    texts = {(folder / name).read_text() for name in ("config.json", "model.safetensors", "sub/x.json")}
-    assert len(texts) == 1 and (folder / "metrics.jsonl").read_text() == "old"
-    return texts.pop()
+    """What a reader sees: every file old, or every file new and none of the old ones left."""
+
+    def read():
+        contents = {(folder / name).read_text() for name in MODEL}
+        assert len(contents) == 1 and (folder / "metrics.jsonl").read_text() == "old"
+        assert contents == {"old"} or not (folder / "sub/old.json").exists()
+        return contents.pop()
+
+    return read_whole(folder, read)
 
 
 def save_again(folder):
@@ -62,7 +77,8 @@ def save_again(folder):
 def write_again(folder):
     write_folder(folder, write_model)
     assert opened_model(folder) == "new"
-    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "sub", "metrics.jsonl"}
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert names == {*MODEL, MANIFEST, "metrics.jsonl"}
 
 
 def write_one(folder):
@@ -76,7 +92,8 @@ def write_one_again(folder):
 
 ROUTINES = {  # what is there, the routine, what opens afterwards, and that the next time works
     "checkpoint": (start_checkpoints, lambda folder: save(folder, 3), opened_step, save_again),
-    "model folder": (start_model, lambda folder: write_folder(folder, write_model), opened_model, write_again),
+    "model folder": (start_listed, lambda folder: write_folder(folder, write_model), opened_model, write_again),
+    "early folder": (start_model, lambda folder: write_folder(folder, write_model), opened_model, write_again),
     "one file": (start_model, write_one, lambda folder: (folder / "config.json").read_text(), write_one_again),
 }
 

@@ -8,6 +8,7 @@ import pytest
 from bertkit.errors import DamagedFile, UserError
 from bertkit.text import sentencepiece as spiece
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vocabulary import VocabularySettings, learn
 from tests.support.written_lines import ENGLISH, VOCABS, written_lines
 
 SMALL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "mill", "##s", "é", "e", "公", "园", "公园"]
@@ -120,7 +121,7 @@ def test_added_tokens_beside_a_vocabulary_keep_their_numbers(vocab):
         ("vocab.txt", b"", "0 lines"),
         ("tokenizer.json", b"{}", "not a readable tokenizer.json"),
         ("tokenizer.json", b'{"model": ', "not a readable tokenizer.json"),
-        ("tokenizer_config.json", b"[1]", "expected a JSON object"),
+        ("tokenizer_config.json", b"[1]", "holds a list, not an object"),
         ("tokenizer_config.json", b"{", "not JSON"),
         ("spiece.model", b"hello", "not a complete SentencePiece file"),
         ("spiece.model", b"", "not a complete SentencePiece file"),
@@ -192,3 +193,60 @@ def test_sentencepiece_files_that_are_not_alberts_are_refused_with_the_fix(tmp_p
     )  # fmt: skip
     with pytest.raises(UserError, match=r"save its tokenizer.json next to it"):
         Tokenizer.load(tmp_path / "spiece.model")
+
+
+@pytest.mark.parametrize("with_json", [False, True])
+def test_a_japanese_folder_that_needs_mecab_is_refused_instead_of_split_otherwise(tmp_path, with_json):
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "東京", "##都"]), "utf-8"
+    )
+    config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab", "do_lower_case": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    if with_json:
+        learn(["a b c"] * 3, VocabularySettings(size=30, min_frequency=1)).backend.save(
+            str(tmp_path / "tokenizer.json")
+        )
+    with pytest.raises(
+        UserError, match=r"tokenizer_config\.json: .*'BertJapaneseTokenizer' \(words by 'mecab'\) is not"
+    ):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "BertTokenizerFast"}))
+    Tokenizer.load(tmp_path)
+
+
+def template(**parts):
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    special = {"x": {"id": "x", "ids": [10**9], "tokens": ["x"]}}
+    return {"type": "TemplateProcessing", "single": [text], "pair": [text, text], "special_tokens": special} | parts
+
+
+TEXT_A, SPECIAL_X = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "x", "type_id": 0}}
+HARMFUL = {
+    "times as long": {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}},
+    "1,099,511,627,776 times": {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 40,
+        }
+    },
+    "template repeats": {"post_processor": template(single=[TEXT_A] * 50)},
+    "adds the id 1,000,000,000": {"post_processor": template(single=[SPECIAL_X, TEXT_A])},
+    "has the id 4,000,000,000": {
+        "model": {
+            "type": "WordPiece", "vocab": {"[UNK]": 0, "a": 4 * 10**9}, "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        }
+    },
+    "cache of 1000000000000000": {
+        "model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "cache_capacity": 10**15}
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", HARMFUL)
+def test_a_tokenizer_that_multiplies_texts_or_ids_is_refused(tmp_path, reason):
+    backend = learn(["a b c"] * 3, VocabularySettings(size=30, min_frequency=1)).backend
+    content = json.loads(backend.to_str()) | HARMFUL[reason]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DamagedFile, match=rf"tokenizer\.json: .*{reason}"):
+        Tokenizer.load(tmp_path)

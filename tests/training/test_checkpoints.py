@@ -15,6 +15,7 @@ import torch
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import atomic
 from bertkit.files.atomic import atomic_write, mend_folder, write_folder
+from bertkit.files.manifest import MANIFEST
 from bertkit.training.checkpoints import list_generations, newest_generation, save_generation
 
 
@@ -283,6 +284,7 @@ def test_write_folder_replaces_its_files_and_leaves_the_others(tmp_path):
         write_folder(run, partial(write, text=text))
         (run / "metrics.jsonl").write_text("rows")
     files = {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+    assert sorted(json.loads(files.pop(MANIFEST))["files"]) == ["config.json", "model.safetensors", "onnx/model.onnx"]
     new = {"config.json": "new", "model.safetensors": "new", "onnx/model.onnx": "new"}
     assert files == {**new, "metrics.jsonl": "rows"} and not mend_folder(run)
 
@@ -300,7 +302,7 @@ def test_readers_that_mend_a_model_folder_do_not_disturb_its_writer(tmp_path):
     try:
         for turn in range(100):
             write_folder(tmp_path, partial(write, text=str(turn)))
-            assert {path.read_text() for path in tmp_path.iterdir()} == {str(turn)}
+            assert {path.read_text() for path in tmp_path.iterdir() if path.name != MANIFEST} == {str(turn)}
         assert os.waitpid(child, os.WNOHANG) == (0, 0)  # the reader met no error either
     finally:
         os.kill(child, 9)
@@ -316,7 +318,8 @@ def test_a_writer_that_fails_leaves_the_model_folder_as_it_was(tmp_path):
 
     with pytest.raises(ZeroDivisionError):
         write_folder(tmp_path, fail)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("config.json", "old")]
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", MANIFEST}
+    assert (tmp_path / "config.json").read_text() == "old"
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file could not be written: File exists"):
         write_folder(tmp_path / "file", fail)

@@ -17,6 +17,7 @@ import torch
 from bertkit.errors import UserError
 from bertkit.files import atomic
 from bertkit.files.atomic import write_folder
+from bertkit.files.manifest import MANIFEST
 from bertkit.training.checkpoints import newest_generation, save_generation
 from tests.support.save_routines import FAULTS, ROUTINES, crash, fault_at, in_child, save, write_model
 
@@ -66,7 +67,7 @@ def test_a_fresh_model_folder_has_no_config_before_it_has_everything_else(disk, 
         if (folder / "config.json").exists():
             assert (folder / "model.safetensors").exists() and (folder / "sub" / "x.json").exists()
         write_folder(folder, write_model)  # mends first what was left
-        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "sub"}
+        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "sub", MANIFEST}
     assert not is_cut
 
 

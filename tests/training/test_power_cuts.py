@@ -12,7 +12,7 @@ from bertkit.errors import DamagedFile
 from bertkit.files import atomic
 from bertkit.files.atomic import write_folder
 from bertkit.training.checkpoints import newest_generation
-from tests.support.save_routines import CHANGING, ROUTINES, opened_model, save, start_model, write_again
+from tests.support.save_routines import CHANGING, ROUTINES, opened_model, save, start_listed, start_model, write_again
 
 
 @pytest.fixture
@@ -152,7 +152,8 @@ def write_model_unsynced(folder):
 
 RECORDED = {
     **ROUTINES,
-    "model folder": (start_model, lambda f: write_folder(f, write_model_unsynced), opened_model, write_again),
+    "model folder": (start_listed, lambda f: write_folder(f, write_model_unsynced), opened_model, write_again),
+    "early folder": (start_model, lambda f: write_folder(f, write_model_unsynced), opened_model, write_again),
 }
 
 

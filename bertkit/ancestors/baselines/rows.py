@@ -15,7 +15,7 @@ from bertkit.ancestors import folder as storage
 from bertkit.ancestors.baselines.linear import LinearModel, Ridge, Text, TfIdf, flat, side_by_side, without_spaces
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.vectors.corpus import words_of
-from bertkit.ancestors.vectors.vectors import WordVectors
+from bertkit.ancestors.vectors.vectors import VectorsFolder, WordVectors
 from bertkit.errors import UserError
 
 # ---- Text classifiers: one n-gram model per label, and means of word vectors.
@@ -146,7 +146,7 @@ class MeanOfVectors:
             described, _ = storage.load(folder, cls.LAYOUT)
             model = cls(described["how"])
             model.units = described["units"]
-            model.vectors, model.linear = WordVectors.load(folder / "vectors.bin"), cls.kind.load(folder)
+            model.vectors, model.linear = VectorsFolder.load(folder), cls.kind.load(folder)
         return model
 
 

@@ -89,7 +89,7 @@ class _Learning(Run[dict[str, Any]]):
         self.settings = s = settings
         budget = s.run_plan(s.batch_tokens)
         steps = budget.steps or FIRST_GUESS
-        self.store = Store.open(s.data)
+        self.store = Store.open(s.data, verify=world.is_main)
         documents, held_out = split(self.store, s.held_out, s.seed)
         # Rows of the word table: a multiple of 64 multiplies faster.
         vocabulary = -(-self.store.tokenizer.size // 64) * 64

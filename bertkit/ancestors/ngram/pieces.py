@@ -49,7 +49,7 @@ class PieceNgram:
         memory_mb: float = 1024,
     ) -> Self:  # fmt: skip
         """Count the training documents of a store, cut into the examples that the networks read."""
-        store = store if isinstance(store, Store) else Store.open(store)
+        store = store if isinstance(store, Store) else Store.open(store, verify=True)
         model = cls(NgramModel(NgramSettings(order=order, memory_mb=memory_mb)), store.tokenizer)
         documents, _ = split(store, held_out, seed)
         return model._fit(store, FullSentences(store, documents, length), int(memory_mb * 2**20))

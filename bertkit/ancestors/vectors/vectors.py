@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from bertkit.ancestors.vectors.corpus import words_of
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.atomic import open_new, write_errors
+from bertkit.files.json import open_regular
+from bertkit.files.manifest import read_whole
 from bertkit.files.open import COMPRESSIONS, DAMAGE, open_bytes, open_text
 from bertkit.notify import note
 
@@ -272,6 +274,7 @@ class VectorsFolder:
     @classmethod
     def load(cls, folder: Path) -> WordVectors:
         """Its one file."""
+        open_regular(folder / cls.FILE).close()
         return WordVectors.load(folder / cls.FILE)
 
 
@@ -281,7 +284,7 @@ def open_vectors(name: str | Path) -> WordVectors:
     if path.is_dir():
         if not (path / VectorsFolder.FILE).is_file():
             raise UserError(f"{path} holds no word vectors. Make some with `bertkit learn word2vec TEXT… --out DIR`.")
-        return VectorsFolder.load(path)
+        return read_whole(path, lambda: VectorsFolder.load(path), what="folder of word vectors")
     if not path.is_file():
         raise UserError(f"There is no {path}. Give a folder of `bertkit learn word2vec`, or a file of word vectors.")
     return WordVectors.load(path)

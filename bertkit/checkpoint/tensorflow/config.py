@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.tensorflow.bundle import Bundle
 from bertkit.checkpoint.tensorflow.names import FAMILIES, Family
-from bertkit.errors import UserError
+from bertkit.errors import DamagedFile, UserError
+from bertkit.files.json import parse_json, read_text
 
 OTHER_CONFIGS = ("tokenizer", "generation", "special")
 CONFIG_NAMES = ("bert_config.json", "albert_config.json", "electra_config.json", "config.json")
@@ -102,8 +102,8 @@ def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, A
             "the checkpoint."
         )
     try:
-        given = json.loads(found[0].read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        given = parse_json(read_text(found[0]), str(found[0]))
+    except DamagedFile as error:
         raise UserError(f"{found[0]}: not valid JSON ({error}). Download it again.") from error
     if not isinstance(given, dict):
         raise UserError(f"{found[0]}: expected a JSON object of settings, not {type(given).__name__}.")

@@ -19,9 +19,9 @@ from typing import Any, Self
 import numpy as np
 
 from bertkit.data.prepare.chunk import Arrays
-from bertkit.data.store import FACTS, file_digest, partial_of
+from bertkit.data.store import FACTS, partial_of
 from bertkit.errors import UserError
-from bertkit.files import atomic
+from bertkit.files import atomic, manifest
 from bertkit.files.lock import claim
 from bertkit.notify import note
 
@@ -129,13 +129,15 @@ class StoreWriter:
             self._write("report.txt", report)
             paths = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
             # The report has the seconds, so it is left out: equal texts give an equal store.json.
-            excluded = (DIGESTS, JOURNAL, FACTS, "report.txt")
+            excluded = (DIGESTS, JOURNAL, FACTS, manifest.MANIFEST, "report.txt")
             files = {
-                path.relative_to(self.folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+                path.relative_to(self.folder).as_posix(): manifest.facts_of(path)
                 for path in paths
                 if path.name not in excluded
             }
             self._write(FACTS, json.dumps({**facts, "files": files}, indent=1, ensure_ascii=False) + "\n")
+            files[FACTS] = manifest.facts_of(self.folder / FACTS)
+            self._write(manifest.MANIFEST, manifest.of_files(files).decode())
             atomic.sync_folder(self.folder)
             self.folder.rename(self.out)
             atomic.sync_folder(self.out.parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +15,8 @@ from bertkit import samples
 from bertkit.checkpoint.locate import locate
 from bertkit.data.readers import read_rows
 from bertkit.errors import UserError
-from bertkit.files.atomic import atomic_write
-from bertkit.files.json import read_json
+from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.files.json import read_json, write_json
 from bertkit.inference.predictor import Predictor
 from bertkit.settings.compress import CompareSettings
 from bertkit.tasks.base import Reading
@@ -108,7 +107,7 @@ def keep_scores(settings: CompareSettings, comparison: dict[str, Any]) -> None:
     formatted = {name: f"{value:.4f}" for name, value in after.items()}
     about = read_json(settings.out / "bertkit.json")
     about |= {"metrics": after, "scored_on": settings.eval.name, "facts": about["facts"] | formatted}
-    atomic_write(settings.out / "bertkit.json", json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    write_folder(settings.out, lambda folder: write_json(folder / "bertkit.json", about), add=True)
     card = settings.out / "README.md"
     lines = [f"| {name} | {value} |" for name, value in formatted.items()]
     title = f"Measured on {comparison['rows_scored']:,} rows of {settings.eval.name}"

@@ -56,7 +56,7 @@ class Components:
 
 def build(settings: PretrainSettings, world: World) -> Components:
     """Build everything but the loop."""
-    store = Store.open(settings.data)
+    store = Store.open(settings.data, verify=world.is_main)
     # Next-sentence pairs need two documents on each side of the split.
     least = 2 / store.documents if settings.held_out and store.documents >= 4 else 0.0
     train, held_out = store.split(max(settings.held_out, least), settings.seed)

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.checkpoint.tensorflow.bundle import is_bundle_index, read_bundle
-from bertkit.checkpoint.tensorflow.crc32c import crc32c, masked_crc32c
+from bertkit.checkpoint.tensorflow.bundle import crc32c, is_bundle_index, masked_crc32c, read_bundle
 from bertkit.errors import DamagedFile, UserError
 from tests.support import make_google
 from tests.support.bundle_writer import BFloat16, entry_message, field, plain_crc32c, write_bundle, write_table

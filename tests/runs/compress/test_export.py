@@ -14,6 +14,7 @@ import transformers as hf
 from bertkit.commands import export as verb
 from bertkit.config import build
 from bertkit.errors import UserError
+from bertkit.files.manifest import accept
 from bertkit.inference.predictor import Predictor
 from bertkit.runs.compress import export as module
 from bertkit.runs.compress.export import export
@@ -93,6 +94,7 @@ def with_options(runs, case: str, folder: Path, **options) -> Path:
     about = json.loads((folder / "bertkit.json").read_text("utf-8"))
     about["options"] |= options
     (folder / "bertkit.json").write_text(json.dumps(about), "utf-8")
+    accept(folder)
     return folder
 
 
