@@ -14,8 +14,10 @@ from torch import Tensor
 
 from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.examples import TextRow
+from bertkit.data.readers.rows import ROW_KINDS
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import DamagedFile, UserError, suggest
+from bertkit.files.open import kind_of
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
@@ -83,6 +85,10 @@ class Task:
     def stream(self, path: str | Path, reading: Reading) -> Iterator[Any]:
         """Examples without answers, one at a time: for prediction over files of any size."""
         yield from self.read(path, reading, labelled=False)
+
+    def reads_table(self, path: str | Path, reading: Reading) -> bool:
+        """Whether a file's rows have columns, which `predict` keeps beside its answers."""
+        return kind_of(path) in ROW_KINDS
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
         """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
@@ -197,6 +203,10 @@ class Task:
         """The example in a report's list: its text and line."""
         second = {"text_b": example.text_b} if example.text_b else {}
         return {"text": example.text, "line": example.line, **second}
+
+    def cells(self, example: Any) -> dict[str, Any]:
+        """The columns that `predict` writes beside an answer where the file is no table."""
+        return {name: value for name, value in self.shown(example).items() if name != "line"}
 
     def mistake(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
         """`shown` with gold, predicted and score (the higher, the worse) where the prediction is wrong."""

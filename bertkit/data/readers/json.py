@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bertkit.data.readers.frames import read_memory
 from bertkit.errors import UserError, suggest
 from bertkit.files.open import kind_of, open_text, open_whole
 
@@ -17,7 +18,13 @@ _BAD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 def read_objects(
     path: str | Path, encoding: str = "utf-8", kind: str | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, object) for each line of a JSONL file; a `.json` file may also be one list (then read whole)."""
+    """(line, object) for each line of a JSONL file; a `.json` file may also be one list (then read whole).
+
+    Tables in memory (kind "rows") have their rows for objects.
+    """
+    if (kind or kind_of(path)) == "rows":
+        yield from read_memory(path)
+        return
     lines = open_text(path, encoding)
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Labelled rows from csv, tsv, jsonl, parquet and txt: one generator, whatever the format.
+"""Labelled rows from csv, tsv, jsonl, parquet, xlsx, txt and tables in memory: one generator, whatever the format.
 
 The rules, format by format:
 - **csv** is read with quoting (a quoted cell may hold commas and newlines; `""` is a quote). Where the first line has
@@ -7,6 +7,7 @@ The rules, format by format:
 - **txt** is one text per line without labels; a .txt whose columns are given by number, or whose labels are
   needed, is read as tsv.
 - **jsonl** is one object per line; **json** is the same, or one list of objects.
+- **xlsx** is the first sheet, its first row the header; numbers in the text column become text.
 Blank lines are skipped. A row with more or fewer cells than the first is an error that names its line.
 """
 
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.data.examples import Label, TextRow
+from bertkit.data.readers.frames import is_memory, parquet_columns, read_parquet, read_sheet
 from bertkit.data.readers.json import check_text, read_objects, scalar, short
-from bertkit.data.readers.parquet import parquet_columns, read_parquet
 from bertkit.errors import UserError, suggest
 from bertkit.files.open import LONGEST_LINE, kind_of, open_text
 from bertkit.notify import note
@@ -121,20 +122,21 @@ def _shown(found: dict[str, str | None]) -> str:
 
 
 def _no_column(path: str | Path, columns: Sequence[str], role: str, name: str) -> str:
-    option = "--" + role.replace("_", "-")
     shown = [column if len(column) <= 30 else column[:29] + "…" for column in columns[:20]]
     close = suggest(name, shown) if shown else ""
     close = close + " " if close.startswith("Did you mean") else ""
-    return (
-        f"{path}: there is no column {name!r}. {close}The columns are: {' | '.join(shown)}. "
-        f"Pass {option} NAME, or, for a file without a header, its number ({option} 2)."
-    )
+    columns_shown = f"{path}: there is no column {name!r}. {close}The columns are: {' | '.join(shown)}. "
+    if is_memory(path):
+        return columns_shown + f'Pass {role}="NAME".'
+    option = "--" + role.replace("_", "-")
+    return f"{columns_shown}Pass {option} NAME, or, for a file without a header, its number ({option} 2)."
 
 
-# ---- Labelled rows from csv, tsv, jsonl, parquet and txt: one generator, whatever the format.
+# ---- Labelled rows, whatever the format.
 
 Cells = tuple[int, dict[str, Any]]  # line, and the row's values by column
-ROW_KINDS = ("csv", "tsv", "jsonl", "json", "parquet", "txt")
+ROW_KINDS = ("csv", "tsv", "jsonl", "json", "parquet", "xlsx", "txt")
+COUNT_ROWS = ("parquet", "xlsx", "rows")  # whose places are rows, not lines
 
 
 def read_rows(
@@ -165,18 +167,20 @@ def read_rows(
         raise UserError(f"{path} contains no rows.")
     asked = label if labelled else None
     names = resolve(path, list(first[1]), text=text, text_b=text_b, label=asked, label_needed=labelled is True)
-    if kind in ("jsonl", "json") and names["label"] is None:
+    if kind in ("jsonl", "json", "rows") and names["label"] is None:
         names["label"] = asked  # an object may have what the first one has not
     count = empty = 0
     for line, row in chain([first], rows):
-        where = f"{path}, {'row' if kind == 'parquet' else 'line'} {line}"
+        where = f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}"
         answer = _label(where, row, names["label"], multi_label, number, labelled is True)
-        one = _text(where, row, str(names["text"]))
-        two = _text(where, row, names["text_b"]) if names["text_b"] else None
-        empty += not one.strip() or (two is not None and not two.strip())
+        if kind in ("xlsx", "rows"):
+            row = row | {name: _as_shown(row.get(name)) for name in (names["text"], names["text_b"]) if name}
+        first_text = _text(where, row, str(names["text"]))
+        second = _text(where, row, names["text_b"]) if names["text_b"] else None
+        empty += not first_text.strip() or (second is not None and not second.strip())
         count += 1
-        three = _text(where, row, "text_c") if two is not None and row.get("text_c") else None
-        yield TextRow(one, two, answer, line, three)
+        third = _text(where, row, "text_c") if second is not None and row.get("text_c") else None
+        yield TextRow(first_text, second, answer, line, third)
     if empty:
         note(f"{path}: {empty} of {count} rows have an empty text.")
 
@@ -186,17 +190,24 @@ def columns_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "
     kind = kind_of(path)
     if kind == "parquet":
         return parquet_columns(path)
-    first = next(_cells(path, kind, list(wanted), "auto", encoding, needs_label=False), None)
+    first = next(cells_of(path, wanted, encoding), None)
     return list(first[1]) if first else []
+
+
+def cells_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "utf-8") -> Iterator[Cells]:
+    """(line, values by column) of every row of a table, all columns as the file has them."""
+    return _cells(path, kind_of(path), list(wanted), "auto", encoding, needs_label=False)
 
 
 def _cells(
     path: str | Path, kind: str, wanted: list[str], header: bool | str, encoding: str, needs_label: bool
 ) -> Iterator[Cells]:
-    if kind in ("jsonl", "json"):
+    if kind in ("jsonl", "json", "rows"):
         return read_objects(path, encoding, kind)
     if kind == "parquet":
         return read_parquet(path)
+    if kind == "xlsx":
+        return _table(path, read_sheet(path), wanted, header, kind)
     if kind not in ROW_KINDS:
         raise UserError(f"{path}: cannot tell the format from the ending '{kind}'. {suggest(kind, list(ROW_KINDS))}")
     lines = enumerate(open_text(path, encoding), start=1)
@@ -244,11 +255,12 @@ def _separator(opening: str, wanted: list[str]) -> str:
 
 
 def _table(
-    path: str | Path, rows: Iterator[tuple[int, list[str]]], wanted: list[str], header: bool | str, kind: str = "csv"
+    path: str | Path, rows: Iterator[tuple[int, list[Any]]], wanted: list[str], header: bool | str, kind: str = "csv"
 ) -> Iterator[Cells]:
-    first = next(rows, None)
-    if first is None:
+    opening = next(rows, None)
+    if opening is None:
         return
+    first = opening[0], ["" if cell is None else str(cell) for cell in opening[1]]
     numbered = any(as_number(name) is not None for name in wanted)  # a number is always a place, never a name
     named = looks_like_header(first[1], wanted) if header == "auto" else bool(header)
     if kind == "txt" and len(first[1]) == 1:
@@ -270,15 +282,18 @@ def _table(
     if named and numbered:
         note(f"{path}: the first line is read as a header: {' | '.join(columns[:12])}.")
     places = {name: n for name in wanted if (n := as_number(name)) is not None and n < len(columns)} if named else {}
-    for line, row in rows if named else chain([first], rows):
+    for line, row in rows if named else chain([opening], rows):
         if len(row) != len(columns):
             raise UserError(
-                f"{path}, line {line}: {len(row)} columns, but the first line has {len(columns)}. {_ragged_hint(kind)}"
+                f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}: {len(row)} columns, but the first line has "
+                f"{len(columns)}. {_ragged_hint(kind)}"
             )
         yield line, dict(zip(columns, row)) | {name: row[n] for name, n in places.items()}
 
 
 def _ragged_hint(kind: str) -> str:
+    if kind == "xlsx":
+        return "Give every column a name in the first row."
     if kind == "csv":
         return "Quote cells that contain a comma or newline."
     return (
@@ -293,6 +308,11 @@ def _text(where: str, row: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{where}: {name!r} is {short(value)}; it must be text.")
     return check_text(where, value)
+
+
+def _as_shown(cell: Any) -> Any:
+    """The cell of a sheet or a DataFrame as text: an empty one is empty, a number is its digits."""
+    return "" if cell is None else scalar("", cell) if isinstance(cell, (int, float)) else cell
 
 
 def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, number: bool, needed: bool) -> Label:

@@ -15,6 +15,7 @@ import numpy as np
 from bertkit import __version__, machine, metrics
 from bertkit.checkpoint import folder as model_folder
 from bertkit.config import to_plain
+from bertkit.data.readers.frames import is_memory, memory_digest
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.metrics import calibration
 from bertkit.notify import note
@@ -174,7 +175,8 @@ def write_model(run: Finetuning, result: FinetuneResult) -> None:
         "metrics": scores, "scored_on": result.scored_on,
         "data": {
             role: {"file": path.name, "sha256": _digest(path)}
-            for role, path in (("train", s.train), ("dev", s.dev), ("test", s.test)) if path and path.is_file()
+            for role, path in (("train", s.train), ("dev", s.dev), ("test", s.test))
+            if path and (path.is_file() or is_memory(path))
         },
         "facts": {"task": s.task, "base": s.model, **run.facts, "rows": len(run.items["train"]), **shown},
     }  # fmt: skip
@@ -203,4 +205,6 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
+    if is_memory(path):
+        return memory_digest(path)
     return hashlib.sha256(path.read_bytes()).hexdigest()
