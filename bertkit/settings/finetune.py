@@ -30,7 +30,7 @@ class FinetuneSettings(TableSettings):
     model: str = option("auto", "Embedded name, folder, or hub name; auto: the embedded model of the texts' language.")
     out: Path = option(Path("runs/finetune"), "The run folder.")
     labels: str = option("", "All label names in order, comma-separated (default: those of --train, sorted).")
-    multi_label: bool = option(False, "A text may have several labels.")
+    multi_label: bool = option(False, "A text may have several labels: a|b, a;b or a,b in one cell, or a list.")
     epochs: float = option(0.0, "Passes over the training rows.", at_least=0)
     steps: int = option(0, "Steps instead of passes.", at_least=0)
     minutes: float = option(0.0, "Time budget instead of passes; with --epochs, an upper limit.", at_least=0)

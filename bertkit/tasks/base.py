@@ -39,6 +39,7 @@ class Reading:
     text_b: str = "text_b"
     label: str = "label"
     encoding: str = "utf-8"
+    label_separator: str = ""
 
 
 @dataclass(slots=True)
@@ -232,6 +233,15 @@ class Task:
     def calibrates(self) -> bool:
         """Whether `answers` are logits of labels that exclude each other, to be calibrated by a temperature."""
         return False
+
+    @property
+    def has_thresholds(self) -> bool:
+        """Whether every label has a threshold of its own, to be chosen on held-out rows."""
+        return False
+
+    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        """Label → threshold that suits the answers of labelled items; it is used from then on."""
+        return {}
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
         """The report's `per_class` and `confusion`, where there are labels."""

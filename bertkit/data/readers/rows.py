@@ -13,10 +13,12 @@ Blank lines are skipped. A row with more or fewer cells than the first is an err
 
 from __future__ import annotations
 
+import ast
 import csv
+import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,6 +149,7 @@ def read_rows(
     label: str = "label",
     labelled: bool | Literal["maybe"] = True,
     multi_label: bool = False,
+    separator: str = "|",
     number: bool = False,
     header: bool | Literal["auto"] = "auto",
     encoding: str = "utf-8",
@@ -157,7 +160,8 @@ def read_rows(
     text, text_b, label: column names, or numbers from 1 for files without header; text_b=None reads single texts.
     A pair's column `text_c` is read where there is one.
     labelled: True: every row must have a label; "maybe": labels are optional; False: none are read.
-    multi_label: labels are JSON lists or `a|b`. number: labels are numbers. kind: the format, if not by the ending.
+    multi_label: labels are lists, or names with `separator` between them. number: labels are numbers.
+    kind: the format, if not by the ending.
     """
     kind = kind or kind_of(path)
     wanted = [name for name in (text, text_b, label if labelled else None) if name]
@@ -172,7 +176,7 @@ def read_rows(
     count = empty = 0
     for line, row in chain([first], rows):
         where = f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}"
-        answer = _label(where, row, names["label"], multi_label, number, labelled is True)
+        answer = _label(where, row, names["label"], separator if multi_label else None, number, labelled is True)
         if kind in ("xlsx", "rows"):
             row = row | {name: _as_shown(row.get(name)) for name in (names["text"], names["text_b"]) if name}
         first_text = _text(where, row, str(names["text"]))
@@ -315,20 +319,24 @@ def _as_shown(cell: Any) -> Any:
     return "" if cell is None else scalar("", cell) if isinstance(cell, (int, float)) else cell
 
 
-def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, number: bool, needed: bool) -> Label:
+def _label(
+    where: str, row: dict[str, Any], name: str | None, separator: str | None, number: bool, needed: bool
+) -> Label:
     if name is None:
         return None
     value = row.get(name)
     if isinstance(value, str):
         value = check_text(where, value).strip()
-    if value is None or (value == "" and not multi):
+    if value is None or (value == "" and separator is None):
         if not needed:
             return None
         raise UserError(f"{where}: {name!r} has no label. Add one, or remove the row.")
     if number:
         return _number(where, name, value)
-    if multi:
-        parts = value if isinstance(value, list) else str(scalar(f"{where}: {name!r}", value)).split("|")
+    if separator is not None:
+        parts = _listed(value)
+        if parts is None:
+            parts = str(scalar(f"{where}: {name!r}", value)).split(separator or None)
         names = (scalar(f"{where}: {name!r}", part).strip() for part in parts)
         return tuple(dict.fromkeys(part for part in names if part))
     if isinstance(value, list):
@@ -336,6 +344,53 @@ def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, numbe
             f"{where}: {name!r} is a list, {short(value)}. If rows have several labels, pass --multi-label."
         )
     return scalar(f"{where}: {name!r}", value)
+
+
+# ---- Several labels in one cell.
+
+SEPARATORS = "|;,"  # the rarer a sign is inside names, the earlier
+LOOKED_AT = 1000  # rows by which the separator is judged
+
+
+def label_separator(path: str | Path, *, text: str, label: str, encoding: str, known: Collection[str] = ()) -> str:
+    """The sign between the labels of one cell, by the file's first rows; what was taken is reported.
+
+    known: labels of a model; a cell that is one of them holds one label, whatever signs are in it.
+    """
+    cells = list(islice(cells_of(path, [text, label], encoding), LOOKED_AT))
+    columns = list(dict.fromkeys(name for _, row in cells for name in row))
+    name = (
+        label if label in columns or label != "label" else _alias("label", {c.strip().casefold(): c for c in columns})
+    )
+    values = [row.get(name or label) for _, row in cells]
+    lists = sum(_listed(value) is not None for value in values)
+    names = [value for value in values if isinstance(value, str) and value not in known and _listed(value) is None]
+    for separator in SEPARATORS:
+        if count := sum(separator in value for value in names):
+            note(
+                f"{path}: labels in one cell are separated by {separator!r} ({count:,} of the first {len(values):,} "
+                "rows have several). If that is wrong, pass --label-separator."
+            )
+            return separator
+    what = f"labels are lists (in {lists:,} of" if lists else "no cell holds several labels (of"
+    note(f"{path}: {what} the first {len(values):,} rows).")
+    return SEPARATORS[0]
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """The items of a list, or of a cell that spells one: ["a", "b"], or Python's ['a', 'b']."""
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if not isinstance(value, str) or not (value.strip().startswith("[") and value.strip().endswith("]")):
+        return None
+    for parser in (json.loads, ast.literal_eval):
+        try:
+            items = parser(value.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(items, list) and all(isinstance(item, (str, int, float)) for item in items):
+            return items
+    return None
 
 
 def _number(where: str, name: str, value: Any) -> float:

@@ -345,7 +345,7 @@ class _Comparison:
 
 def _read(s: CompareSettings, task: Task) -> Rows:
     """Three parts: given as files, else held out of the training rows, and told. Rows they share are told too."""
-    reading = Reading(s.text, s.text_b, s.label, s.encoding)
+    reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
     train = task.read(s.train, reading)
     train = _drawn(train, s.rows, s.seed, "training rows are used (--rows)")
     judge_file = s.test or s.dev

@@ -38,6 +38,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
     s, task = run.settings, run.task
     calibrated = calibrate(run) if task.calibrates else {}
     role = "test" if "test" in run.items else "dev"
+    thresholds = task.choose_thresholds(run.items["dev"], run.outputs("dev")) if task.has_thresholds else None
     examples, predictions = run.predictions(role)
     metric, gold, predicted, extra = task.metric_inputs(examples, predictions)
     scores = metric(gold, predicted, **extra)
@@ -71,6 +72,7 @@ def finish(run: Finetuning, folder: RunFolder, training: Training, feed: Supervi
         command=run.command,
         notes=notes,
         dev_metrics=dict(task.score(*run.predictions("dev"))) if role == "test" else None,
+        thresholds=thresholds,
         **calibrated,
         **task.by_label(gold, predicted),
     )  # fmt: skip
@@ -167,10 +169,12 @@ def write_model(run: Finetuning, result: FinetuneResult) -> None:
     folder.labels = run.task.labels or folder.labels
     if run.task.problem_type:
         folder.raw_config["problem_type"] = run.task.problem_type
+    if result.thresholds:  # where other programs, and `export --format hf`, find them
+        folder.raw_config["thresholds"] = dict(result.thresholds)
     folder.about = {
         "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
         "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},
-        "calibration": {k: v for k, v in run.task.options.items() if k in ("temperature", "threshold", "abstain")},
+        "calibration": {k: v for k, v in run.task.options.items() if k in ("temperature", "thresholds", "abstain")},
         "base": s.model, "bertkit": __version__, "versions": machine.versions(),
         "metrics": scores, "scored_on": result.scored_on,
         "data": {
