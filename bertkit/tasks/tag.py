@@ -36,11 +36,12 @@ POOLS = ("first", "mean", "max")  # which of a word's pieces speak for it
 
 @dataclass(frozen=True)
 class Words:
-    """Words to tag. text, spans: the user's own text and where each word stands in it."""
+    """Words to tag. text, spans: the user's own text and where each word stands in it. file: of a folder's texts."""
 
     sentence: TaggedSentence
     text: str
     spans: tuple[tuple[int, int], ...]
+    file: str = ""
 
     @property
     def line(self) -> int:
@@ -304,6 +305,10 @@ class Tag(Task):
         """The text and its line."""
         return {"text": example.text, "line": example.line}
 
+    def cells(self, example: Words) -> dict[str, Any]:
+        """The text, and its file where it has one of its own."""
+        return ({"file": example.file} if example.file else {}) | {"text": example.text}
+
     def mistake(self, example: Words, prediction: Prediction) -> dict[str, Any] | None:
         """The words that got another tag; score: how many."""
         words, gold, tags = example.sentence.tokens, example.sentence.tags or (), prediction["tags"]
@@ -346,15 +351,18 @@ def first_cells(path: str | Path, reading: Reading) -> list[str]:
 def _annotated(path: str | Path, encoding: str, labelled: Labelled) -> Iterator[Words]:
     """Texts with spans as words with tags; without labels, the texts alone."""
     tagger = SpanTagger()
+    is_folder = Path(path).is_dir()
     for annotated in read_annotated(path, encoding):
+        file = annotated.where if is_folder else ""
         if labelled is False or annotated.spans is None:
             if labelled is True:
                 raise UserError(f"{annotated.where}: the text has no spans. Annotate it, or leave it out.")
-            yield Words(TaggedSentence((), None, annotated.line), annotated.text, ())
+            yield Words(TaggedSentence((), None, annotated.line), annotated.text, (), file)
             continue
         places = tuple(word_spans(annotated.text))
         tokens = tuple(annotated.text[start:end] for start, end in places)
-        yield Words(TaggedSentence(tokens, tagger.tags(annotated, places), annotated.line), annotated.text, places)
+        sentence = TaggedSentence(tokens, tagger.tags(annotated, places), annotated.line)
+        yield Words(sentence, annotated.text, places, file)
     tagger.report(path)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bertkit.data.inspect import inspect_file
 from bertkit.data.readers.annotations import holds_spans, murmur_hash, word_spans
 from bertkit.errors import UserError
 from bertkit.tasks import make
@@ -98,6 +99,14 @@ def test_spans_that_tags_cannot_express_are_counted_with_their_place(tmp_path, n
     path.write_text("\n" + json.dumps({"text": "Anna Smith!", "label": spans}), "utf-8")
     assert make("tag").read(path, Reading())[0].sentence.tags == tags
     assert len(notes) == 1 and told in notes[0] and "a.jsonl, line 2" in notes[0]
+
+
+def test_a_text_of_a_folder_keeps_the_name_of_its_file(tmp_path: Path) -> None:
+    folder = put(tmp_path, "brat")
+    task = make("tag")
+    (words,) = task.stream(folder, Reading())
+    assert task.cells(words) == {"file": str(folder / "one.txt"), "text": TEXT}
+    assert inspect_file(folder).labels == {"PER": 1, "LOC": 1}
 
 
 def test_discontinuous_spans_and_rejected_texts_are_reported(tmp_path: Path, notes) -> None:

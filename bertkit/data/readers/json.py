@@ -16,11 +16,12 @@ _BAD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 def read_objects(
-    path: str | Path, encoding: str = "utf-8", kind: str | None = None
+    path: str | Path, encoding: str = "utf-8", kind: str | None = None, bad: list[UserError] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, object) for each line of a JSONL file; a `.json` file may also be one list (then read whole).
 
-    Tables in memory (kind "rows") have their rows for objects.
+    Tables in memory (kind "rows") have their rows for objects. bad: where to put the errors of single lines, which are
+    then left out.
     """
     if (kind or kind_of(path)) == "rows":
         yield from read_memory(path)
@@ -33,7 +34,14 @@ def read_objects(
         if (kind or kind_of(path)) == "json" and line.lstrip().startswith("["):
             yield from _list_items(path, encoding)
             return
-        yield number, as_object(where, parse(where, line))
+        try:
+            row = as_object(where, parse(where, line))
+        except UserError as error:
+            if bad is None:
+                raise
+            bad.append(error)
+            continue
+        yield number, row
 
 
 def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str, Any]]]:

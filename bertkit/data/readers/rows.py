@@ -17,6 +17,7 @@ import ast
 import csv
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -151,6 +152,8 @@ def read_rows(
     multi_label: bool = False,
     separator: str = "|",
     number: bool = False,
+    strip: bool = True,
+    bad: list[UserError] | None = None,
     header: bool | Literal["auto"] = "auto",
     encoding: str = "utf-8",
     kind: str | None = None,
@@ -161,11 +164,12 @@ def read_rows(
     A pair's column `text_c` is read where there is one.
     labelled: True: every row must have a label; "maybe": labels are optional; False: none are read.
     multi_label: labels are lists, or names with `separator` between them. number: labels are numbers.
+    strip: without the spaces around labels. bad: where to put the errors of single rows, which are then left out.
     kind: the format, if not by the ending.
     """
     kind = kind or kind_of(path)
     wanted = [name for name in (text, text_b, label if labelled else None) if name]
-    rows = _cells(path, kind, wanted, header, encoding, needs_label=labelled is True)
+    rows = _cells(path, kind, wanted, header, encoding, needs_label=labelled is True, bad=bad)
     first = next(rows, None)
     if first is None:
         raise UserError(f"{path} contains no rows.")
@@ -173,20 +177,34 @@ def read_rows(
     names = resolve(path, list(first[1]), text=text, text_b=text_b, label=asked, label_needed=labelled is True)
     if kind in ("jsonl", "json", "rows") and names["label"] is None:
         names["label"] = asked  # an object may have what the first one has not
+    how = (separator if multi_label else None, number, strip, labelled is True)
     count = empty = 0
     for line, row in chain([first], rows):
         where = f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}"
-        answer = _label(where, row, names["label"], separator if multi_label else None, number, labelled is True)
-        if kind in ("xlsx", "rows"):
-            row = row | {name: _as_shown(row.get(name)) for name in (names["text"], names["text_b"]) if name}
-        first_text = _text(where, row, str(names["text"]))
-        second = _text(where, row, names["text_b"]) if names["text_b"] else None
-        empty += not first_text.strip() or (second is not None and not second.strip())
+        try:
+            example = _example(where, row, names, kind, line, how)
+        except UserError as error:
+            if bad is None:
+                raise
+            bad.append(error)
+            continue
+        empty += not example.text.strip() or (example.text_b is not None and not example.text_b.strip())
         count += 1
-        third = _text(where, row, "text_c") if second is not None and row.get("text_c") else None
-        yield TextRow(first_text, second, answer, line, third)
+        yield example
     if empty:
         note(f"{path}: {empty} of {count} rows have an empty text.")
+
+
+def _example(
+    where: str, row: dict[str, Any], names: dict[str, str | None], kind: str, line: int, how: tuple[Any, ...]
+) -> TextRow:
+    answer = _label(where, row, names["label"], *how)
+    if kind in ("xlsx", "rows"):
+        row = row | {name: _as_shown(row.get(name)) for name in (names["text"], names["text_b"]) if name}
+    text = _text(where, row, str(names["text"]))
+    second = _text(where, row, names["text_b"]) if names["text_b"] else None
+    third = _text(where, row, "text_c") if second is not None and row.get("text_c") else None
+    return TextRow(text, second, answer, line, third)
 
 
 def columns_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "utf-8") -> list[str]:
@@ -204,34 +222,48 @@ def cells_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "ut
 
 
 def _cells(
-    path: str | Path, kind: str, wanted: list[str], header: bool | str, encoding: str, needs_label: bool
+    path: str | Path,
+    kind: str,
+    wanted: list[str],
+    header: bool | str,
+    encoding: str,
+    needs_label: bool,
+    bad: list[UserError] | None = None,
 ) -> Iterator[Cells]:
     if kind in ("jsonl", "json", "rows"):
-        return read_objects(path, encoding, kind)
+        return read_objects(path, encoding, kind, bad)
     if kind == "parquet":
         return read_parquet(path)
     if kind == "xlsx":
-        return _table(path, read_sheet(path), wanted, header, kind)
+        return _table(path, read_sheet(path), wanted, header, kind, bad)
     if kind not in ROW_KINDS:
         raise UserError(f"{path}: cannot tell the format from the ending '{kind}'. {suggest(kind, list(ROW_KINDS))}")
     lines = enumerate(open_text(path, encoding), start=1)
     if kind == "csv":
-        return _table(path, _csv_rows(path, lines, wanted), wanted, header)
+        return _table(path, _csv_rows(path, lines, wanted), wanted, header, "csv", bad)
     if kind == "txt" and not needs_label and as_number(wanted[0] if wanted else "text") is None:
         return ((n, {"text": line}) for n, line in lines if line.strip())
-    return _table(path, _tsv_rows(lines), wanted, header, kind)
+    return _table(path, _tsv_rows(lines), wanted, header, kind, bad)
 
 
 def _tsv_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
     return ((number, line.split("\t")) for number, line in lines if line.strip())
 
 
+_EXCEL = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+
+
 def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[str]) -> Iterator[tuple[int, list[str]]]:
     first = next((pair for pair in lines if pair[1].strip()), None)
     if first is None:
         return
+    separator = ""
+    if excel := _EXCEL.fullmatch(first[1].strip()):  # Excel's own line, before the header
+        separator, first = excel[1], next((pair for pair in lines if pair[1].strip()), None)
+        if first is None:
+            return
     start, opening = first
-    separator = _separator(opening, wanted)
+    separator = separator or _separator(opening, wanted)
     if separator != ",":
         note(f"{path}: the columns are separated by {'tabs' if separator == chr(9) else repr(separator)}, not commas.")
     both = chain([first], lines)
@@ -259,7 +291,12 @@ def _separator(opening: str, wanted: list[str]) -> str:
 
 
 def _table(
-    path: str | Path, rows: Iterator[tuple[int, list[Any]]], wanted: list[str], header: bool | str, kind: str = "csv"
+    path: str | Path,
+    rows: Iterator[tuple[int, list[Any]]],
+    wanted: list[str],
+    header: bool | str,
+    kind: str,
+    bad: list[UserError] | None,
 ) -> Iterator[Cells]:
     opening = next(rows, None)
     if opening is None:
@@ -288,10 +325,14 @@ def _table(
     places = {name: n for name in wanted if (n := as_number(name)) is not None and n < len(columns)} if named else {}
     for line, row in rows if named else chain([opening], rows):
         if len(row) != len(columns):
-            raise UserError(
+            error = UserError(
                 f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}: {len(row)} columns, but the first line has "
                 f"{len(columns)}. {_ragged_hint(kind)}"
             )
+            if bad is None:
+                raise error
+            bad.append(error)
+            continue
         yield line, dict(zip(columns, row)) | {name: row[n] for name, n in places.items()}
 
 
@@ -320,13 +361,19 @@ def _as_shown(cell: Any) -> Any:
 
 
 def _label(
-    where: str, row: dict[str, Any], name: str | None, separator: str | None, number: bool, needed: bool
+    where: str,
+    row: dict[str, Any],
+    name: str | None,
+    separator: str | None,
+    number: bool,
+    strip: bool,
+    needed: bool,
 ) -> Label:
     if name is None:
         return None
     value = row.get(name)
     if isinstance(value, str):
-        value = check_text(where, value).strip()
+        value = check_text(where, value).strip() if strip or not value.strip() else check_text(where, value)
     if value is None or (value == "" and separator is None):
         if not needed:
             return None
