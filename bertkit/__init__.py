@@ -25,14 +25,24 @@ def load(name: str, precision: str = "auto", device: str = "auto", verify: bool 
 def finetune(task: str, **settings: Any) -> Predictor:
     """Fine-tune on labelled rows: `bertkit.finetune("classify", train="train.csv", model="en", out="runs/a")`.
 
+    train, dev, test: files, or tables in memory: a pandas or polars DataFrame, a `datasets.Dataset`, a list of dicts.
     Takes the options of the command line. Returns the fine-tuned model; `.result` holds the scores and more.
     """
+    from pathlib import Path
+
     from bertkit.config import build
+    from bertkit.data.readers.frames import in_memory
     from bertkit.inference.predictor import Predictor
     from bertkit.runs.finetune.run import finetune as run
     from bertkit.settings.finetune import FinetuneSettings
 
-    result = run(build(FinetuneSettings, {"task": task, **settings}, "bertkit.finetune"))
+    tables = {
+        role: rows
+        for role, rows in settings.items()
+        if role in ("train", "dev", "test") and not isinstance(rows, (str, Path, type(None)))
+    }
+    with in_memory(tables) as paths:
+        result = run(build(FinetuneSettings, {"task": task, **settings, **paths}, "bertkit.finetune"))
     predictor = Predictor.load(result["out"], settings.get("precision", "auto"), settings.get("device", "auto"))
     predictor.result = result
     return predictor

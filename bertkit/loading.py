@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, runtime_ch
 
 from bertkit.ancestors import ANCESTORS
 from bertkit.checkpoint.locate import embedded
+from bertkit.data.readers.frames import in_memory, is_frame
 from bertkit.errors import UserError
 from bertkit.files.json import read_json
 from bertkit.files.manifest import read_whole
@@ -61,8 +62,12 @@ class ContenderPredictor:
         """The task it learnt."""
         return self.contender.task
 
-    def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
+    def predict(self, inputs: Any, on_long: str = "", **columns: str) -> list[dict[str, Any]]:
         """Predictions for texts, pairs or word lists, in order. Texts are read whole whatever their length."""
+        if is_frame(inputs):
+            with in_memory({"input": inputs}, digest=False) as paths:
+                examples = list(self.task.stream(paths["input"], Reading(**columns)))
+            return self.predict_examples(examples, on_long, file="input")
         single = isinstance(inputs, (str, dict))
         return self.predict_examples(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
 
@@ -70,10 +75,13 @@ class ContenderPredictor:
         """Predictions for examples that a reader gave. Any text has one, so none is ever named."""
         return self.contender.predict(examples)
 
-    def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:
-        """Every metric on a labelled file."""
-        examples = self.task.read(path, Reading(**columns))
-        self.task.check(examples, str(path))
+    def evaluate(self, rows: Any, **columns: str) -> dict[str, float]:
+        """Every metric on labelled rows: a file, a DataFrame, a Dataset, or a list of dicts."""
+        if not isinstance(rows, (str, Path)):
+            with in_memory({"rows": rows}, digest=False) as paths:
+                return self.evaluate(paths["rows"], **columns)
+        examples = self.task.read(rows, Reading(**columns))
+        self.task.check(examples, str(rows))
         return dict(self.task.score(examples, self.predict_examples(examples)))
 
     def embed(self, *_: Any, **__: Any) -> NoReturn:

@@ -47,7 +47,7 @@ def run(settings: Settings) -> dict[str, Any]:
             f"{settings.model} has not been fine-tuned for a task. Choose how to score it: --task {'|'.join(OTHERS)}."
         )
     task = predictor.task
-    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding, settings.label_separator)
     examples = task.read(settings.file, reading)
     task.check(examples, str(settings.file))
     predictions = predictor.predict_examples(examples)

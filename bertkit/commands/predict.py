@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,9 @@ class Settings(PairSettings):
     model: str = option(help="A fine-tuned model's folder.", argument=True)
     file: str = option(help="Rows to answer, or - for lines from standard input.", argument=True)
     out: Path | None = option(
-        None, "Where to: .jsonl, .csv or .parquet; without it JSON lines (--json: an array) on standard output."
+        None,
+        "Where to: .csv, .tsv, .xlsx or .parquet, with the input's columns and one column per score; .jsonl, with the "
+        "input's columns under 'input'; without it JSON lines (--json: an array) on standard output.",
     )
     on_long: str = option("", "Long texts; as in training unless said.", choices=("", "window", "truncate", "error"))
 
@@ -55,6 +57,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     from bertkit.ancestors.transformer.model import Seq2Seq
     from bertkit.errors import UserError
     from bertkit.files.atomic import not_the_input
+    from bertkit.files.open import kind_of
     from bertkit.inference.predictor import Predictor
     from bertkit.loading import ContenderPredictor, open_model
 
@@ -66,7 +69,10 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
         hint = "`bertkit rewrite` is its command" if isinstance(predictor, Seq2Seq) else "Run `bertkit finetune` first"
         raise UserError(f"{settings.model} has not been fine-tuned, so it cannot predict. {hint}.")
     count = Count()
-    return _written(settings.out, _answers(settings, predictor, count), count)
+    answers = _answers(settings, predictor, count)
+    if settings.out is None:  # whoever called prints them while they come
+        return (answer for _, answer in answers)
+    return _written(settings.out, as_rows(answers, tables=kind_of(settings.out) != "jsonl"), count)
 
 
 def _written(
@@ -74,29 +80,36 @@ def _written(
 ) -> dict[str, Any] | Iterator[dict[str, Any]]:
     from bertkit.data.write_rows import write_all
 
-    if out is None:  # whoever called prints them while they come
+    if out is None:
         return answers
     write_all(out, answers)
     return {"file": str(out), **asdict(count)}
 
 
-def _answers(settings: Settings, predictor: Predictor | ContenderPredictor, count: Count) -> Iterator[dict[str, Any]]:
-    """Each row's answer, in order and in constant memory; what was cut is reported at the end."""
+Row = dict[str, Any]
+
+
+def _answers(
+    settings: Settings, predictor: Predictor | ContenderPredictor, count: Count
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Each row's cells and its answer, in order and in constant memory; what was cut is reported at the end."""
     from bertkit import machine
     from bertkit.inference.predictor import AT_ONCE
     from bertkit.notify import note, track
     from bertkit.runs.finetune.start import report_unknown
 
     start = time.perf_counter()
-    source = iter(track(examples(settings, predictor), f"predicting {settings.file}"))
+    read = track(examples(settings, predictor), f"predicting {settings.file}")
+    source = _with_cells(settings, predictor, read) if settings.out else ((example, {}) for example in read)
     while chunk := list(islice(source, AT_ONCE)):
-        for answer in predictor.predict_examples(chunk, settings.on_long, file=settings.file):
+        rows = predictor.predict_examples([example for example, _ in chunk], settings.on_long, file=settings.file)
+        for (_, cells), answer in zip(chunk, rows):
             answer.pop("vectors", None)  # `embed` writes those
             count.rows += 1
             count.rows_cut += answer["cut"] > 0
             count.tokens_cut += answer["cut"]
             count.tokens += answer.get("seen", answer.get("tokens", 0))
-            yield answer
+            yield cells, answer
         chunk.clear()  # before the next is read: two at once would be the peak
         machine.trim_memory()
     if cut := count.tokens_cut:
@@ -115,6 +128,91 @@ def examples(settings: Settings, predictor: Predictor | ContenderPredictor) -> I
             yield from predictor.task.from_inputs([_input(line)], number)
         return
     yield from predictor.task.stream(settings.file, _reading(settings))
+
+
+def _with_cells(
+    settings: Settings, predictor: Predictor | ContenderPredictor, read: Iterable[Any]
+) -> Iterator[tuple[Any, Row]]:
+    """Every example with the cells of its row: the file is read a second time beside the examples, line by line.
+
+    Where a file is no table (CoNLL, SQuAD, standard input), the cells are what a report shows of the example.
+    """
+    cells: Iterator[tuple[int, Row]] = iter(())
+    if settings.file != "-" and predictor.task.reads_table(settings.file, _reading(settings)):
+        from bertkit.data.readers.rows import as_number, cells_of
+
+        wanted = [settings.text, settings.text_b]
+        numbers = {name for name in wanted if as_number(name) is not None}
+        cells = (
+            (line, row if all(as_number(name) is not None for name in row) else _without(row, numbers))
+            for line, row in cells_of(settings.file, wanted, settings.encoding)
+        )
+    line, row = next(cells, (0, {}))
+    for example in read:
+        while 0 < line < example.line:
+            line, row = next(cells, (0, {}))
+        yield example, row if line == example.line else predictor.task.cells(example)
+
+
+def _without(row: Row, names: Collection[str]) -> Row:
+    """Without the columns that stand for others by their number."""
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def as_rows(answers: Iterable[tuple[Row, dict[str, Any]]], tables: bool) -> Iterator[Row]:
+    """What is written of each row. tables: input's columns, then the answer's; else the answer, with `input` in it.
+
+    A column of the answer that the input has too is called `predicted_…`, so that the user's own stays as it is.
+    The first row decides the columns: later ones that lack a column leave its cell empty.
+    """
+    from bertkit.notify import note
+
+    columns: list[str] = []
+    names: dict[str, str] = {}
+    left_out: dict[str, int] = {}
+    for number, (cells, answer) in enumerate(answers):
+        if not tables:
+            yield {**answer, "input": cells}
+            continue
+        flat = flattened(answer)
+        if number == 0:
+            columns, names = list(cells), own_names(list(flat), cells)
+            renamed = {name: other for name, other in names.items() if name != other}
+            if renamed:
+                pairs = ", ".join(f"{name!r} (written as {other!r})" for name, other in renamed.items())
+                note(f"The input has columns of the same name as the answer's: {pairs}.")
+        for name in cells.keys() - set(columns):
+            left_out[name] = left_out.get(name, 0) + 1
+        yield {name: cells.get(name) for name in columns} | {own: flat.get(name) for name, own in names.items()}
+    for name, count in left_out.items():
+        note(f"The input's column {name!r} is not in the first row, so it was left out ({count} rows). Write a .jsonl.")
+
+
+def flattened(answer: dict[str, Any]) -> Row:
+    """An answer as cells: every score in a column `score_LABEL`, several labels in one cell as `a|b`."""
+    flat: Row = {}
+    for name, value in answer.items():
+        if name == "scores":
+            scores = value.items() if isinstance(value, dict) else enumerate(value)
+            flat |= {f"score_{label}": score for label, score in scores}
+        elif name == "labels":
+            flat[name] = "|".join(value) if not any("|" in label for label in value) else value
+        else:
+            flat[name] = value
+    return flat
+
+
+def own_names(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Name → the name of its column, which no other column has."""
+    used = set(taken)
+    chosen: dict[str, str] = {}
+    for name in names:
+        own = name
+        while own in used:
+            own = f"predicted_{own}"
+        used.add(own)
+        chosen[name] = own
+    return chosen
 
 
 def _input(line: str) -> Any:

@@ -23,7 +23,11 @@ def resolve(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(settings: Any) -> dict[str, Any]:
-    """Pretrain from scratch, or continue pretraining a model on your text (--init)."""
+    """Pretrain from scratch, or continue pretraining a model on your text (--init).
+
+    The preset decides the masking: --set masking.rate=0.15 changes how many pieces are masked, and
+    --set masking.unit=word masks whole words (whole-word masking).
+    """
     if not settings.plan:
         from bertkit.files.atomic import check_folder
         from bertkit.runs.pretrain.run import pretrain

@@ -11,133 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.data.examples import Label
-from bertkit.data.readers import (
-    columns_of,
-    read_choices,
-    read_documents,
-    read_minimal_pairs,
-    read_questions,
-    read_rows,
-    read_tagged,
-)
-from bertkit.data.readers.json import parse
+from bertkit.data.prepare.chunk import SUSPICIONS
+from bertkit.data.readers import Seen, first_bytes, form_of, seen_in
 from bertkit.data.readers.rows import has_pair
 from bertkit.errors import UserError
-from bertkit.files.open import DAMAGE, kind_of, open_bytes, open_text
 from bertkit.notify import track
 from bertkit.text.words import HAN, HANGUL, KANA
-
-# ---- Which form of data a file holds, and its rows seen alike whatever the form (for `doctor`).
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """name: what the rows are called; kind: the file's format."""
-
-    name: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One row of any form. answer: its label, tags or answers, as one string."""
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-    answer: str
-    line: int
-
-
-# A JSON object's keys tell its form; the first match counts.
-_BY_KEYS: tuple[tuple[set[str], str], ...] = (
-    ({"data"}, "questions"),
-    ({"question", "context"}, "questions"),
-    ({"tokens"}, "tagged sentences"),
-    ({"choices"}, "multiple choices"),
-    ({"sentence_good", "sentence_bad"}, "minimal pairs"),
-)
-
-
-def form_of(path: str | Path, encoding: str = "utf-8", **columns: Any) -> tuple[Form, list[str]]:
-    """The form of a file, by its ending and first lines, and its columns if it has any."""
-    kind = kind_of(path)
-    wanted = [str(name) for role in ("text", "text_b", "label") if (name := columns.get(role))]
-    if kind in ("csv", "tsv", "parquet"):
-        return Form("rows", kind), columns_of(path, wanted or ["text"], encoding)
-    head = [line for line in islice(open_text(path, encoding), 50) if line.strip(" \t\r")]
-    if kind in ("jsonl", "json"):
-        return _json_form(kind, head)
-    if kind == "conllu" or _is_tagged(head):
-        return Form("tagged sentences", kind if kind == "conllu" else "conll"), []
-    if kind == "txt" and wanted and wanted[0].isdigit():
-        return Form("rows", "txt"), columns_of(path, wanted, encoding)
-    return Form("documents", kind), []
-
-
-def _json_form(kind: str, head: list[str]) -> tuple[Form, list[str]]:
-    try:
-        first = parse("", head[0].strip().removeprefix("[").rstrip(",]")) if head else {}
-        keys = set(first) if isinstance(first, dict) else set()
-    except UserError:
-        # A JSON document over several lines: SQuAD's is the only such form, besides lists of rows.
-        keys = set() if head[0].lstrip().startswith("[") else {"data"}
-    name = next((name for needed, name in _BY_KEYS if needed <= keys), "rows")
-    return Form(name, kind), [] if "data" in keys else sorted(keys)
-
-
-def _is_tagged(head: list[str]) -> bool:
-    """Whether lines are short words in equally many columns, the last of which looks like a tag."""
-    rows = [line.split("\t" if "\t" in line else " ") for line in head if not line.startswith("-DOCSTART-")]
-    widths = {len(row) for row in rows}
-    return len(rows) > 1 and len(widths) == 1 and widths.pop() > 1 and all(_tag_like(row[-1]) for row in rows)
-
-
-def _tag_like(cell: str) -> bool:
-    return cell == "O" or (cell[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") and len(cell) > 2)
-
-
-def first_bytes(path: str | Path, count: int = 4) -> bytes:
-    """The first bytes of a file, unpacked."""
-    if kind_of(path) == "parquet" or str(path) == "-":
-        return b""
-    try:
-        with open_bytes(path) as stream:
-            return stream.read(count)
-    except (OSError, *DAMAGE):
-        return b""
-
-
-def seen_in(path: str | Path, form: Form, encoding: str = "utf-8", **columns: Any) -> Iterator[Seen]:
-    """The rows of a file in one shape; columns as for `read_rows`."""
-    if form.name == "tagged sentences":
-        for s in read_tagged(path, labelled="maybe", encoding=encoding):
-            yield Seen((" ".join(s.tokens),), s.tags or (), " ".join(s.tags or ()), s.line)
-    elif form.name == "questions":
-        for q in read_questions(path, encoding=encoding):
-            label = ("impossible",) if q.impossible else ("answerable",) if q.answers else ()
-            yield Seen((q.question, q.context), label, str([text for text, _ in q.answers]), q.line)
-    elif form.name == "multiple choices":
-        for c in read_choices(path, labelled="maybe", encoding=encoding):
-            label = () if c.label is None else (str(c.label),)
-            yield Seen((c.text, *c.choices), label, str(c.label), c.line)
-    elif form.name == "minimal pairs":
-        for m in read_minimal_pairs(path, encoding=encoding):
-            yield Seen((m.good, m.bad), (m.group,), m.group, m.line)
-    elif form.name == "documents":
-        for number, document in enumerate(read_documents(path, encoding=encoding), start=1):
-            yield Seen((document,), (), "", number)
-    else:
-        for r in read_rows(path, labelled="maybe", encoding=encoding, **columns):
-            texts = (r.text,) if r.text_b is None else (r.text, r.text_b)
-            yield Seen(texts, _labels(r.label), str(r.label), r.line)
-
-
-def _labels(label: Label) -> tuple[str, ...]:
-    if label is None:
-        return ()
-    return label if isinstance(label, tuple) else (str(label),)
-
 
 # ---- What `doctor` found in a file, for people and for programs.
 
@@ -186,6 +65,12 @@ class FileReport:
     unknown_share: float = 0.0  # of the pieces, by the same tokenizer
     cjk_share: float = 0.0
     suspicious: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rare_labels: dict[str, int] = field(default_factory=dict)
+    alike_labels: list[dict[str, int]] = field(default_factory=list)  # groups of labels that may be one
+    spaced_labels: int = 0
+    conflict_lines: list[int] = field(default_factory=list)
+    bad_rows: int = 0
+    bad: list[str] = field(default_factory=list)  # the first of them, as messages
 
     def asdict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
@@ -197,14 +82,24 @@ class FileReport:
         if self.columns:
             yield f"  columns: {', '.join(self.columns)}"
         if self.label_kinds:
-            yield f"  labels: {self.label_kinds:,} different: {_balance(self.labels)}"
+            yield f"  labels: {self.label_kinds:,} different: {_balance(self.labels, self.label_kinds)}"
+        if self.rare_labels:
+            listed = ", ".join(f"{label} {count}" for label, count in self.rare_labels.items())
+            yield f"  rare labels (fewer than {FEW} rows): {listed}"
+        for group in self.alike_labels:
+            listed = ", ".join(f"{label!r} ({count:,})" for label, count in group.items())
+            yield f"  labels that look like one: {listed}"
+        if self.spaced_labels:
+            yield f"  labels with spaces around them: {self.spaced_labels:,} rows (they are read without)"
         if self.unlabelled and self.label_kinds:
             yield f"  without a label: {self.unlabelled:,}"
         for what, count in (("empty texts", self.empty), ("duplicates", self.duplicates)):
             if count:
                 yield f"  {what}: {count:,} ({count / self.rows:.1%})"
         if self.conflicts:
-            yield f"  conflicting: {self.conflicts:,} rows repeat an earlier text with a different label"
+            places = ", ".join(map(str, self.conflict_lines))
+            what = "rows repeat an earlier text with a different label"
+            yield f"  conflicting: {self.conflicts:,} {what}, first at {places}"
         if self.compared < self.rows:
             yield f"  only the first {self.compared:,} distinct texts were checked for duplicates"
         for other, count in self.overlaps.items():
@@ -222,15 +117,18 @@ class FileReport:
             yield f"  at {cut.limit} tokens: {cut.rows:,} rows truncated ({share}"
         if self.cjk_share >= 0.001:
             yield f"  Chinese, Japanese, Korean: {self.cjk_share:.1%} of letters"
-        for what, found in self.suspicious.items():
-            places = ", ".join(map(str, found["lines"]))
-            yield f"  {what}: {found['rows']:,} rows, first at {places}"
+        for what, where in self.suspicious.items():
+            places = ", ".join(map(str, where["lines"]))
+            yield f"  {what}: {where['rows']:,} rows, first at {places}"
+        if self.bad_rows:
+            yield f"  rows that cannot be read: {self.bad_rows:,}"
+            yield from (f"    {message}" for message in self.bad)
 
 
-def _balance(labels: dict[str, int]) -> str:
+def _balance(labels: dict[str, int], kinds: int) -> str:
     total = sum(labels.values())
-    shown = [f"{label} {count:,} ({count / total:.1%})" for label, count in islice(labels.items(), 12)]
-    return ", ".join(shown) + (", …" if len(labels) > 12 else "")
+    shown = [f"{label} {count:,} ({count / total:.1%})" for label, count in islice(labels.items(), SHOWN)]
+    return ", ".join(shown) + (f", and {kinds - SHOWN:,} more" if kinds > SHOWN else "")
 
 
 LIMITS = (128, 256, 512)
@@ -240,12 +138,12 @@ BATCH = 256
 BEGINNING = 2000  # characters
 _CJK = re.compile(f"[{KANA}{HAN}{HANGUL}]+")
 _LETTER = re.compile(r"[\W\d_]+")
-_SUSPICIOUS: dict[str, re.Pattern[str]] = {
-    "control characters": re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"),
-    "mojibake (wrongly decoded)": re.compile("\ufffd|锟斤拷|Ã[\u0080-\u00bf]|â€|ï»¿|Â[\u00a0-\u00bf]"),
-    "HTML": re.compile(r"</?(?!unk>)[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,200})?/?>|&(?:[a-z]{2,8}|#[0-9]{1,6});"),
-    "very long (over 20,000 characters)": re.compile(r"(?s)^.{20001}"),
-}
+VERY_LONG = 20_000  # characters
+SHOWN = 12  # labels
+FEW = 5  # rows of a label
+MOST_LISTED = 50  # labels that are rare or alike
+MOST_COMPARED = 500  # labels compared with each other
+MOST_BAD = 20  # rows that cannot be read, shown
 
 
 class Tokenizes(Protocol):
@@ -266,7 +164,8 @@ def inspect_file(
     """Read a file once and report what is in it; `others` are read too, to find texts in both.
 
     columns: text=, text_b=, label=, header= as for `read_rows`; where no text is named and the file has two columns of
-    texts by their well-known names, the rows are pairs. Texts are compared without outer spaces.
+    texts by their well-known names, the rows are pairs. Texts are compared without regard to case and spaces. A row
+    that cannot be read is reported, and the next one is read.
     """
     form, names = form_of(path, encoding, **columns)
     if form.name == "rows" and "text" not in columns and has_pair(names):
@@ -275,20 +174,35 @@ def inspect_file(
     report = FileReport(str(path), form.name, form.kind, spelled, names)
     known = {str(other): _hashes(other, encoding, columns) for other in others}
     tally = _Tally(report, known)
-    rows = iter(track(seen_in(path, form, encoding, **columns), f"reading {Path(path).name}"))
+    bad: list[UserError] = []
+    rows = _until_broken(track(seen_in(path, form, encoding, bad, **columns), f"reading {Path(path).name}"), bad)
     while batch := list(islice(rows, BATCH)):
         for row in batch:
             tally.add(row)
         if tokenizer is not None:
             tally.add_tokens(batch, tokenizer)
     tally.finish()
+    report.bad_rows, report.bad = len(bad), [str(error) for error in bad[:MOST_BAD]]
     return report
+
+
+def _until_broken(rows: Iterable[Seen], bad: list[UserError]) -> Iterator[Seen]:
+    """The rows up to an error after which no reader can go on; a file of which nothing can be read is refused."""
+    read = False
+    try:
+        for row in rows:
+            read = True
+            yield row
+    except UserError as error:
+        if not read:
+            raise
+        bad.append(UserError(f"{error} Reading stopped here."))
 
 
 def first_texts(path: str | Path, count: int, encoding: str = "utf-8", **columns: Any) -> list[str]:
     """The beginnings of the first texts, to detect their language."""
     form, _ = form_of(path, encoding, **columns)
-    rows = islice(seen_in(path, form, encoding, **columns), count)
+    rows = islice(seen_in(path, form, encoding, [], **columns), count)
     return [text[:BEGINNING] for row in rows for text in row.texts]
 
 
@@ -302,6 +216,7 @@ class _Tally:
         self.characters: Counter[int] = Counter()
         self.tokens: Counter[int] = Counter()
         self.letters, self.cjk = 0, 0
+        self.compares_labels = report.form == "rows"
 
     def add(self, row: Seen) -> None:
         report = self.report
@@ -312,10 +227,14 @@ class _Tally:
         for label in row.labels:
             if label in self.labels or len(self.labels) < MOST_LABELS:
                 self.labels[label] += 1
-        mark, answer = _hash(text), _hash(row.answer)
+        report.spaced_labels += row.spaced
+        mark, answer = _hash(_normal(text)), _hash(row.answer)
         if mark in self.first_label:
             report.duplicates += 1
-            report.conflicts += self.first_label[mark] != answer
+            if self.first_label[mark] != answer:
+                report.conflicts += 1
+                if len(report.conflict_lines) < 3:
+                    report.conflict_lines.append(row.line)
         elif len(self.first_label) < MOST_HASHES:
             self.first_label[mark] = answer
             report.compared = report.rows
@@ -325,12 +244,18 @@ class _Tally:
         letters = _LETTER.sub("", text)
         self.letters += len(letters)
         self.cjk += len(letters) - len(_CJK.sub("", letters)) if not letters.isascii() else 0
-        for what, pattern in _SUSPICIOUS.items():
-            if pattern.search(text):
-                found = report.suspicious.setdefault(what, {"rows": 0, "lines": []})
-                found["rows"] += 1
-                if len(found["lines"]) < 3:
-                    found["lines"].append(row.line)
+        kinds = [
+            what
+            for what, (needles, pattern) in SUSPICIONS.items()
+            if any(needle in text for needle in needles) and pattern.search(text)
+        ]
+        if len(text) > VERY_LONG:
+            kinds.append(f"very long (over {VERY_LONG:,} characters)")
+        for what in kinds:
+            where = report.suspicious.setdefault(what, {"rows": 0, "lines": []})
+            where["rows"] += 1
+            if len(where["lines"]) < 3:
+                where["lines"].append(row.line)
 
     def add_tokens(self, rows: list[Seen], tokenizer: Tokenizes) -> None:
         ids = iter(tokenizer.pieces_batch([part for row in rows for part in row.texts]))
@@ -342,6 +267,10 @@ class _Tally:
         report = self.report
         report.compared = report.rows if len(self.first_label) < MOST_HASHES else report.compared
         report.labels, report.label_kinds = dict(self.labels.most_common(50)), len(self.labels)
+        if self.compares_labels and len(self.labels) < max(3, report.rows / 2):  # else they are numbers, or all differ
+            rare = sorted((count, label) for label, count in self.labels.items() if count < FEW)
+            report.rare_labels = {label: count for count, label in rare[:MOST_LISTED]}
+            report.alike_labels = alike(self.labels)[:MOST_LISTED]
         report.cjk_share = self.cjk / max(1, self.letters)
         for unit, counts in (("characters", self.characters), ("tokens", self.tokens)):
             if counts:
@@ -350,14 +279,44 @@ class _Tally:
             report.cuts = [_cut(limit, self.tokens) for limit in LIMITS]
 
 
+def _normal(text: str) -> str:
+    """Without regard to case and spaces."""
+    return " ".join(text.casefold().split())
+
+
+def alike(labels: Counter[str]) -> list[dict[str, int]]:
+    """Groups of labels that differ in case, in spaces, or in one letter (of four or more), the most frequent first."""
+    names = [label for label, _ in labels.most_common(MOST_COMPARED)]
+    groups: list[list[str]] = []
+    for name in names:
+        group = next((g for g in groups if any(_one_apart(_normal(name), _normal(other)) for other in g)), None)
+        if group is None:
+            groups.append([name])
+        else:
+            group.append(name)
+    return [{name: labels[name] for name in group} for group in groups if len(group) > 1]
+
+
+def _one_apart(a: str, b: str) -> bool:
+    """Whether two names are equal, or equal but for one letter that was changed, added or left out. Digits count."""
+    if a == b:
+        return True
+    short, long = sorted((a, b), key=len)
+    if len(short) < 4 or len(long) - len(short) > 1:
+        return False
+    start = next((n for n, (x, y) in enumerate(zip(short, long)) if x != y), len(short))
+    odd = long[start] + (short[start] if len(short) == len(long) else "")
+    return short[start + (len(short) == len(long)) :] == long[start + 1 :] and not any(map(str.isdigit, odd))
+
+
 def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def _hashes(path: str | Path, encoding: str, columns: dict[str, Any]) -> set[int]:
     form, _ = form_of(path, encoding, **columns)
-    rows = seen_in(path, form, encoding, **columns)
-    return {_hash("\n".join(row.texts).strip()) for row in islice(rows, MOST_HASHES)}
+    rows = seen_in(path, form, encoding, [], **columns)
+    return {_hash(_normal("\n".join(row.texts))) for row in islice(rows, MOST_HASHES)}
 
 
 def _lengths(unit: str, counts: Counter[int]) -> Lengths:

@@ -1,4 +1,4 @@
-"""Writes rows to files: jsonl, csv, tsv or parquet by the ending, compressed or not, completely or not at all.
+"""Writes rows to files: jsonl, csv, tsv, xlsx or parquet by the ending, compressed or not, completely or not at all.
 
 A file appears under its name only when it is complete: rows go to a temporary name in the same folder, which is
 synced and renamed at the end, so a crash never leaves half a file where a whole one is expected.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,10 @@ from bertkit.files.open import kind_of
 from bertkit.notify import note
 
 BATCH = 1024
-# A spreadsheet runs a cell that begins so as a formula; a leading apostrophe makes it text.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# A spreadsheet runs a cell that begins so as a formula; a leading apostrophe makes it text. Numbers are harmless.
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d+(?:[.,]\d+)*(?:[eE][+-]?\d+)?%?\Z)", re.ASCII)
+MOST_CELL, MOST_ROWS = 32_767, 1_048_576  # characters of a cell and rows of a sheet: Excel's limits
+_NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class RowWriter(Protocol):
@@ -33,10 +36,11 @@ class RowWriter(Protocol):
 
 @contextmanager
 def open_writer(path: str | Path) -> Iterator[RowWriter]:
-    """A writer of rows (dicts) to .jsonl, .csv, .tsv or .parquet; the file appears when the block succeeds.
+    """A writer of rows (dicts) to .jsonl, .csv, .tsv, .xlsx or .parquet; the file appears when the block succeeds.
 
-    In csv and tsv, lists and dicts become JSON in their cell, and texts that a spreadsheet would run as a formula
-    get a leading apostrophe. Tsv has no quoting: tabs and newlines inside texts become spaces, which is reported.
+    In csv, tsv and xlsx, lists and dicts become JSON in their cell. In csv and tsv, texts that a spreadsheet would run
+    as a formula get a leading apostrophe, which is reported; in xlsx they are marked as text and keep every character.
+    Tsv has no quoting: tabs and newlines inside texts become spaces, which is reported.
     """
     kind = kind_of(path)
     if kind not in WRITERS:
@@ -58,6 +62,12 @@ def plain(value: Any) -> Any:
     """Numpy scalars and arrays as Python values (json's `default`)."""
     if hasattr(value, "tolist"):
         return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if type(value).__name__ == "Decimal":
+        return str(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
@@ -85,7 +95,7 @@ class _Table:
     def __init__(self, file: IO[bytes], path: str, separator: str) -> None:
         self._file, self._path, self._separator = file, path, separator
         self._columns: list[str] | None = None
-        self._line, self._changed = io.StringIO(), 0
+        self._line, self._changed, self._formulas = io.StringIO(), 0, 0
         self._csv = csv.writer(self._line, lineterminator="\r\n")  # so that it quotes cells with either in them
 
     def write(self, row: dict[str, Any]) -> None:
@@ -93,13 +103,15 @@ class _Table:
             self._columns = list(row)
             self._put(self._columns)
         if row.keys() != set(self._columns):
-            other = sorted(map(str, row.keys() ^ set(self._columns)))
-            what = f"{self._path}: a row has different columns from the first ({', '.join(other)})"
-            raise UserError(f"{what}. Write a .jsonl instead.")
+            raise _other_columns(self._path, row, self._columns)
         self._put([row[column] for column in self._columns])
 
     def _put(self, values: list[Any]) -> None:
         cells = [_cell(value) for value in values]
+        for n, value in enumerate(values):
+            if isinstance(value, str) and _FORMULA.match(value):
+                cells[n] = "'" + value
+                self._formulas += 1
         if self._separator == "\t":
             spaced = [" ".join(cell.replace("\r\n", "\n").translate(_SPACED).split("\n")) for cell in cells]
             self._changed += spaced != cells
@@ -118,6 +130,11 @@ class _Table:
                 f"{self._path}: tabs and newlines were replaced with spaces in {self._changed} rows (TSV has no "
                 "quoting)."
             )
+        if self._formulas:
+            note(
+                f"{self._path}: {self._formulas} cells begin like a formula (= + - @) and were given a leading "
+                "apostrophe, so that no spreadsheet runs them. A .xlsx, .parquet or .jsonl file keeps them as they are."
+            )
 
 
 _SPACED = str.maketrans("\t\r", "  ")
@@ -127,7 +144,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return "'" + value if value.startswith(_FORMULA) else value
+        return value
     if isinstance(value, float):
         return repr(float(value))
     return as_json(value)
@@ -139,6 +156,70 @@ def _csv_writer(file: IO[bytes], path: str) -> _Table:
 
 def _tsv_writer(file: IO[bytes], path: str) -> _Table:
     return _Table(file, path, "\t")
+
+
+class _Xlsx:
+    """One sheet: the first row's keys are the header; texts are text even where they begin like a formula."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        try:
+            import openpyxl
+        except ImportError as error:
+            raise UserError(f"{path}: writing .xlsx needs an extra library: pip install 'bertkit[excel]'") from error
+        from openpyxl.cell import WriteOnlyCell
+
+        self._file, self._path, self._cell_class = file, path, WriteOnlyCell
+        self._book = openpyxl.Workbook(write_only=True)
+        self._sheet = self._book.create_sheet("predictions")
+        self._sheet.freeze_panes = "A2"
+        self._columns: list[str] | None = None
+        self._rows = self._shortened = self._cleaned = 0
+
+    def write(self, row: dict[str, Any]) -> None:
+        if self._columns is None:
+            self._columns = list(row)
+            self._put(self._columns)
+        if row.keys() != set(self._columns):
+            raise _other_columns(self._path, row, self._columns)
+        self._put([row[column] for column in self._columns])
+
+    def _put(self, values: list[Any]) -> None:
+        self._rows += 1
+        if self._rows > MOST_ROWS:
+            raise UserError(f"{self._path}: a sheet has at most {MOST_ROWS:,} rows. Write a .csv or .parquet instead.")
+        with write_errors(self._path):
+            self._sheet.append([self._cell(value) for value in values])
+
+    def _cell(self, value: Any) -> Any:
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        text = value if isinstance(value, str) else as_json(value)
+        clean = _NOT_IN_XML.sub("", text)
+        self._cleaned += clean != text
+        self._shortened += len(clean) > MOST_CELL
+        cell = self._cell_class(self._sheet, value=clean[:MOST_CELL])
+        cell.data_type = "s"  # never a formula
+        return cell
+
+    def close(self) -> None:
+        with write_errors(self._path):
+            self._book.save(self._file)
+        if self._shortened:
+            note(
+                f"{self._path}: {self._shortened} cells have more than {MOST_CELL:,} characters, Excel's limit, and "
+                "were cut. A .csv or .parquet file keeps them whole."
+            )
+        if self._cleaned:
+            note(f"{self._path}: control characters, which .xlsx cannot hold, were removed from {self._cleaned} cells.")
+
+
+def _other_columns(path: str, row: dict[str, Any], columns: list[str]) -> UserError:
+    other = sorted(map(str, row.keys() ^ set(columns)))
+    return UserError(
+        f"{path}: a row has different columns from the first ({', '.join(other)}). Write a .jsonl instead."
+    )
 
 
 class _Parquet:
@@ -202,5 +283,6 @@ WRITERS: dict[str, Callable[[IO[bytes], str], Any]] = {
     "jsonl": _Jsonl,
     "csv": _csv_writer,
     "tsv": _tsv_writer,
+    "xlsx": _Xlsx,
     "parquet": _Parquet,
 }

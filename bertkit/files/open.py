@@ -216,29 +216,48 @@ def _sample(path: str) -> bytes:
         return b""
 
 
-class _Recoded(io.RawIOBase):
-    """A UTF-16 or UTF-32 stream seen as UTF-8."""
+class _Refilled(io.RawIOBase):
+    """A stream over chunks of any size. `_refill` gives the next chunk, empty at the end.
 
-    def __init__(self, path: str, stream: IO[bytes], encoding: str) -> None:
-        self._path, self._stream, self._encoding, self._ready = path, stream, encoding, b""
-        self._decoder = codecs.getincrementaldecoder(encoding)()
+    A chunk is handed over through a memoryview, so a large one is never copied whole for each small read.
+    """
+
+    _ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._ready:
+        if not self._ready:
+            self._ready = memoryview(self._refill())
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _refill(self) -> bytes:
+        raise NotImplementedError
+
+
+class _Recoded(_Refilled):
+    """A UTF-16 or UTF-32 stream seen as UTF-8."""
+
+    def __init__(self, path: str, stream: IO[bytes], encoding: str) -> None:
+        self._path, self._stream, self._encoding = path, stream, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+
+    def _refill(self) -> bytes:
+        chunk, text = b"start", ""
+        while chunk and not text:
             chunk = self._stream.read(1 << 16)
             try:
-                self._ready = self._decoder.decode(chunk, final=not chunk).encode()
+                text = self._decoder.decode(chunk, final=not chunk)
             except UnicodeError as error:
                 raise UserError(f"{self._path}: {why_not(self._encoding, _sample(self._path))}") from error
-            if not chunk:
-                break
-        return _hand_over(self, buffer)
+        return text.encode()
 
 
-class _Zstd(io.RawIOBase):
+class _Zstd(_Refilled):
     """A .zst file unpacked; unlike the library's own reader, it detects a file that ends too early."""
 
     def __init__(self, path: Path) -> None:
@@ -247,20 +266,18 @@ class _Zstd(io.RawIOBase):
         except ImportError as error:
             raise UserError(f"{path}: reading .zst needs the zstandard library: pip install zstandard") from error
         self._file = path.open("rb")
-        self._library, self._ready, self._packed = zstandard, b"", b""
+        self._library, self._packed = zstandard, b""
         self._frame: Any = None
-
-    def readable(self) -> bool:
-        return True
 
     def close(self) -> None:
         self._file.close()
         super().close()
 
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
+    def _refill(self) -> bytes:
+        unpacked = b""
+        while not unpacked:
             # Small bites: 4 bytes of zstd can stand for 128 KB.
-            packed = self._packed or self._file.read(1 << 13)
+            packed = self._packed or self._file.read(1 << 10)
             self._packed = b""
             if not packed:
                 if self._frame is not None:
@@ -268,16 +285,9 @@ class _Zstd(io.RawIOBase):
                 break
             self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
             try:
-                self._ready = self._frame.decompress(packed)
+                unpacked = self._frame.decompress(packed)
             except self._library.ZstdError as error:
                 raise EOFError(str(error)) from error
             if self._frame.eof:
                 self._packed, self._frame = self._frame.unused_data, None
-        return _hand_over(self, buffer)
-
-
-def _hand_over(stream: Any, buffer: Any) -> int:
-    count = min(len(buffer), len(stream._ready))
-    buffer[:count] = stream._ready[:count]
-    stream._ready = stream._ready[count:]
-    return count
+        return unpacked

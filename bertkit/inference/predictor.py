@@ -16,6 +16,7 @@ from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.batch import Batch, pack, run_batched
+from bertkit.data.readers.frames import in_memory, is_frame
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model import layer_choice
@@ -280,8 +281,16 @@ class Predictor:
         limit = min(int(saved.get("limit", 512)), self.config.max_tokens)
         return Windows(limit, on_long or saved.get("on_long", "window"), int(saved.get("overlap", 64)))
 
-    def predict(self, inputs: Any, on_long: str = "") -> list[dict[str, Any]]:
-        """Predictions for texts (or pairs, word lists, questions, choices: what the task takes), in order."""
+    def predict(self, inputs: Any, on_long: str = "", **columns: str) -> list[dict[str, Any]]:
+        """Predictions for texts (or pairs, word lists, questions, choices: what the task takes), in order.
+
+        inputs: a text, a list of texts or dicts, or a table: a pandas or polars DataFrame, a `datasets.Dataset`, whose
+        columns are found as those of a file are; columns: their names where these differ (text="body").
+        """
+        if is_frame(inputs):
+            with in_memory({"input": inputs}, digest=False) as paths:
+                examples = list(self.task.stream(paths["input"], Reading(**columns)))
+            return self.predict_examples(examples, on_long, file="input")
         single = isinstance(inputs, (str, dict))
         return self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
 
@@ -302,10 +311,13 @@ class Predictor:
                 raise BadRow(number, NOT_FINITE)
         return [self.task.decode(item, output) for item, output in zip(items, outputs)]
 
-    def evaluate(self, path: str | Path, **columns: str) -> dict[str, float]:
-        """Every metric on a labelled file."""
-        examples = self.task.read(path, Reading(**columns))
-        self.task.check(examples, str(path))
+    def evaluate(self, rows: Any, **columns: str) -> dict[str, float]:
+        """Every metric on labelled rows: a file, a DataFrame, a Dataset, or a list of dicts."""
+        if not isinstance(rows, (str, Path)):
+            with in_memory({"rows": rows}, digest=False) as paths:
+                return self.evaluate(paths["rows"], **columns)
+        examples = self.task.read(rows, Reading(**columns))
+        self.task.check(examples, str(rows))
         return dict(self.task.score(examples, self.predict_examples(examples)))
 
     def needs(self, head: str, what: str) -> None:

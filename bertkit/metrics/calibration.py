@@ -104,6 +104,42 @@ def abstain_threshold(probabilities: object, gold: Gold, target_accuracy: float)
     return reached[-1] if reached else None
 
 
+LEAST_ROWS = 10  # rows with a label, and without it, that a threshold of its own needs
+
+
+def label_thresholds(probabilities: object, gold: object) -> list[float]:
+    """For each label the probability from which on it is given, so that its F1 is highest: several labels per text.
+
+    probabilities, gold: (rows, labels). A label with fewer than ten rows on either side gets the threshold that is best
+    for all labels together, and so does one whose own is no better; 0.5 where there are too few rows for that as well.
+    """
+    scores, truth = np.asarray(probabilities, dtype=float), np.asarray(gold, dtype=bool)
+    shared = 0.5
+    if min(truth.sum(), (~truth).sum()) >= LEAST_ROWS:
+        shared = _best_threshold(scores.ravel(), truth.ravel())
+    chosen = []
+    for column, right in zip(scores.T, truth.T):
+        own = _best_threshold(column, right) if min(right.sum(), (~right).sum()) >= LEAST_ROWS else shared
+        chosen.append(own if _f1(column, right, own) > _f1(column, right, shared) else shared)
+    return chosen
+
+
+def _best_threshold(scores: Array, truth: NDArray[np.bool_]) -> float:
+    """The threshold of the highest F1, halfway between two scores; of equally good ones the nearest to 0.5."""
+    order = np.argsort(-scores, kind="stable")
+    sorted_scores, hits = scores[order], np.cumsum(truth[order])
+    last = np.flatnonzero(np.diff(sorted_scores, append=-np.inf))  # equal scores are kept together
+    f1 = 2 * hits[last] / (last + 1 + truth.sum())
+    between = (sorted_scores[last] + np.append(sorted_scores[last[:-1] + 1], 0.0)) / 2
+    best = np.flatnonzero(f1 >= f1.max() - 1e-12)
+    return float(between[best[np.argmin(np.abs(between[best] - 0.5))]])
+
+
+def _f1(scores: Array, truth: NDArray[np.bool_], threshold: float) -> float:
+    given = scores >= threshold
+    return float(2 * (given & truth).sum() / max(1, given.sum() + truth.sum()))
+
+
 def _confidence(probabilities: object, gold: Gold) -> tuple[Array, Array]:
     """The confidence of each row's best label, and whether it is right: two arrays of (rows,)."""
     table, truth = _checked(probabilities, gold, "probabilities")

@@ -66,6 +66,7 @@ class FinetuneResult:
     environment, speed: facts, nested or not. command: the command that repeats the run.
     calibration: of the dev rows: temperature, ece_before, ece_after, before, after (bins of confidence, accuracy, count
     or rows). coverage: of the dev rows: points with coverage, accuracy, threshold; abstain: the chosen one.
+    thresholds: {label: the least probability with which a text has it}, chosen on the dev rows.
     notes: what was told during the run: list of texts.
     per_class: [{label, precision, recall, f1, gold, predicted}]. confusion: {labels, counts[gold][predicted]}.
     suspects: [{text, gold, suggested, score, line}] of training rows, worst first; suspect_count as above.
@@ -92,6 +93,7 @@ class FinetuneResult:
     calibration: Part | None = None
     coverage: Sequence[Any] | None = None
     abstain: Any = None
+    thresholds: Part | None = None
     notes: Sequence[str] | None = None
     dev_metrics: Part | None = None
     per_class: Sequence[Part] | None = None
@@ -293,6 +295,10 @@ def _trust(result: FinetuneResult, lang: str) -> list[Block]:
         shares = {key: percent(take(chosen, key)) for key in ("coverage", "accuracy")}
         threshold = plain(take(chosen, "threshold"), 3)
         blocks.append(Text(said["abstaining"].format(rows=dev, threshold=threshold, **shares)))
+    if result.thresholds:
+        rows = [[label, plain(value, 3)] for label, value in list(result.thresholds.items())[:MOST_LABELS]]
+        caption = said["thresholds_caption"].format(rows=dev)
+        blocks.append(Table(caption, [name_of("label", lang), said["threshold"]], rows, align="lr"))
     if len(before) or len(after):
         svg = reliability_plot(after or before, before=before if len(after) else (), lang=lang)
         blocks.append(Figure(said["reliability_caption"].format(rows=dev), svg))

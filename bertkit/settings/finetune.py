@@ -76,7 +76,7 @@ class FinetuneSettings(SupervisedSettings):
     train: Path = option(help="Labelled training rows.")
     dev: Path | None = option(None, "Labelled validation rows (default: a tenth of --train is held out).")
     labels: str = option("", "All label names in order, comma-separated (default: those of --train, sorted).")
-    multi_label: bool = option(False, "A text may have several labels.")
+    multi_label: bool = option(False, "A text may have several labels: a|b, a;b or a,b in one cell, or a list.")
     class_weights: bool = option(False, "Give rare labels more weight (classify, pair, tag).")
     word: str = option("first", "How the pieces of a word are combined (tag).", choices=("first", "mean", "max"))
     crf: bool | None = option(

@@ -27,3 +27,6 @@ class TableSettings(PairSettings):
     """Tables of labelled rows."""
 
     label: str = option("label", "Name (or number) of the label column.")
+    label_separator: str = option(
+        "", "Separator of the labels in one cell of a multi-label file; by default , ; | and lists are recognised."
+    )

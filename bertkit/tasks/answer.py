@@ -17,6 +17,7 @@ from bertkit.data.examples import Question
 from bertkit.data.readers import read_questions
 from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
+from bertkit.files.open import kind_of
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
@@ -169,6 +170,14 @@ class Answer(Task):
     def shown(self, example: Question) -> dict[str, Any]:
         """The question and its line."""
         return {"text": example.question, "line": example.line}
+
+    def cells(self, example: Question) -> dict[str, Any]:
+        """Id, question and context."""
+        return {"id": example.id, "question": example.question, "context": example.context}
+
+    def reads_table(self, path: str | Path, reading: Reading) -> bool:
+        """Not SQuAD's nested lists."""
+        return kind_of(path) != "json" and super().reads_table(path, reading)
 
     def mistake(self, example: Question, prediction: Prediction) -> dict[str, Any] | None:
         """The surer, the worse; a dash stands for no answer."""

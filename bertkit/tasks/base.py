@@ -14,8 +14,10 @@ from torch import Tensor
 
 from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.examples import TextRow
+from bertkit.data.readers.rows import ROW_KINDS
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import DamagedFile, UserError, suggest
+from bertkit.files.open import kind_of
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
@@ -37,6 +39,7 @@ class Reading:
     text_b: str = "text_b"
     label: str = "label"
     encoding: str = "utf-8"
+    label_separator: str = ""
 
 
 @dataclass(slots=True)
@@ -83,6 +86,10 @@ class Task:
     def stream(self, path: str | Path, reading: Reading) -> Iterator[Any]:
         """Examples without answers, one at a time: for prediction over files of any size."""
         yield from self.read(path, reading, labelled=False)
+
+    def reads_table(self, path: str | Path, reading: Reading) -> bool:
+        """Whether a file's rows have columns, which `predict` keeps beside its answers."""
+        return kind_of(path) in ROW_KINDS
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
         """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
@@ -211,6 +218,10 @@ class Task:
         second = {"text_b": example.text_b} if example.text_b else {}
         return {"text": example.text, "line": example.line, **second}
 
+    def cells(self, example: Any) -> dict[str, Any]:
+        """The columns that `predict` writes beside an answer where the file is no table."""
+        return {name: value for name, value in self.shown(example).items() if name != "line"}
+
     def mistake(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
         """`shown` with gold, predicted and score (the higher, the worse) where the prediction is wrong."""
         return None
@@ -235,6 +246,15 @@ class Task:
     def calibrates(self) -> bool:
         """Whether `answers` are logits of labels that exclude each other, to be calibrated by a temperature."""
         return False
+
+    @property
+    def has_thresholds(self) -> bool:
+        """Whether every label has a threshold of its own, to be chosen on held-out rows."""
+        return False
+
+    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        """Label → threshold that suits the answers of labelled items; it is used from then on."""
+        return {}
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
         """The report's `per_class` and `confusion`, where there are labels."""

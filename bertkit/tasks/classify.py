@@ -1,4 +1,4 @@
-"""One or several labels a text."""
+"""One or several labels per text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from torch import Tensor
 from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
+from bertkit.data.readers.rows import label_separator
 from bertkit.data.windows import Windows, encode_rows
+from bertkit.errors import UserError
+from bertkit.metrics.calibration import label_thresholds
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.notify import note
@@ -31,12 +34,12 @@ BACKGROUND = 0.25
 
 @dataclass
 class Classify(Task):
-    """options: multi_label, temperature (of folders whose head was not divided by it), threshold (multi-label),
-    class_weights {label: weight}."""
+    """options: multi_label, temperature (of folders whose head was not divided by it), thresholds {label: number}
+    (multi-label), class_weights {label: weight}."""
 
     name: ClassVar[str] = "classify"
     labelled_by_name: ClassVar[bool] = True
-    accepted_settings: ClassVar[tuple[str, ...]] = ("multi_label", "class_weights")
+    accepted_settings: ClassVar[tuple[str, ...]] = ("multi_label", "label_separator", "class_weights")
     stored_settings: ClassVar[tuple[str, ...]] = ("multi_label",)
     answers_vary: ClassVar[bool] = True
     served_as: ClassVar[str] = "classifier"
@@ -57,9 +60,16 @@ class Classify(Task):
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
+        separator = reading.label_separator
+        if separator and not self.multi:
+            raise UserError("--label-separator is for rows with several labels. Pass --multi-label too.")
+        if self.multi and labelled and not separator:
+            separator = label_separator(
+                path, text=reading.text, label=reading.label, encoding=reading.encoding, known=self.labels
+            )
         return read_rows(
             path, text=reading.text, text_b=reading.text_b if self.paired else None, label=reading.label,
-            labelled=labelled, multi_label=self.multi, encoding=reading.encoding,
+            labelled=labelled, multi_label=self.multi, separator=separator, encoding=reading.encoding,
         )  # fmt: skip
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
@@ -130,13 +140,31 @@ class Classify(Task):
         table = {name: float(score) for name, score in zip(self.labels, scores)}
         seen = {"tokens": item.tokens, "cut": item.cut}
         if self.multi:
-            threshold = float(self.options.get("threshold", 0.5))
-            return {"labels": [n for n, s in table.items() if s >= threshold], "scores": table, **seen}
+            chosen = self.thresholds
+            return {"labels": [n for n, s in table.items() if s >= chosen[n]], "scores": table, **seen}
         best = int(np.argmax(scores))
         answer: Prediction = {"label": self.labels[best], "score": float(scores[best]), "scores": table, **seen}
         if (least := self.options.get("abstain")) is not None:
             answer["abstained"] = answer["score"] < least
         return answer
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Label → the least probability with which a text has it."""
+        chosen = self.options.get("thresholds", {})
+        return {name: float(chosen.get(name, self.options.get("threshold", 0.5))) for name in self.labels}
+
+    @property
+    def has_thresholds(self) -> bool:
+        """Where labels do not exclude each other."""
+        return self.multi
+
+    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        """For each label the threshold of the highest F1 on these rows; rare labels share one."""
+        gold = np.array([[name in (item.example.label or ()) for name in self.labels] for item in items])
+        chosen = label_thresholds(self.probabilities(np.stack(outputs)), gold)
+        self.options["thresholds"] = dict(zip(self.labels, chosen))
+        return dict(self.options["thresholds"])
 
     def metric_inputs(
         self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
@@ -178,7 +206,11 @@ class Classify(Task):
         """A text head with several labels."""
         if head != cls.head or len(labels) == 1:
             return None
-        return {"multi_label": True} if config.get("problem_type") == "multi_label_classification" else {}
+        if config.get("problem_type") != "multi_label_classification":
+            return {}
+        chosen = config.get("thresholds")
+        numbers = isinstance(chosen, dict) and all(isinstance(value, (int, float)) for value in chosen.values())
+        return {"multi_label": True, **({"thresholds": chosen} if numbers else {})}
 
     @property
     def problem_type(self) -> str:

@@ -1,4 +1,4 @@
-"""One tag a word: named entities, parts of speech."""
+"""One tag per word: named entities, parts of speech."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit import metrics
 from bertkit.data.batch import ROUND, Batch
 from bertkit.data.examples import TaggedSentence
+from bertkit.data.readers import columns_of, read_rows
+from bertkit.data.readers.annotations import SpanTagger, holds_spans, read_annotated, word_spans
+from bertkit.data.readers.rows import ROW_KINDS
 from bertkit.data.readers.tagged import holds_texts, read_tagged
 from bertkit.data.windows import Row, Windows, rows_of
 from bertkit.errors import UserError
-from bertkit.files.open import open_text
+from bertkit.files.open import kind_of, open_text
 from bertkit.model import crf
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
@@ -34,11 +37,12 @@ POOLS = ("first", "mean", "max")  # which of a word's pieces speak for it
 
 @dataclass(frozen=True)
 class Words:
-    """Words to tag. text, spans: the user's own text and where each word stands in it."""
+    """Words to tag. text, spans: the user's own text and where each word stands in it. file: of a folder's texts."""
 
     sentence: TaggedSentence
     text: str
     spans: tuple[tuple[int, int], ...]
+    file: str = ""
 
     @property
     def line(self) -> int:
@@ -80,7 +84,10 @@ class Tag(Task):
     sample: ClassVar[str] = "entities_dev.conll"
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Words]:
-        """Sentences of a CoNLL file or JSON lines; without tags also the lines of a .txt file (`holds_texts`)."""
+        """Sentences of a CoNLL file or JSON lines, or texts with labelled spans (`readers.annotations`).
+
+        Without tags also the lines of a .txt file (`holds_texts`) and the texts of a table.
+        """
         return list(self._sentences(path, reading, labelled))
 
     def stream(self, path: str | Path, reading: Reading) -> Iterator[Words]:
@@ -92,7 +99,31 @@ class Tag(Task):
             for number, line in enumerate(open_text(path, reading.encoding), 1):
                 yield from self.from_inputs([line], number) if line.strip() else ()
             return
+        if holds_spans(path, reading.encoding):
+            yield from _annotated(path, reading.encoding, labelled)
+            return
+        if self._is_table_of_texts(path, reading):
+            if labelled is True:
+                raise UserError(
+                    f"{path}: the texts have no tags and no spans. Pass CoNLL columns, or texts with labelled spans "
+                    "(docs/tasks/tag.md)."
+                )
+            for row in read_rows(path, text=reading.text, labelled=False, encoding=reading.encoding):
+                yield Words(TaggedSentence((), None, row.line), row.text, ())
+            return
         yield from map(_joined, read_tagged(path, labelled=labelled, encoding=reading.encoding))
+
+    def _is_table_of_texts(self, path: str | Path, reading: Reading) -> bool:
+        """Whether a file is a table with a column of texts, not one of words."""
+        kind = kind_of(path)
+        if kind in ("jsonl", "json", "rows"):
+            return not {"tokens", "words"} & set(columns_of(path, [reading.text], reading.encoding))
+        return kind in ("csv", "parquet", "xlsx") or (kind == "tsv" and reading.text in first_cells(path, reading))
+
+    def reads_table(self, path: str | Path, reading: Reading) -> bool:
+        """Where a row is a text or a sentence: not CoNLL's columns."""
+        kind = kind_of(path)
+        return kind in ("jsonl", "json") or (kind in ROW_KINDS and self._is_table_of_texts(path, reading))
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Words]:
         """Texts, or lists of words."""
@@ -283,6 +314,10 @@ class Tag(Task):
         """The text and its line."""
         return {"text": example.text, "line": example.line}
 
+    def cells(self, example: Words) -> dict[str, Any]:
+        """The text, and its file where it has one of its own."""
+        return ({"file": example.file} if example.file else {}) | {"text": example.text}
+
     def mistake(self, example: Words, prediction: Prediction) -> dict[str, Any] | None:
         """The words that got another tag; score: how many."""
         words, gold, tags = example.sentence.tokens, example.sentence.tags or (), prediction["tags"]
@@ -315,6 +350,29 @@ class Tag(Task):
         first = torch.tensor([0, *(len(words) for words in taught[:-1])]).cumsum(0)
         rows = torch.from_numpy(np.concatenate(taught))[first[batch.extra["item"]] + batch.extra["word"]]
         return {"taught": rows, "known": torch.tensor(known)[batch.extra["item"]]}
+
+
+def first_cells(path: str | Path, reading: Reading) -> list[str]:
+    """The cells of a file's first line."""
+    return next(open_text(path, reading.encoding), "").split("\t")
+
+
+def _annotated(path: str | Path, encoding: str, labelled: Labelled) -> Iterator[Words]:
+    """Texts with spans as words with tags; without labels, the texts alone."""
+    tagger = SpanTagger()
+    is_folder = Path(path).is_dir()
+    for annotated in read_annotated(path, encoding):
+        file = annotated.where if is_folder else ""
+        if labelled is False or annotated.spans is None:
+            if labelled is True:
+                raise UserError(f"{annotated.where}: the text has no spans. Annotate it, or leave it out.")
+            yield Words(TaggedSentence((), None, annotated.line), annotated.text, (), file)
+            continue
+        places = tuple(word_spans(annotated.text))
+        tokens = tuple(annotated.text[start:end] for start, end in places)
+        sentence = TaggedSentence(tokens, tagger.tags(annotated, places), annotated.line)
+        yield Words(sentence, annotated.text, places, file)
+    tagger.report(path)
 
 
 def _starts(batch: Batch) -> Tensor:

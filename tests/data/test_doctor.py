@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.inspect import form_of, inspect_file
+from bertkit.data.inspect import inspect_file
+from bertkit.data.readers import form_of
 from bertkit.errors import UserError
 
 
@@ -69,10 +70,10 @@ def test_pairs_are_noticed_by_their_names_and_counted_together(tmp_path: Path) -
     ("text", "what"),
     [
         ("bell \x07", "control characters"),
-        ("cafÃ©", "mojibake (wrongly decoded)"),
-        ("it â€™ s", "mojibake (wrongly decoded)"),
-        ("a <br /> b", "HTML"),
-        ("fish &amp; chips", "HTML"),
+        ("cafÃ©", "text decoded twice (Ã©, â€™)"),
+        ("it â€™ s", "text decoded twice (Ã©, â€™)"),
+        ("a <br /> b", "markup (<tag>, &amp;)"),
+        ("fish &amp; chips", "markup (<tag>, &amp;)"),
         ("x" * 20001, "very long (over 20,000 characters)"),
     ],
 )
@@ -123,3 +124,52 @@ def test_the_report_is_json_and_sentences(tmp_path: Path) -> None:
     assert again["rows"] == 2
     assert next(iter(report.lines())).endswith("a.csv: 2 rows (csv, utf-8)")
     assert any("nothing is truncated" in line for line in report.lines())
+
+
+def lines(path: Path) -> str:
+    return "\n".join(inspect_file(path).lines())
+
+
+def test_rare_and_near_identical_labels_are_listed_by_name(tmp_path: Path) -> None:
+    counts = {"Billing": 40, "billing": 3, "biling": 1, "Bill ing": 1} | {f"topic {n}": 30 for n in range(14)}
+    rows = [f"text {label} {n},{label}" for label, count in counts.items() for n in range(count)]
+    path = put(tmp_path, "a.csv", "text,label\n" + "\n".join(rows) + "\n")
+    report = inspect_file(path)
+    assert report.rare_labels == {"Bill ing": 1, "biling": 1, "billing": 3}
+    assert [set(group) for group in report.alike_labels] == [{"Billing", "billing", "biling", "Bill ing"}]
+    assert "'biling' (1)" in lines(path) and "…" not in lines(path) and "and 6 more" in lines(path)
+
+
+def test_every_bad_line_is_listed_not_only_the_first(tmp_path: Path) -> None:
+    table = put(tmp_path, "a.csv", "text,label\na,x\nb,x,y\nc,y\nd\ne,x\n")
+    report = inspect_file(table)
+    assert (report.rows, report.bad_rows) == (3, 2)
+    assert "line 3: 3 columns" in lines(table) and "line 5: 1 columns" in lines(table)
+    objects = put(tmp_path, "a.jsonl", '{"text": "a"}\n{oops\n{"text": 3}\n[]\n{"text": "b"}\n')
+    report = inspect_file(objects)
+    assert (report.rows, report.bad_rows) == (2, 3)
+    assert all(f"line {n}" in lines(objects) for n in (2, 3, 4))
+
+
+def test_a_quote_left_open_is_reported_after_the_rows_before_it(tmp_path: Path) -> None:
+    report = inspect_file(put(tmp_path, "a.csv", 'text,label\na,x\n"b,x\nc,y\n'))
+    assert report.rows == 1 and "Reading stopped here" in report.bad[0]
+
+
+def test_excels_line_with_the_separator_is_understood(tmp_path: Path) -> None:
+    report = inspect_file(put(tmp_path, "a.csv", "sep=;\ntext;label\na, b;x\nc;y\n"))
+    assert (report.columns, report.rows, report.labels) == (["text", "label"], 2, {"x": 1, "y": 1})
+
+
+def test_a_copy_in_capitals_or_with_other_spaces_is_leakage(tmp_path: Path) -> None:
+    train = put(tmp_path, "train.csv", "text,label\nFree  prize,x\nb,y\n")
+    dev = put(tmp_path, "dev.csv", "text,label\nFREE prize ,x\nz,y\n")
+    assert inspect_file(dev, others=[train]).overlaps == {str(train): 1}
+
+
+def test_spaces_around_labels_empty_labels_and_two_labels_of_one_text_are_named(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv", "text,label\na,x\nb, x\nc,\nd,y\nA,y\n")
+    report = inspect_file(path)
+    assert (report.labels, report.spaced_labels, report.unlabelled) == ({"x": 2, "y": 2}, 1, 1)
+    assert (report.conflicts, report.conflict_lines) == (1, [6])
+    assert "spaces around them: 1 rows" in lines(path) and "first at 6" in lines(path)

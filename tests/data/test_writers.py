@@ -129,7 +129,7 @@ def test_where_nothing_can_be_written_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"), open_writer(tmp_path / "file" / "a.jsonl"):
         pass
-    with pytest.raises(UserError, match="cannot write the format 'xlsx'"), open_writer(tmp_path / "a.xlsx"):
+    with pytest.raises(UserError, match="cannot write the format 'ods'"), open_writer(tmp_path / "a.ods"):
         pass
     with pytest.raises(UserError, match="not compressed further"), open_writer(tmp_path / "a.parquet.gz"):
         pass

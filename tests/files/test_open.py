@@ -133,3 +133,12 @@ def test_a_long_line_comes_in_pieces_that_make_it_whole(tmp_path: Path, text: st
 def test_the_kind_is_the_ending_before_the_compression() -> None:
     names = {"a.csv.gz": "csv", "b.JSONL": "jsonl", "c.ndjson.zst": "jsonl", "d.xz": "", "e": "", "-": "txt"}
     assert {name: kind_of(name) for name in names} == names
+
+
+@pytest.mark.timeout(60)  # copying what is left for every small read would take minutes
+def test_a_small_zst_file_of_one_huge_line_is_refused_like_any_other(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("bertkit.files.open.LONGEST_LINE", 1 << 25)
+    path = write(tmp_path, "bomb.csv.zst", PACK[".zst"](b"a" * (1 << 26)))
+    assert path.stat().st_size < 1 << 14
+    with pytest.raises(UserError, match=r"line 1: longer than 32 MB"):
+        list(open_text(path))

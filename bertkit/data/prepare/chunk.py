@@ -18,8 +18,14 @@ _CONTROLS = "".join(map(chr, [*range(1, 9), 11, 12, *range(14, 32), 127]))
 # What a line of prose seldom holds: a pattern, and strings without which it cannot be there (quick to look for).
 SUSPICIONS: dict[str, tuple[Sequence[str], re.Pattern[str]]] = {
     "broken characters (U+FFFD)": ("\ufffd", re.compile("\ufffd")),
-    "text decoded twice (Ã©, â€™)": (("Ã", "â€"), re.compile("Ã[\u0080-\u00bf\u2018-\u2122]|â€")),
-    "markup (<tag>, &amp;)": ("<&", re.compile(r"</?[a-zA-Z][^<>\n]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});")),
+    "text decoded twice (Ã©, â€™)": (
+        ("Ã", "â€", "Â", "锟斤拷", "ï»¿"),
+        re.compile("Ã[\u0080-\u00bf\u2018-\u2122]|Â[\u00a0-\u00bf]|â€|锟斤拷|ï»¿"),
+    ),
+    "markup (<tag>, &amp;)": (
+        "<&",
+        re.compile(r"</?(?!unk>)[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>\n]{0,200})?/?>|&(?:[a-z]{2,8}|#\d{1,6});"),
+    ),
     "rules and tables (-----, |…|…|)": (
         ("|", *(mark * 10 for mark in "-=_*#~.")),
         re.compile(r"([-=_*#~.])\1{9}|\|[^|\n]*\|[^|\n]*\|"),

@@ -15,7 +15,7 @@ from bertkit.notify import note
 # A longer document is cut at a line end (a longer line at a space), so that memory stays bounded for files without
 # blank lines. A million characters is far beyond any context a model sees.
 LONGEST_DOCUMENT = 1_000_000
-_IN_ROWS = ("csv", "tsv", "jsonl", "json", "parquet")
+_IN_ROWS = ("csv", "tsv", "jsonl", "json", "parquet", "xlsx")
 _IN_FOLDERS = ("txt", "tokens", "md", "jsonl", "json", "parquet")
 _TITLE = re.compile(r" = [^=].*[^=] = | = [^= ] = ")  # WikiText marks an article's title with one = on each side
 
@@ -27,7 +27,7 @@ def read_documents(
 
     `.txt` and any unknown ending: an empty line ends a document (one of spaces alone does not).
     `.tokens` (WikiText): a title begins one.
-    `.jsonl`, `.parquet`, `.csv`, `.tsv`: the column `text`, one document per row. All may be compressed.
+    `.jsonl`, `.parquet`, `.csv`, `.tsv`, `.xlsx`: the column `text`, one document per row. All may be compressed.
     Documents above a million characters are split at a line end, and reported.
     """
     cut = 0

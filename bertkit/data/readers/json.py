@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bertkit.data.readers.frames import read_memory
 from bertkit.errors import UserError, suggest
 from bertkit.files.open import kind_of, open_text, open_whole
 
@@ -15,9 +16,16 @@ _BAD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 def read_objects(
-    path: str | Path, encoding: str = "utf-8", kind: str | None = None
+    path: str | Path, encoding: str = "utf-8", kind: str | None = None, bad: list[UserError] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, object) for each line of a JSONL file; a `.json` file may also be one list (then read whole)."""
+    """(line, object) for each line of a JSONL file; a `.json` file may also be one list (then read whole).
+
+    Tables in memory (kind "rows") have their rows for objects. bad: where to put the errors of single lines, which are
+    then left out.
+    """
+    if (kind or kind_of(path)) == "rows":
+        yield from read_memory(path)
+        return
     lines = open_text(path, encoding)
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -26,7 +34,14 @@ def read_objects(
         if (kind or kind_of(path)) == "json" and line.lstrip().startswith("["):
             yield from _list_items(path, encoding)
             return
-        yield number, as_object(where, parse(where, line))
+        try:
+            row = as_object(where, parse(where, line))
+        except UserError as error:
+            if bad is None:
+                raise
+            bad.append(error)
+            continue
+        yield number, row
 
 
 def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str, Any]]]:

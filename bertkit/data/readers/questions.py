@@ -1,13 +1,13 @@
-"""Questions with answers from a context: SQuAD 1.1/2.0 JSON, or one JSON object per line."""
+"""JSON documents and lines: questions with answers from a context (SQuAD 1.1/2.0), multiple choice, minimal pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bertkit.data.examples import Question
-from bertkit.data.readers.json import as_object, field, parse, read_objects, scalar, short, string
+from bertkit.data.examples import Choice, MinimalPair, Question
+from bertkit.data.readers.json import as_object, field, parse, read_objects, scalar, short, string, strings
 from bertkit.errors import UserError
 from bertkit.files.open import kind_of, open_text, open_whole
 from bertkit.notify import note
@@ -129,3 +129,54 @@ def _place(context: str, text: str, start: int) -> int:
     before, after = context.rfind(text, 0, middle + len(text)), context.find(text, middle)
     places = [place for place in (before, after) if place >= 0]
     return min(places, key=lambda place: abs(place - start)) if places else -1
+
+
+# ---- Multiple choice and minimal pairs: both are JSON lines.
+
+
+def read_choices(
+    path: str | Path, *, labelled: bool | Literal["maybe"] = True, encoding: str = "utf-8", kind: str | None = None
+) -> Iterator[Choice]:
+    """Each row of a JSONL file {"text", "choices": […], "label": index from 0}."""
+    found = False
+    for line, row in read_objects(path, encoding, kind):
+        where = f"{path}, line {line}"
+        choices = strings(where, row, "choices")
+        if len(choices) < 2:
+            raise UserError(f"{where}: {len(choices)} choices; there must be at least two.")
+        label = _index(where, row.get("label"), len(choices), needed=labelled is True) if labelled else None
+        found = True
+        yield Choice(string(where, row, "text"), choices, label, line)
+    if not found:
+        raise UserError(f"{path} contains no rows.")
+
+
+def _index(where: str, value: Any, count: int, needed: bool) -> int | None:
+    if value is None and not needed:
+        return None
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:9])
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
+        fix = f"but it must be a number from 0 to {count - 1}: the index of the right choice."
+        raise UserError(f"{where}: 'label' is {short(value)}, {fix}")
+    return value
+
+
+def read_minimal_pairs(path: str | Path, *, encoding: str = "utf-8") -> Iterator[MinimalPair]:
+    """Each pair {"sentence_good", "sentence_bad"} of a JSONL file, or of all JSONL files of a folder (by name)."""
+    files = [Path(path)]
+    if files[0].is_dir():
+        files = sorted(file for file in files[0].rglob("*") if kind_of(file) == "jsonl" and file.is_file())
+        if not files:
+            raise UserError(f"{path}: this folder contains no .jsonl file.")
+    for file in files:
+        found = False
+        stem = file.name.split(".")[0]
+        for line, row in read_objects(file, encoding):
+            where = f"{file}, line {line}"
+            good, bad = string(where, row, "sentence_good"), string(where, row, "sentence_bad")
+            group = scalar(f"{where}: 'UID'", row["UID"]) if row.get("UID") is not None else stem
+            found = True
+            yield MinimalPair(good, bad, group, line)
+        if not found:
+            raise UserError(f"{file} contains no pairs.")

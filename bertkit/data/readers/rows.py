@@ -1,4 +1,4 @@
-"""Labelled rows from csv, tsv, jsonl, parquet and txt: one generator, whatever the format.
+"""Labelled rows from csv, tsv, jsonl, parquet, xlsx, txt and tables in memory: one generator, whatever the format.
 
 The rules, format by format:
 - **csv** is read with quoting (a quoted cell may hold commas and newlines; `""` is a quote). Where the first line has
@@ -7,21 +7,25 @@ The rules, format by format:
 - **txt** is one text per line without labels; a .txt whose columns are given by number, or whose labels are
   needed, is read as tsv.
 - **jsonl** is one object per line; **json** is the same, or one list of objects.
+- **xlsx** is the first sheet, its first row the header; numbers in the text column become text.
 Blank lines are skipped. A row with more or fewer cells than the first is an error that names its line.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
+import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.data.examples import Label, TextRow
+from bertkit.data.readers.frames import is_memory, parquet_columns, read_parquet, read_sheet
 from bertkit.data.readers.json import check_text, read_objects, scalar, short
-from bertkit.data.readers.parquet import parquet_columns, read_parquet
 from bertkit.errors import UserError, suggest
 from bertkit.files.open import LONGEST_LINE, kind_of, open_text
 from bertkit.notify import note
@@ -121,20 +125,21 @@ def _shown(found: dict[str, str | None]) -> str:
 
 
 def _no_column(path: str | Path, columns: Sequence[str], role: str, name: str) -> str:
-    option = "--" + role.replace("_", "-")
     shown = [column if len(column) <= 30 else column[:29] + "…" for column in columns[:20]]
     close = suggest(name, shown) if shown else ""
     close = close + " " if close.startswith("Did you mean") else ""
-    return (
-        f"{path}: there is no column {name!r}. {close}The columns are: {' | '.join(shown)}. "
-        f"Pass {option} NAME, or, for a file without a header, its number ({option} 2)."
-    )
+    columns_shown = f"{path}: there is no column {name!r}. {close}The columns are: {' | '.join(shown)}. "
+    if is_memory(path):
+        return columns_shown + f'Pass {role}="NAME".'
+    option = "--" + role.replace("_", "-")
+    return f"{columns_shown}Pass {option} NAME, or, for a file without a header, its number ({option} 2)."
 
 
-# ---- Labelled rows from csv, tsv, jsonl, parquet and txt: one generator, whatever the format.
+# ---- Labelled rows, whatever the format.
 
 Cells = tuple[int, dict[str, Any]]  # line, and the row's values by column
-ROW_KINDS = ("csv", "tsv", "jsonl", "json", "parquet", "txt")
+ROW_KINDS = ("csv", "tsv", "jsonl", "json", "parquet", "xlsx", "txt")
+COUNT_ROWS = ("parquet", "xlsx", "rows")  # whose places are rows, not lines
 
 
 def read_rows(
@@ -145,7 +150,10 @@ def read_rows(
     label: str = "label",
     labelled: bool | Literal["maybe"] = True,
     multi_label: bool = False,
+    separator: str = "|",
     number: bool = False,
+    strip: bool = True,
+    bad: list[UserError] | None = None,
     header: bool | Literal["auto"] = "auto",
     encoding: str = "utf-8",
     kind: str | None = None,
@@ -155,30 +163,48 @@ def read_rows(
     text, text_b, label: column names, or numbers from 1 for files without header; text_b=None reads single texts.
     A pair's column `text_c` is read where there is one.
     labelled: True: every row must have a label; "maybe": labels are optional; False: none are read.
-    multi_label: labels are JSON lists or `a|b`. number: labels are numbers. kind: the format, if not by the ending.
+    multi_label: labels are lists, or names with `separator` between them. number: labels are numbers.
+    strip: without the spaces around labels. bad: where to put the errors of single rows, which are then left out.
+    kind: the format, if not by the ending.
     """
     kind = kind or kind_of(path)
     wanted = [name for name in (text, text_b, label if labelled else None) if name]
-    rows = _cells(path, kind, wanted, header, encoding, needs_label=labelled is True)
+    rows = _cells(path, kind, wanted, header, encoding, needs_label=labelled is True, bad=bad)
     first = next(rows, None)
     if first is None:
         raise UserError(f"{path} contains no rows.")
     asked = label if labelled else None
     names = resolve(path, list(first[1]), text=text, text_b=text_b, label=asked, label_needed=labelled is True)
-    if kind in ("jsonl", "json") and names["label"] is None:
+    if kind in ("jsonl", "json", "rows") and names["label"] is None:
         names["label"] = asked  # an object may have what the first one has not
+    how = (separator if multi_label else None, number, strip, labelled is True)
     count = empty = 0
     for line, row in chain([first], rows):
-        where = f"{path}, {'row' if kind == 'parquet' else 'line'} {line}"
-        answer = _label(where, row, names["label"], multi_label, number, labelled is True)
-        one = _text(where, row, str(names["text"]))
-        two = _text(where, row, names["text_b"]) if names["text_b"] else None
-        empty += not one.strip() or (two is not None and not two.strip())
+        where = f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}"
+        try:
+            example = _example(where, row, names, kind, line, how)
+        except UserError as error:
+            if bad is None:
+                raise
+            bad.append(error)
+            continue
+        empty += not example.text.strip() or (example.text_b is not None and not example.text_b.strip())
         count += 1
-        three = _text(where, row, "text_c") if two is not None and row.get("text_c") else None
-        yield TextRow(one, two, answer, line, three)
+        yield example
     if empty:
         note(f"{path}: {empty} of {count} rows have an empty text.")
+
+
+def _example(
+    where: str, row: dict[str, Any], names: dict[str, str | None], kind: str, line: int, how: tuple[Any, ...]
+) -> TextRow:
+    answer = _label(where, row, names["label"], *how)
+    if kind in ("xlsx", "rows"):
+        row = row | {name: _as_shown(row.get(name)) for name in (names["text"], names["text_b"]) if name}
+    text = _text(where, row, str(names["text"]))
+    second = _text(where, row, names["text_b"]) if names["text_b"] else None
+    third = _text(where, row, "text_c") if second is not None and row.get("text_c") else None
+    return TextRow(text, second, answer, line, third)
 
 
 def columns_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "utf-8") -> list[str]:
@@ -186,37 +212,58 @@ def columns_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "
     kind = kind_of(path)
     if kind == "parquet":
         return parquet_columns(path)
-    first = next(_cells(path, kind, list(wanted), "auto", encoding, needs_label=False), None)
+    first = next(cells_of(path, wanted, encoding), None)
     return list(first[1]) if first else []
 
 
+def cells_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "utf-8") -> Iterator[Cells]:
+    """(line, values by column) of every row of a table, all columns as the file has them."""
+    return _cells(path, kind_of(path), list(wanted), "auto", encoding, needs_label=False)
+
+
 def _cells(
-    path: str | Path, kind: str, wanted: list[str], header: bool | str, encoding: str, needs_label: bool
+    path: str | Path,
+    kind: str,
+    wanted: list[str],
+    header: bool | str,
+    encoding: str,
+    needs_label: bool,
+    bad: list[UserError] | None = None,
 ) -> Iterator[Cells]:
-    if kind in ("jsonl", "json"):
-        return read_objects(path, encoding, kind)
+    if kind in ("jsonl", "json", "rows"):
+        return read_objects(path, encoding, kind, bad)
     if kind == "parquet":
         return read_parquet(path)
+    if kind == "xlsx":
+        return _table(path, read_sheet(path), wanted, header, kind, bad)
     if kind not in ROW_KINDS:
         raise UserError(f"{path}: cannot tell the format from the ending '{kind}'. {suggest(kind, list(ROW_KINDS))}")
     lines = enumerate(open_text(path, encoding), start=1)
     if kind == "csv":
-        return _table(path, _csv_rows(path, lines, wanted), wanted, header)
+        return _table(path, _csv_rows(path, lines, wanted), wanted, header, "csv", bad)
     if kind == "txt" and not needs_label and as_number(wanted[0] if wanted else "text") is None:
         return ((n, {"text": line}) for n, line in lines if line.strip())
-    return _table(path, _tsv_rows(lines), wanted, header, kind)
+    return _table(path, _tsv_rows(lines), wanted, header, kind, bad)
 
 
 def _tsv_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
     return ((number, line.split("\t")) for number, line in lines if line.strip())
 
 
+_EXCEL = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+
+
 def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[str]) -> Iterator[tuple[int, list[str]]]:
     first = next((pair for pair in lines if pair[1].strip()), None)
     if first is None:
         return
+    separator = ""
+    if excel := _EXCEL.fullmatch(first[1].strip()):  # Excel's own line, before the header
+        separator, first = excel[1], next((pair for pair in lines if pair[1].strip()), None)
+        if first is None:
+            return
     start, opening = first
-    separator = _separator(opening, wanted)
+    separator = separator or _separator(opening, wanted)
     if separator != ",":
         note(f"{path}: the columns are separated by {'tabs' if separator == chr(9) else repr(separator)}, not commas.")
     both = chain([first], lines)
@@ -244,11 +291,17 @@ def _separator(opening: str, wanted: list[str]) -> str:
 
 
 def _table(
-    path: str | Path, rows: Iterator[tuple[int, list[str]]], wanted: list[str], header: bool | str, kind: str = "csv"
+    path: str | Path,
+    rows: Iterator[tuple[int, list[Any]]],
+    wanted: list[str],
+    header: bool | str,
+    kind: str,
+    bad: list[UserError] | None,
 ) -> Iterator[Cells]:
-    first = next(rows, None)
-    if first is None:
+    opening = next(rows, None)
+    if opening is None:
         return
+    first = opening[0], ["" if cell is None else str(cell) for cell in opening[1]]
     numbered = any(as_number(name) is not None for name in wanted)  # a number is always a place, never a name
     named = looks_like_header(first[1], wanted) if header == "auto" else bool(header)
     if kind == "txt" and len(first[1]) == 1:
@@ -270,15 +323,22 @@ def _table(
     if named and numbered:
         note(f"{path}: the first line is read as a header: {' | '.join(columns[:12])}.")
     places = {name: n for name in wanted if (n := as_number(name)) is not None and n < len(columns)} if named else {}
-    for line, row in rows if named else chain([first], rows):
+    for line, row in rows if named else chain([opening], rows):
         if len(row) != len(columns):
-            raise UserError(
-                f"{path}, line {line}: {len(row)} columns, but the first line has {len(columns)}. {_ragged_hint(kind)}"
+            error = UserError(
+                f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}: {len(row)} columns, but the first line has "
+                f"{len(columns)}. {_ragged_hint(kind)}"
             )
+            if bad is None:
+                raise error
+            bad.append(error)
+            continue
         yield line, dict(zip(columns, row)) | {name: row[n] for name, n in places.items()}
 
 
 def _ragged_hint(kind: str) -> str:
+    if kind == "xlsx":
+        return "Give every column a name in the first row."
     if kind == "csv":
         return "Quote cells that contain a comma or newline."
     return (
@@ -295,20 +355,35 @@ def _text(where: str, row: dict[str, Any], name: str) -> str:
     return check_text(where, value)
 
 
-def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, number: bool, needed: bool) -> Label:
+def _as_shown(cell: Any) -> Any:
+    """The cell of a sheet or a DataFrame as text: an empty one is empty, a number is its digits."""
+    return "" if cell is None else scalar("", cell) if isinstance(cell, (int, float)) else cell
+
+
+def _label(
+    where: str,
+    row: dict[str, Any],
+    name: str | None,
+    separator: str | None,
+    number: bool,
+    strip: bool,
+    needed: bool,
+) -> Label:
     if name is None:
         return None
     value = row.get(name)
     if isinstance(value, str):
-        value = check_text(where, value).strip()
-    if value is None or (value == "" and not multi):
+        value = check_text(where, value).strip() if strip or not value.strip() else check_text(where, value)
+    if value is None or (value == "" and separator is None):
         if not needed:
             return None
         raise UserError(f"{where}: {name!r} has no label. Add one, or remove the row.")
     if number:
         return _number(where, name, value)
-    if multi:
-        parts = value if isinstance(value, list) else str(scalar(f"{where}: {name!r}", value)).split("|")
+    if separator is not None:
+        parts = _listed(value)
+        if parts is None:
+            parts = str(scalar(f"{where}: {name!r}", value)).split(separator or None)
         names = (scalar(f"{where}: {name!r}", part).strip() for part in parts)
         return tuple(dict.fromkeys(part for part in names if part))
     if isinstance(value, list):
@@ -316,6 +391,53 @@ def _label(where: str, row: dict[str, Any], name: str | None, multi: bool, numbe
             f"{where}: {name!r} is a list, {short(value)}. If rows have several labels, pass --multi-label."
         )
     return scalar(f"{where}: {name!r}", value)
+
+
+# ---- Several labels in one cell.
+
+SEPARATORS = "|;,"  # the rarer a sign is inside names, the earlier
+LOOKED_AT = 1000  # rows by which the separator is judged
+
+
+def label_separator(path: str | Path, *, text: str, label: str, encoding: str, known: Collection[str] = ()) -> str:
+    """The sign between the labels of one cell, by the file's first rows; what was taken is reported.
+
+    known: labels of a model; a cell that is one of them holds one label, whatever signs are in it.
+    """
+    cells = list(islice(cells_of(path, [text, label], encoding), LOOKED_AT))
+    columns = list(dict.fromkeys(name for _, row in cells for name in row))
+    name = (
+        label if label in columns or label != "label" else _alias("label", {c.strip().casefold(): c for c in columns})
+    )
+    values = [row.get(name or label) for _, row in cells]
+    lists = sum(_listed(value) is not None for value in values)
+    names = [value for value in values if isinstance(value, str) and value not in known and _listed(value) is None]
+    for separator in SEPARATORS:
+        if count := sum(separator in value for value in names):
+            note(
+                f"{path}: labels in one cell are separated by {separator!r} ({count:,} of the first {len(values):,} "
+                "rows have several). If that is wrong, pass --label-separator."
+            )
+            return separator
+    what = f"labels are lists (in {lists:,} of" if lists else "no cell holds several labels (of"
+    note(f"{path}: {what} the first {len(values):,} rows).")
+    return SEPARATORS[0]
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """The items of a list, or of a cell that spells one: ["a", "b"], or Python's ['a', 'b']."""
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if not isinstance(value, str) or not (value.strip().startswith("[") and value.strip().endswith("]")):
+        return None
+    for parser in (json.loads, ast.literal_eval):
+        try:
+            items = parser(value.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(items, list) and all(isinstance(item, (str, int, float)) for item in items):
+            return items
+    return None
 
 
 def _number(where: str, name: str, value: Any) -> float:

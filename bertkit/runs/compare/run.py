@@ -345,7 +345,7 @@ class _Comparison:
 
 def _read(s: CompareSettings, task: Task) -> Rows:
     """The three sets of rows, from files or held out of the training rows; rows they share are reported."""
-    reading = Reading(s.text, s.text_b, s.label, s.encoding)
+    reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
     train = task.read(s.train, reading)
     train = _sampled(train, s.rows, s.seed, "training rows are used (--rows)")
     judge_file = s.test or s.dev

@@ -62,6 +62,8 @@ def _tell_left_behind(options: dict[str, Any], format: str) -> None:
         )
     if (threshold := options.get("threshold")) is not None:
         note(f"The answer threshold of {threshold:.3g} chosen for this model is not exported.")
+    if options.get("thresholds"):
+        note("The threshold of every label is in config.json under 'thresholds'; other programs use 0.5 unless told.")
 
 
 def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:

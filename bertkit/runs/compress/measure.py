@@ -85,7 +85,7 @@ def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | N
         return None
     if not has_task(before):
         raise UserError(f"{settings.model} has not been fine-tuned, so it has no score to compare. Leave --eval out.")
-    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding, settings.label_separator)
     rows = before.task.read(settings.eval, reading)
     before.task.check(rows, str(settings.eval))
     return rows

@@ -19,6 +19,7 @@ from bertkit import __version__, machine, metrics
 from bertkit.ancestors.baselines.forms import BASELINES
 from bertkit.checkpoint import folder as model_folder
 from bertkit.config import to_plain
+from bertkit.data.readers.frames import is_memory, memory_digest
 from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.files.json import read_json
@@ -47,6 +48,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
     s, task = run.settings, run.task
     calibrated = calibrate(run) if task.calibrates else {}
     role = "test" if "test" in run.items else "dev"
+    thresholds = task.choose_thresholds(run.items["dev"], run.outputs("dev")) if task.has_thresholds else None
     examples, predictions = run.predictions(role)
     metric, gold, predicted, extra = task.metric_inputs(examples, predictions)
     scores = metric(gold, predicted, **extra)
@@ -88,6 +90,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
         command=run.command,
         notes=warnings or None,
         dev_metrics=dict(task.score(*run.predictions("dev"))) if role == "test" else None,
+        thresholds=thresholds,
         **calibrated,
         **compared,
         **task.by_label(gold, predicted),
@@ -287,6 +290,8 @@ def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
     folder.labels = run.task.labels or folder.labels
     if run.task.problem_type:
         folder.raw_config["problem_type"] = run.task.problem_type
+    if result.thresholds:  # where other programs, and `export --format hf`, find them
+        folder.raw_config["thresholds"] = dict(result.thresholds)
     folder.about = {
         "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
         "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},
@@ -295,7 +300,7 @@ def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
         "metrics": scores, "scored_on": result.scored_on,
         "data": {
             role: {"file": path.name, "sha256": _digest(path)}
-            for role in ROLES if (path := getattr(s, role)) and path.is_file()
+            for role in ROLES if (path := getattr(s, role)) and (path.is_file() or is_memory(path))
         },
         "digests": row_digests(run),
         "facts": {"task": s.task, "base": s.model, **run.facts, "rows": len(run.items["train"]), **shown},
@@ -307,7 +312,7 @@ def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
 def _fitted(task: Task, result: FinetuneResult) -> dict[str, Any]:
     """What was fitted to the outputs: the temperature, which the head was divided by, and the options in use."""
     temperature = (result.calibration or {}).get("temperature")
-    options: dict[str, Any] = {key: task.options[key] for key in ("threshold", "abstain") if key in task.options}
+    options: dict[str, Any] = {key: task.options[key] for key in ("thresholds", "abstain") if key in task.options}
     return options if temperature is None else {"temperature": temperature, **options}
 
 
@@ -332,4 +337,6 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
+    if is_memory(path):
+        return memory_digest(path)
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -159,7 +159,7 @@ class SupervisedRun:
             folder.model.heads["mlm"] = Head("mlm", config, 0, folder.model.encoder.dropout_masks)
         if not self.task.labels:
             folder.labels = self.task.output_names
-        for key in ("id2label", "problem_type"):  # those of another task
+        for key in ("id2label", "problem_type", "thresholds"):  # those of another task
             folder.raw_config.pop(key, None)
         folder.model.crf = Crf(len(self.task.labels)) if self.task.options.get("crf") else None
         folder.pooling = self._pooling(folder.pooling) if self.task.makes_vectors else None

@@ -30,7 +30,7 @@ class Split:
 
 def reading_of(settings: SupervisedSettings) -> Reading:
     """Which columns."""
-    return Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+    return Reading(settings.text, settings.text_b, settings.label, settings.encoding, settings.label_separator)
 
 
 DEFAULTS = {entry.name: entry.default for entry in fields(FinetuneSettings)}

@@ -295,7 +295,8 @@ def test_the_folder_says_what_kind_of_scores_it_has(case, problem, runs):
     config, about = (json.loads((out / name).read_text("utf-8")) for name in ("config.json", "bertkit.json"))
     assert config.get("problem_type") == problem
     assert {"bertkit", "python", "torch", "tokenizers"} <= about["versions"].keys()
-    assert list(about["calibration"]) == (["temperature"] if case == "classify" else [])
+    chosen = {"classify": ["temperature"], "multi-label": ["thresholds"]}.get(case, [])
+    assert list(about["calibration"]) == chosen
     assert len(about["data"]["train"]["sha256"]) == 64
 
 

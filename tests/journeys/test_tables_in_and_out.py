@@ -1,0 +1,220 @@
+"""People's tables go in and come out as they expect: files, sheets, DataFrames."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertkit
+from bertkit.commands import predict
+from bertkit.data.readers.rows import cells_of
+from bertkit.errors import UserError
+from tests.support import toy
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> toy.Runs:
+    return toy.Runs(tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture(scope="module")
+def spam(runs) -> Any:
+    train = toy.write(runs.folder / "train.csv", toy.messages(40))
+    return runs.tune("classify", "spam", train=train, **toy.SMALL | {"steps": 4})
+
+
+@pytest.fixture(scope="module")
+def spam_folder(runs, spam) -> Path:
+    return runs.folder / "spam"
+
+
+ROWS = [
+    {"id": "007", "text": "a prize for the winner", "note": "=1+1"},
+    {"id": "-5", "text": "dinner, and a meeting", "note": "@home"},
+    {"id": "3", "text": 'the "old" house\nby the river', "note": ""},
+]
+
+
+def put_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".xlsx":
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.Workbook()
+        book.active.append(list(rows[0]))
+        for row in rows:
+            book.active.append(list(row.values()))
+            for cell in book.active[book.active.max_row]:
+                cell.data_type = "s" if isinstance(cell.value, str) else cell.data_type
+        book.save(path)
+    elif path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def answers(model: Path, file: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
+    predict.run(predict.Settings(model=str(model), file=str(file), out=out, precision="fp32", threads=1, **settings))
+    return [row for _, row in cells_of(out)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet", "jsonl"])
+@pytest.mark.parametrize("out", ["csv", "xlsx", "parquet"])
+def test_predict_keeps_the_columns_of_the_input_and_gives_every_score_its_own(
+    tmp_path: Path, spam_folder: Path, spam, ending: str, out: str
+) -> None:
+    file = put_table(tmp_path / f"in.{ending}", ROWS)
+    rows = answers(spam_folder, file, tmp_path / f"p.{out}")
+    assert list(rows[0]) == ["id", "text", "note", "label", "score", "score_ham", "score_spam", "tokens", "cut"]
+    assert [row["id"] for row in rows] == ["007", "-5", "3"] and [row["text"] for row in rows] == [
+        row["text"] for row in ROWS
+    ]
+    wanted = bertkit.load(spam_folder, precision="fp32").predict([row["text"] for row in ROWS])
+    for row, answer in zip(rows, wanted, strict=True):
+        assert row["label"] == answer["label"]
+        assert float(row["score_spam"]) == pytest.approx(answer["scores"]["spam"], abs=1e-6)
+
+
+def test_a_formula_in_the_input_is_text_in_a_sheet_and_told_of_in_a_csv(tmp_path, spam_folder, notes) -> None:
+    file = put_table(tmp_path / "in.csv", ROWS)
+    assert [row["note"] for row in answers(spam_folder, file, tmp_path / "p.csv")] == ["'=1+1", "'@home", ""]
+    assert any("2 cells begin like a formula" in note and ".xlsx" in note for note in notes)
+    sheet = answers(spam_folder, file, tmp_path / "p.xlsx")
+    assert [row["note"] or "" for row in sheet] == ["=1+1", "@home", ""]
+
+
+def test_a_column_of_the_answer_never_takes_the_place_of_one_of_the_input(tmp_path, spam_folder, notes) -> None:
+    file = put_table(tmp_path / "in.csv", [{"text": "a prize", "label": "gold", "score_spam": "mine"}])
+    (row,) = answers(spam_folder, file, tmp_path / "p.csv")
+    assert (row["label"], row["score_spam"]) == ("gold", "mine")
+    assert row["predicted_label"] in ("ham", "spam") and 0 <= float(row["predicted_score_spam"]) <= 1
+    assert any("'predicted_label'" in note for note in notes)
+
+
+def test_jsonl_keeps_the_input_beside_the_answer(tmp_path: Path, spam_folder: Path) -> None:
+    file = put_table(
+        tmp_path / "in.jsonl", [{"text": "a prize", "label": "gold", "n": 3}, {"text": "dinner", "m": [1]}]
+    )
+    out = answers(spam_folder, file, tmp_path / "p.jsonl")
+    assert [row["input"] for row in out] == [{"text": "a prize", "label": "gold", "n": 3}, {"text": "dinner", "m": [1]}]
+    assert set(out[0]["scores"]) == {"ham", "spam"} and out[0]["label"] in ("ham", "spam")
+
+
+def test_columns_by_number_keep_every_column(tmp_path: Path, spam_folder: Path) -> None:
+    (tmp_path / "in.tsv").write_text("x\ta prize\ny\tdinner\n", "utf-8")
+    rows = answers(spam_folder, tmp_path / "in.tsv", tmp_path / "p.csv", text="2")
+    assert [(row["1"], row["2"]) for row in rows] == [("x", "a prize"), ("y", "dinner")]
+
+
+def test_a_sheet_of_numbers_dates_and_empty_rows_is_read(tmp_path: Path, notes) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    import datetime
+
+    from bertkit.data.readers import read_rows
+
+    book = openpyxl.Workbook()
+    for row in (["text", "label", "day"], ["one", 1, datetime.date(2026, 1, 2)], [None, None], [12345, 2.5, None]):
+        book.active.append(row)
+    book.create_sheet("Other")
+    book.save(tmp_path / "a.xlsx")
+    assert [(r.text, r.label, r.line) for r in read_rows(tmp_path / "a.xlsx")] == [("one", "1", 2), ("12345", "2.5", 4)]
+    assert any("'Other' is not" in note for note in notes)
+
+
+# ---- Tables in memory. The stand-ins have what the libraries' tables are known by.
+
+
+class Pandas:
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows, self.columns = rows, list(rows[0])
+
+    def itertuples(self, index: bool, name: None) -> Iterator[tuple[Any, ...]]:
+        return (tuple(row.values()) for row in self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+class ClassLabel:
+    names = ("ham", "spam")
+
+
+class Dataset:
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows, self.column_names = rows, list(rows[0])
+        self.features = {"text": object(), "label": ClassLabel()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (row | {"label": ClassLabel.names.index(row["label"])} for row in self.rows)
+
+
+class Frame(Pandas):
+    """Polars' has no itertuples."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "itertuples":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+    def iter_rows(self, named: bool) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+
+TABLES = {"pandas": Pandas, "polars": Frame, "datasets": Dataset, "list": list}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_in_memory_gives_the_same_model_as_its_file(runs, spam, spam_folder: Path, kind: str) -> None:
+    made = runs.tune("classify", f"by-{kind}", train=TABLES[kind](toy.messages(40)), **toy.SMALL | {"steps": 4})
+    assert made.result["metrics"] == spam.result["metrics"]
+    folder = runs.folder / f"by-{kind}"
+    assert (folder / "model.safetensors").read_bytes() == (spam_folder / "model.safetensors").read_bytes()
+    about = json.loads((folder / "bertkit.json").read_text("utf-8"))
+    toml = tomllib.loads((folder / "run.toml").read_text("utf-8"))
+    assert len(about["data"]["train"]["sha256"]) == 64
+    assert about["data"]["train"]["sha256"][:16] in toml["train"]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_predict_and_evaluate_take_a_table(spam, kind: str) -> None:
+    rows = toy.messages(6, 3)
+    table = TABLES[kind](rows)
+    assert spam.predict(table) == spam.predict([row["text"] for row in rows])
+    assert spam.evaluate(table)["accuracy"] == pytest.approx(
+        sum(a["label"] == r["label"] for a, r in zip(spam.predict(table), rows)) / 6
+    )
+
+
+def test_a_table_without_a_text_column_is_refused_with_the_names_it_has(spam) -> None:
+    table = Pandas([{"Body of it": "a prize", "n": 1}])
+    with pytest.raises(UserError, match=r'no column \'text\'.*Body of it \| n.*text="NAME"'):
+        spam.predict(table)
+    assert len(spam.predict(table, text="Body of it")) == 1
+
+
+def test_a_run_on_rows_in_memory_is_resumed_with_the_same_rows_and_not_from_its_settings_alone(runs) -> None:
+    small = toy.SMALL | {"steps": 4, "resume": True}
+    runs.tune("classify", "again", train=toy.messages(40), **toy.SMALL | {"steps": 4})
+    again = runs.tune("classify", "again", train=toy.messages(40), **small)
+    assert again.result["rows"] == 4
+    text = (runs.folder / "again/run.toml").read_text("utf-8")
+    with pytest.raises(UserError, match="memory of another process"):
+        runs.tune("classify", "third", train=tomllib.loads(text)["train"], **toy.SMALL)
+
+
+def test_the_splits_of_a_dataset_are_not_taken_for_one_table(runs) -> None:
+    with pytest.raises(UserError, match=r"several tables: train, test.*'train'"):
+        runs.tune("classify", "x", train={"train": Dataset(toy.messages(4)), "test": Dataset(toy.messages(4))})
