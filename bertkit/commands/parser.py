@@ -19,7 +19,7 @@ from bertkit.notify import LANGUAGES, translated
 WIDEST = 100
 LONG = 12  # a command with more options than this shows them under headings
 GROUPS = {  # heading → settings; `option(group=…)` comes first
-    "Data": "train dev test data tokenizer kind size cased units min_count text text_b label labels multi_label "
+    "Data": "train dev test data tokenizer kind size cased units min_count text text_b label labels multi_label label_separator "
     "encoding max_tokens on_long overlap merge held_out split_seed rows teacher_texts",
     "Model": "model models contenders vectors lm elmo gpt preset init add_tokens layers width order window vocabulary "
     "architecture dropout reinit freeze word crf",
