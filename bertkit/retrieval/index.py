@@ -188,7 +188,7 @@ class Index:
         shared = self.words.scores(self.terms.of([question])[0])
         weight = float(self.about.get("vector_weight", VECTOR_WEIGHT))
         scores = {"vectors": cosines, "words": shared, "both": fused(cosines, shared, weight)}[by]
-        best = [n for n in best_of(scores, top).tolist() if by == "vectors" or scores[n] > 0]
+        best = [n for n in best_of(scores, top).tolist() if by != "words" or scores[n] > 0]
         return [{"score": float(scores[n]), "cosine": float(cosines[n]), **self.passage(n)} for n in best]
 
     @cached_property
@@ -235,7 +235,7 @@ def fused(cosines: np.ndarray, words: np.ndarray, weight: float) -> np.ndarray:
 
 def _scaled(scores: np.ndarray) -> np.ndarray:
     low, high = float(scores.min()), float(scores.max())
-    return (scores - low) / (high - low) if high > low else np.zeros_like(scores)
+    return (scores - low) / (high - low) if high > low else np.full_like(scores, high > 0)
 
 
 def vector_weight(predictor: Predictor, terms: Terms, texts: Sequence[str], vectors: np.ndarray) -> float:

@@ -17,6 +17,7 @@ from bertkit.ancestors.language_model.base import KINDS, LanguageModelObjective,
 from bertkit.ancestors.language_model.model import LanguageModel, network_of
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files.manifest import accept
 from bertkit.inference.scoring import score
 from bertkit.model.heads import Model
 from bertkit.settings.model import Config
@@ -231,6 +232,7 @@ def test_a_folder_that_does_not_fit_together_is_refused(tokenizer: Tokenizer, tm
         ({"ancestor": "elmo"}, UserError, "ancestor 'elmo'"),
     ):
         file.write_text(json.dumps(about | change))
+        accept(tmp_path / "model")
         with pytest.raises(kind, match=words):
             LanguageModel.load(tmp_path / "model")
     with pytest.raises(UserError, match="no such folder"):

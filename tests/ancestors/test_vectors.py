@@ -103,7 +103,7 @@ def test_no_bytes_do_worse_than_a_clear_error(tmp_path_factory, raw, header):
         ("2 3\na 1 2 3\nb 1 2\n", "line 3"),
         ("a 1 2\nb 1 zwei\n", "line 2"),
         ("a 1 2\nb 1 nan\n", "line 2"),
-        ("3 2\na 1 2\nb 1 2\n", "3 words, but 2"),
+        ("3 2\na 1 2\nb 1 2\n", "3 words, but it has 2"),
         ("1 99999999999\na 1\n", "99999999999 numbers"),
         ("word\n", "line 1"),
     ],

@@ -143,7 +143,10 @@ def test_bash_completes_commands_options_and_values(run: CommandLine, tmp_path: 
     assert completed("fi") == "finetune fill" and completed("--v") == "--version"
     assert completed("finetune", "c") == "classify choose"
     assert completed("finetune", "classify", "--lang", "") == "en zh"
-    assert completed("finetune", "classify", "--la") == "--label --label-separator --labels --layer-decay --language --lang"
+    assert (
+        completed("finetune", "classify", "--la")
+        == "--label --label-separator --labels --layer-decay --language --lang"
+    )
     assert completed("compare", "tag", "--no") == "--no-curve"
     assert completed("fill", "en", "a") == ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -186,7 +188,7 @@ def test_lengths_are_rounded_by_little_to_few() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @torch.no_grad()
 def test_a_text_gets_the_same_bits_alone_and_in_any_batch(family: str, precision: str) -> None:
-    model = prepare(model_of(family), precision)
+    model = prepare(copy.deepcopy(model_of(family)), precision)
     lengths = [3, 30, 5, 17, 31, 9, 24, 1, 16]
     ids = rows(lengths)
     together = (batch := pack(ids, steady=True)).split(model.encoder(batch).tokens)

@@ -150,6 +150,7 @@ def test_an_index_without_pairs_or_weight_still_answers(tmp_path, monkeypatch):
     about = json.loads((tmp_path / "old/index.json").read_text("utf-8"))
     del about["vector_weight"]
     (tmp_path / "old/index.json").write_text(json.dumps(about), "utf-8")
+    accept(tmp_path / "old")
     found = Index.open(tmp_path / "old").search("哪里读书？")
     assert found[0]["document"] == 2 and found[0]["score"] > found[1]["score"]
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 import bertkit
 from bertkit import metrics
-from bertkit.commands import distill, evaluate, predict
+from bertkit.commands import evaluate, predict
+from bertkit.commands.compress import distill
 from bertkit.config import build
 from bertkit.data.windows import Windows, encode_rows
 from bertkit.errors import Stopped, UserError

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from bertkit.commands import export, prune, quantize
+from bertkit.commands.compress import export, prune, quantize
 from bertkit.config import build
 from bertkit.errors import UserError
 from tests.support import toy

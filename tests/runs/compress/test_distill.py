@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.commands import distill as command
+from bertkit.commands.compress import distill as command
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
 from bertkit.inference.predictor import Predictor

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers as hf
 
-from bertkit.commands import export as verb
+from bertkit.commands.compress import export as verb
 from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.files.manifest import accept

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as hf
 
-from bertkit.commands import prune as verb
+from bertkit.commands.compress import prune as verb
 from bertkit.config import build
 from bertkit.data.batch import pack
 from bertkit.errors import UserError

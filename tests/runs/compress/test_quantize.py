@@ -16,9 +16,10 @@ import bertkit
 from bertkit import machine
 from bertkit.checkpoint.folder import read_folder
 from bertkit.checkpoint.weights import INT8
-from bertkit.commands import quantize as verb
+from bertkit.commands.compress import quantize as verb
 from bertkit.config import build
 from bertkit.errors import DamagedFile
+from bertkit.files.manifest import accept
 from bertkit.inference.predictor import Predictor
 from bertkit.model.inference import Int8Linear, from_int8, to_int8
 from bertkit.model.layers import Linear
@@ -123,6 +124,7 @@ def test_scales_that_are_missing_are_found(runs, tmp_path):
     tensors = load_file(tmp_path / "out" / INT8)
     tensors.pop(next(name for name in tensors if name.endswith(".scale")))
     save_file(tensors, tmp_path / "out" / INT8)
+    accept(tmp_path / "out")
     with pytest.raises(DamagedFile, match="not have one scale"):
         Predictor.load(tmp_path / "out")
 

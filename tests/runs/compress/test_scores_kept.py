@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bertkit.checkpoint.folder import read_folder, write_folder
-from bertkit.commands import convert, prune, quantize
+from bertkit.commands import convert
+from bertkit.commands.compress import prune, quantize
 from bertkit.config import build
 from bertkit.inference.predictor import Predictor
 from bertkit.settings.compress import PruneSettings, QuantizeSettings

@@ -13,6 +13,7 @@ import pytest
 
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
+from bertkit.files.manifest import accept
 from bertkit.runs.finetune import run as module
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.training import loop as training_loop
@@ -212,6 +213,7 @@ def test_a_finished_run_is_not_taken_for_one_with_other_rows_or_settings(runs):
         go("classify", runs, "finished-with", resume=True, steps=9, batch=4)
     about = json.loads((out / "bertkit.json").read_text("utf-8"))
     (out / "bertkit.json").write_text(json.dumps({k: v for k, v in about.items() if k != "digests"}), "utf-8")
+    accept(out)
     with pytest.raises(UserError, match="other train rows"):
         go("classify", runs, "finished-with", resume=True, train=other)
     go("classify", runs, "finished-with", resume=True, lang="zh", threads=1)

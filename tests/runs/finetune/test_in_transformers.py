@@ -9,6 +9,7 @@ import pytest
 import transformers as hf
 
 import bertkit
+from bertkit.files.manifest import accept
 from tests.support import toy
 
 TEXT = "the winner of the prize with anna in new london"
@@ -66,6 +67,7 @@ def test_a_folder_with_its_temperature_beside_the_weights_still_answers_with_it(
     about = json.loads((old / "bertkit.json").read_text("utf-8"))
     about["options"]["temperature"] = 4.0
     (old / "bertkit.json").write_text(json.dumps(about), "utf-8")
+    accept(old)
     new, cooler = (scores_here(folder, INPUTS["pair"])["same"] for folder in (runs.folder / "unsure-pair", old))
     odds = new / (1 - new)
     assert cooler == pytest.approx(odds**0.25 / (1 + odds**0.25), abs=1e-5)

@@ -68,7 +68,7 @@ def test_a_damaged_store_is_refused_before_anything_is_made(damage, make, store,
     shutil.copytree(store, copy)
     content = (copy / damage).read_bytes()
     (copy / damage).write_bytes(content[: len(content) // 2])
-    with pytest.raises(DamagedFile, match=rf"{Path(damage).name}.*Make it again: bertkit prepare"):
+    with pytest.raises(DamagedFile, match=rf"{Path(damage).name}.*Make it again"):
         pretrain(make("bert-tiny", tmp_path / "run", data=copy))
     assert not (tmp_path / "run").exists()
 

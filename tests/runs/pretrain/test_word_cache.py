@@ -93,8 +93,8 @@ def test_killed_it_continues_after_the_last_batch_that_was_written_to_the_same_b
         with pytest.raises(KeyboardInterrupt):
             open_cache(corpus, teacher, 16, LENGTH)
     (folder / "states.bin").open("ab").write(b"half a batch")
-    batch, calls = word_cache._Making._batch, []
-    monkeypatch.setattr(word_cache._Making, "_batch", lambda self, n: calls.append(n) or batch(self, n))
+    batch, calls = word_cache._CacheWriter._batch, []
+    monkeypatch.setattr(word_cache._CacheWriter, "_batch", lambda self, n: calls.append(n) or batch(self, n))
     open_cache(corpus, teacher, 16, LENGTH)
     assert calls[0].start > 0  # the first two batches were not read again
     assert {name: (folder / name).read_bytes() for name in names} == uninterrupted
