@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.checkpoint.folder import read_folder, write_folder
-from bertkit.checkpoint.translate import config_from
+from bertkit.checkpoint.translate import config_from, todays
 from bertkit.commands import convert
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
@@ -34,8 +34,10 @@ def test_a_folder_goes_in_and_out_of_both_libraries_unchanged(family: str, name:
     write_folder(tmp_path / "ours", first)
     again = folders.reopened(tmp_path / "ours", name)
     again.save_pretrained(tmp_path / "back")
-    stored, back = folders.tensors_of(tmp_path / "theirs"), folders.tensors_of(tmp_path / "back")
-    assert set(stored) == set(back) == set(folders.tensors_of(tmp_path / "ours"))
+    stored, ours, back = (  # transformers saves Nomic-BERT under older names, unless it was opened under today's
+        todays(folders.tensors_of(tmp_path / place), FAMILIES[family]) for place in ("theirs", "ours", "back")
+    )
+    assert set(stored) == set(back) == set(ours)
     assert all(torch.equal(stored[key], back[key]) for key in stored)
     assert {k: v for k, v in theirs.state_dict().items() if not torch.equal(v, again.state_dict()[k])} == {}
     folders.tokenizer_for(family)[0].save(str(tmp_path / "back/tokenizer.json"))
