@@ -65,7 +65,8 @@ def _nearest(raw: dict[str, Any]) -> str:
 def config_from(raw: dict[str, Any], where: str) -> Config:
     """config.json → Config. `where` names the file in messages."""
     family = family_of(raw, where)
-    raw = {family.older_keys.get(key, key): value for key, value in raw.items()}
+    older = family.older_keys
+    raw = {older[key]: value for key, value in raw.items() if key in older} | raw
     for key, only in (REFUSED | family.refused).items():
         if raw.get(key, only) not in (only, None):
             raise UserError(f"{where}: {key} is {raw[key]!r}; bertkit implements only {only!r}.")
@@ -109,7 +110,7 @@ def _spellings(family: Family, ours: str) -> dict[str, str]:
 def config_to(config: Config, family: Family, architecture: str, keep: dict[str, Any] | None = None) -> dict[str, Any]:
     """Config → config.json, on top of what a loaded config.json said (`keep`)."""
     raw: dict[str, Any] = dict(family.written) | dict(keep or {})
-    for key in ("auto_map", "_name_or_path", "torch_dtype", "id2label", "label2id"):
+    for key in ("auto_map", "_name_or_path", "torch_dtype", "id2label", "label2id", *family.older_keys):
         raw.pop(key, None)
     raw |= {"architectures": [architecture], "model_type": family.model_type, "dtype": "float32"}
     for ours, theirs in family.numbers.items():

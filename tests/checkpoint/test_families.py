@@ -11,7 +11,7 @@ import torch
 
 from bertkit.checkpoint.families import FAMILIES
 from bertkit.checkpoint.folder import read_folder
-from bertkit.checkpoint.translate import config_from, family_of, tensors_from
+from bertkit.checkpoint.translate import config_from, config_to, family_of, tensors_from
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
@@ -67,12 +67,15 @@ def test_distances_beyond_the_last_bucket_agree_with_transformers(monkeypatch):
 def test_nomics_first_checkpoints_open_with_the_names_of_their_own_code():
     theirs = random_model("nomic_bert", "NomicBertModel")
     ours = load(theirs, "nomic_bert", (), "NomicBertModel")
-    raw = {"model_type": "nomic_bert", "n_embd": 32, "n_layer": 4, "n_head": 4, "n_inner": 48, "n_positions": 40,
+    raw = {"model_type": "nomic_bert", "n_embd": 32, "n_layer": 4, "n_head": 4, "n_inner": 48, "n_positions": 80,
+           "max_trained_positions": 40,
            "activation_function": "swiglu", "vocab_size": 60, "type_vocab_size": 2, "layer_norm_epsilon": 1e-12,
            "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "prenorm": False, "qkv_proj_bias": False,
            "attn_pdrop": 0.0, "resid_pdrop": 0.0}  # fmt: skip
     config = config_from(raw, "config.json")
     assert config == ours.config
+    written = config_to(config, FAMILIES["nomic_bert"], "NomicBertModel", raw)
+    assert config_from(written, "config.json") == config and "n_embd" not in written
     older = {}
     for name, tensor in theirs.state_dict().items():
         for today, then in (

@@ -46,6 +46,19 @@ def test_a_folder_goes_in_and_out_of_both_libraries_unchanged(family: str, name:
     assert all(torch.equal(a, b) for a, b in zip(first.model.state_dict().values(), second.model.state_dict().values()))
 
 
+@pytest.mark.parametrize("family, name", [("roberta", "RobertaModel"), ("mpnet", "MPNetModel")])
+@torch.no_grad()
+def test_a_tokenizer_that_pads_with_another_piece_moves_no_position(family, name, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(folders, "SPECIALS", {})  # a tokenizer whose padding is piece 0; the model's is 1
+    theirs = folders.write(tmp_path / "a", family, name)
+    write_folder(tmp_path / "b", read_folder(tmp_path / "a"))
+    row = torch.tensor([[2, 9, 8, 3]])
+    expected = theirs(row).last_hidden_state
+    torch.testing.assert_close(folders.reopened(tmp_path / "b", name)(row).last_hidden_state, expected)
+    ours = read_folder(tmp_path / "b").model.eval()
+    torch.testing.assert_close(ours.encoder(pack(row.tolist())).tokens, expected[0], atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gpt2"])
 @torch.no_grad()
 def test_labels_stay_words_and_answers_stay_the_same(family: str, tmp_path: Path) -> None:

@@ -171,6 +171,13 @@ def _one_rotation_keys(config: Config) -> Raw:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base}}
 
 
+def _as_far_as_trained(raw: Raw, where: str) -> dict[str, Any]:
+    """Nomic's rotation; beyond the length they were trained with, its first checkpoints scale it, which we do not."""
+    trained, longest = raw.get("max_trained_positions"), raw.get("max_position_embeddings", 2048)
+    shorter = type(trained) is type(longest) is int and 0 < trained < longest
+    return _one_rotation(1000.0)(raw, where) | ({"max_tokens": trained} if shorter else {})
+
+
 def _grouped(raw: Raw, where: str) -> dict[str, Any]:
     """EuroBERT's rotation, and how many heads of keys there are."""
     key_heads = raw.get("num_key_value_heads")
@@ -250,7 +257,7 @@ NOMIC = Family(
         "mlp_fc2_bias": False,
         "causal": False,
     },
-    derive=_one_rotation(1000.0),
+    derive=_as_far_as_trained,
     fold=_one_rotation_keys,
     spellings={"activation": {"silu": "silu", "swiglu": "silu", "gelu": "gelu", "geglu": "gelu"}},
     # The first checkpoints came with code of their own, and its names.
