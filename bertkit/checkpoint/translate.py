@@ -130,9 +130,9 @@ def check_expressible(config: Config, family: Family) -> None:
     names = [f.name for f in fields(config) if f.name not in ("max_tokens", "global_every")]
     lost = [name for name in names if getattr(config, name) != getattr(read, name)]
     if lost:
-        said = ", ".join(f"{name} = {getattr(config, name)!r} (it has {getattr(read, name)!r})" for name in lost)
+        listed = ", ".join(f"{name} = {getattr(config, name)!r} (it has {getattr(read, name)!r})" for name in lost)
         raise UserError(
-            f"A folder of the family {family.model_type} cannot express {said}, and would be opened as a different "
+            f"A folder of the family {family.model_type} cannot express {listed}, and would be opened as a different "
             "model. "
             "Leave that out, or use a preset whose family supports it."
         )

@@ -122,7 +122,7 @@ def rules_of(labels: Sequence[str]) -> Chain | None:
     leaves = [kind if part and part in _OPENS + _GOES_ON else None for part, kind in parts]
 
     def score(allowed: list[bool]) -> Tensor:
-        return torch.tensor([0.0 if one else FORBIDDEN for one in allowed])
+        return torch.tensor([0.0 if may else FORBIDDEN for may in allowed])
 
     step = [
         score([needs[to] == leaves[at] if needs[to] is not None or strict else True for to in range(len(labels))])

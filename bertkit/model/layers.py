@@ -97,8 +97,8 @@ class DropoutMasks:
             scale = 1 / (1 - rate)
             scale = round(scale * 128) / 128 if dtype == torch.bfloat16 else scale
             draws = np.random.Generator(np.random.SFC64((*self._key, size))).integers(0, 65536, size, dtype=np.uint16)
-            kept = torch.from_numpy(draws < round(65536 / scale))
-            pool = self._pools[rate, dtype, size] = kept.to(dtype).mul_(scale)
+            stays = torch.from_numpy(draws < round(65536 / scale))
+            pool = self._pools[rate, dtype, size] = stays.to(dtype).mul_(scale)
         place = int(self._places.integers(0, size - count)) & ~63
         return pool[place : place + count].view(shape)
 

@@ -46,20 +46,20 @@ def read(path: Path) -> Pieces:
             score = struct.unpack("<f", piece[2][-1])[0] if 2 in piece else 0.0
             pieces.append((piece[1][-1].decode("utf-8"), score, _last(piece, 3, NORMAL)))
         trainer, normalizer = (_fields(_last(message, number, b"")) for number in (2, 3))
-        found = Pieces(
+        contents = Pieces(
             pieces=pieces,
             algorithm=_last(trainer, 3, UNIGRAM),
             unk_id=_last(trainer, 40, 0),
             byte_fallback=bool(_last(trainer, 35, 0)),
             charsmap=_last(normalizer, 2, b""),
         )
-        if not pieces or found.pieces[found.unk_id][2] != UNKNOWN:
+        if not pieces or contents.pieces[contents.unk_id][2] != UNKNOWN:
             raise ValueError("it has no pieces, or its unknown piece is not where the file says")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as error:
         raise DamagedFile(
             f"{path}: not a complete SentencePiece file ({error}). Download it again; its usual name is spiece.model."
         ) from None
-    return found
+    return contents
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def build(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
 def _layout_of(path: Path, config: Mapping[str, Any]) -> Layout:
     """By the file's name; those of two families share one, so tokenizer_config.json or config.json has to say which."""
     layouts = LAYOUTS.get(path.name, LAYOUTS["spiece.model"])
-    told = str(config.get("tokenizer_class", "")).lower()
-    if not any(layout.family.lower() in told for layout in layouts) and (path.parent / "config.json").is_file():
-        told = (path.parent / "config.json").read_text("utf-8", errors="replace").lower()
-    return next((layout for layout in layouts if layout.family.lower() in told), layouts[0])
+    named = str(config.get("tokenizer_class", "")).lower()
+    if not any(layout.family.lower() in named for layout in layouts) and (path.parent / "config.json").is_file():
+        named = (path.parent / "config.json").read_text("utf-8", errors="replace").lower()
+    return next((layout for layout in layouts if layout.family.lower() in named), layouts[0])
 
 
 def albert_normalizer(lower: bool, keep_accents: bool, charsmap: bytes = b"") -> normalizers.Normalizer:

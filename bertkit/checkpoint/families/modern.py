@@ -373,8 +373,10 @@ MPNET = Family(
 def _relative(raw: Raw, where: str) -> dict[str, Any]:
     """DeBERTa's keys about positions: absolute ones in the input, and relative ones in attention."""
     longest = raw.get("max_position_embeddings", 512)
-    told = raw.get("pos_att_type") or []
-    kinds = {kind.strip() for kind in told.lower().split("|")} if isinstance(told, str) else {str(k) for k in told}
+    listed = raw.get("pos_att_type") or []
+    kinds = (
+        {kind.strip() for kind in listed.lower().split("|")} if isinstance(listed, str) else {str(k) for k in listed}
+    )
     is_relative = bool(raw.get("relative_attention", False))
     if kinds != ({"c2p", "p2c"} if is_relative else set()):
         raise UserError(

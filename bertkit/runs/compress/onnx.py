@@ -62,8 +62,8 @@ class Padded(nn.Module):
             late = summary == "late"
             vectors = POOLS["mean"](pooler(tokens), real) if late else pooler(POOLS[summary](tokens, real))
             return (self.model.head(self.kind)(vectors),)
-        said = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
-        return (said[..., 0], said[..., 1]) if self.kind == "span" else (said,)
+        outputs = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
+        return (outputs[..., 0], outputs[..., 1]) if self.kind == "span" else (outputs,)
 
     def _encode(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """The rectangle as one group of texts, whose padding is a text's end: (texts × length, width)."""
@@ -163,7 +163,7 @@ class OnnxModel:
         options.intra_op_num_threads = 1  # batches are shared out over the cores (see sharing)
         options.log_severity_level = 3
         self.session = onnx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.inputs = [one.name for one in self.session.get_inputs()]
+        self.inputs = [given.name for given in self.session.get_inputs()]
         self.config, self.heads, self.kind = model.config, model.heads, kind
 
     def encoder(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
@@ -174,9 +174,9 @@ class OnnxModel:
         )
         real = torch.arange(ids.shape[1]) < torch.tensor(batch.lengths)[:, None]
         feed = dict(zip(INPUTS, (ids.numpy(), real.long().numpy(), segments.numpy())))
-        found = self.session.run(None, {name: feed[name] for name in self.inputs})
-        said = [torch.from_numpy(one) for one in (found if self.kind == "span" else found[:1])]
-        answer = torch.stack(said, -1) if self.kind == "span" else said[0]
+        arrays = self.session.run(None, {name: feed[name] for name in self.inputs})
+        outputs = [torch.from_numpy(array) for array in (arrays if self.kind == "span" else arrays[:1])]
+        answer = torch.stack(outputs, -1) if self.kind == "span" else outputs[0]
         by_text = self.kind and HEADS[self.kind].looks_at == "pooler"
         return Encoded(answer if by_text else answer[real], batch)
 
