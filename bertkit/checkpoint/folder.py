@@ -341,6 +341,8 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float
     raw["dtype"] = str(dtype).removeprefix("torch.")
     ours = folder.tokenizer
     special = {"pad": ours.pad_id, "cls": ours.cls_id, "sep": ours.sep_id, "bos": ours.cls_id, "eos": ours.sep_id}
+    if folder.model.config.first_position:
+        special.pop("pad")  # positions are counted from this key, whatever the tokenizer pads with
     raw |= {f"{k}_token_id": n for k, n in special.items() if n is not None and f"{k}_token_id" in raw}
     if ours.pad_id is None and folder.raw_config.get("pad_token_id", family.defaults["pad_token_id"]) is None:
         raw["pad_token_id"] = None  # any number is a real token's, which transformers would then take for padding

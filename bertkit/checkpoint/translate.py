@@ -1,4 +1,4 @@
-"""Between Hugging Face's config and tensors and ours, by the tables of families.py."""
+"""Between Hugging Face's config and tensors and ours, by the table of families."""
 
 from __future__ import annotations
 
@@ -42,15 +42,32 @@ def family_of(raw: dict[str, Any], where: str) -> Family:
     kind = raw.get("model_type")
     if isinstance(kind, str) and kind in FAMILIES:
         return FAMILIES[kind]
-    hint = suggest(str(kind), list(FAMILIES))
-    raise UserError(f"{where}: model_type is {kind!r}, which bertkit does not know. {hint}")
+    nearest = _nearest(raw)
+    hint = f" Its config.json is most like {nearest}'s, but only by its keys." if nearest else ""
+    raise UserError(
+        f"{where}: model_type is {kind!r}, which bertkit does not implement. It implements {', '.join(FAMILIES)}.{hint}"
+    )
+
+
+def _nearest(raw: dict[str, Any]) -> str:
+    """The family whose keys an unknown config.json shares most of: keys describe the parts of a model, names do not."""
+
+    def likeness(family: Family) -> float:
+        keys = {*family.numbers.values(), *family.fold(Config(vocabulary=1))}
+        return len(keys & set(raw)) / len(keys)
+
+    if raw.get("is_encoder_decoder"):
+        return ""
+    best = max(FAMILIES.values(), key=likeness)
+    return best.model_type if likeness(best) > 0.6 else ""
 
 
 def config_from(raw: dict[str, Any], where: str) -> Config:
     """config.json → Config. `where` names the file in messages."""
     family = family_of(raw, where)
-    raw = _plain_rotary(raw, where)
-    for key, only in REFUSED.items():
+    older = family.older_keys
+    raw = {older[key]: value for key, value in raw.items() if key in older} | raw
+    for key, only in (REFUSED | family.refused).items():
         if raw.get(key, only) not in (only, None):
             raise UserError(f"{where}: {key} is {raw[key]!r}; bertkit implements only {only!r}.")
     numbers: dict[str, Any] = dict(family.fixed)
@@ -64,18 +81,17 @@ def config_from(raw: dict[str, Any], where: str) -> Config:
             value = 4 * numbers["width"]  # GPT-2's n_inner
         if value is None:
             raise UserError(f"{where}: '{theirs}' is missing. Use the config.json that came with the weights.")
-        if ours in SPELLINGS:
-            if not isinstance(value, str) or value not in SPELLINGS[ours]:
-                raise UserError(f"{where}: {theirs} is {value!r}. {suggest(str(value), list(SPELLINGS[ours]))}")
-            value = SPELLINGS[ours][value]
+        if spellings := _spellings(family, ours):
+            if not isinstance(value, str) or value not in spellings:
+                raise UserError(f"{where}: {theirs} is {value!r}. {suggest(str(value), list(spellings))}")
+            value = spellings[value]
         numbers[ours] = value
+    numbers |= family.derive(raw, where)
     wanted = {name: field.type for name, field in Config.__dataclass_fields__.items()}
     for name, value in numbers.items():
         if wanted[name] == "int" and (isinstance(value, bool) or not isinstance(value, int)):
             theirs = family.numbers.get(name, name)
             raise UserError(f"{where}: {theirs} is {value!r}; it must be a whole number.")
-    if numbers.get("first_position"):
-        numbers["first_position"] = numbers["padding"] + 1  # where RoBERTa starts to count, whatever the padding is
     if "max_tokens" not in numbers:
         numbers["max_tokens"] = numbers["positions"] - numbers.get("first_position", 0)
     try:
@@ -87,51 +103,24 @@ def config_from(raw: dict[str, Any], where: str) -> Config:
         raise UserError(f"{where}: {spoken}") from None
 
 
-def _plain_rotary(raw: dict[str, Any], where: str) -> dict[str, Any]:
-    """transformers 5 writes layer_types and rope_parameters; bring them back to the three numbers they hold."""
-    raw = dict(raw)
-    ropes = raw.get("rope_parameters")
-    if isinstance(ropes, dict):
-        for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
-            rope = ropes.get(kind) or {}
-            if not isinstance(rope, dict):
-                raise UserError(f"{where}: rope_parameters.{kind} is {rope!r}; it must be an object.")
-            if rope.get("rope_type", "default") != "default":
-                raise UserError(f"{where}: rope_type {rope['rope_type']!r} is not implemented, only 'default'.")
-            if "rope_theta" in rope:
-                raw[key] = rope["rope_theta"]
-    kinds = raw.get("layer_types")
-    if isinstance(kinds, list) and kinds:
-        full = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
-        every = full[1] if len(full) > 1 else max(len(kinds), 1)
-        if full != list(range(0, len(kinds), every)):
-            raise UserError(f"{where}: layer_types is not one global layer in every n, starting with the first.")
-        raw["global_attn_every_n_layers"] = every
-    return raw
+def _spellings(family: Family, ours: str) -> dict[str, str]:
+    return family.spellings.get(ours) or SPELLINGS.get(ours, {})
 
 
 def config_to(config: Config, family: Family, architecture: str, keep: dict[str, Any] | None = None) -> dict[str, Any]:
     """Config → config.json, on top of what a loaded config.json said (`keep`)."""
     raw: dict[str, Any] = dict(family.written) | dict(keep or {})
-    for key in ("auto_map", "_name_or_path", "torch_dtype", "id2label", "label2id"):
+    for key in ("auto_map", "_name_or_path", "torch_dtype", "id2label", "label2id", *family.older_keys):
         raw.pop(key, None)
     raw |= {"architectures": [architecture], "model_type": family.model_type, "dtype": "float32"}
     for ours, theirs in family.numbers.items():
         value = getattr(config, ours)
-        if ours in SPELLINGS:
-            value = next(spelling for spelling, meaning in SPELLINGS[ours].items() if meaning == value)
+        if spellings := _spellings(family, ours):
+            value = next((spelling for spelling, meaning in spellings.items() if meaning == value), value)
         raw[theirs] = value
-    if family.model_type == "modernbert":
-        raw["layer_types"] = [
-            "full_attention" if config.is_global(i) else "sliding_attention" for i in range(config.depth)
-        ]
-        raw["rope_parameters"] = {
-            "full_attention": {"rope_type": "default", "rope_theta": config.rotary_base},
-            "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rotary_base},
-        }
-        # transformers' ids for bos/eos/cls/sep default to its own vocabulary's; any id inside ours will do.
-        raw |= {k: keep[k] if keep and k in keep else config.padding for k in _MODERN_IDS}
-    return raw
+    raw |= family.fold(config)
+    # transformers' ids for bos/eos/cls/sep may default to its own vocabulary's; any id inside ours will do.
+    return raw | {key: keep[key] if keep and key in keep else config.padding for key in family.own_ids}
 
 
 def check_expressible(config: Config, family: Family) -> None:
@@ -141,15 +130,12 @@ def check_expressible(config: Config, family: Family) -> None:
     names = [f.name for f in fields(config) if f.name not in ("max_tokens", "global_every")]
     lost = [name for name in names if getattr(config, name) != getattr(read, name)]
     if lost:
-        said = ", ".join(f"{name} = {getattr(config, name)!r} (it has {getattr(read, name)!r})" for name in lost)
+        listed = ", ".join(f"{name} = {getattr(config, name)!r} (it has {getattr(read, name)!r})" for name in lost)
         raise UserError(
-            f"A folder of the family {family.model_type} cannot express {said}, and would be opened as a different "
+            f"A folder of the family {family.model_type} cannot express {listed}, and would be opened as a different "
             "model. "
             "Leave that out, or use a preset whose family supports it."
         )
-
-
-_MODERN_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 
 def architecture_for(family: Family, heads: frozenset[str]) -> Architecture:
@@ -191,46 +177,98 @@ def _turned(ours: str, family: Family) -> bool:
     return ours.endswith(tuple(f"{module}.weight" for module in family.transposed))
 
 
+def _rotated(ours: str, tensor: Tensor, family: Family, config: Config, *, back: bool = False) -> Tensor:
+    """Queries and keys whose neighbours rotate together, in our order: a head's even rows, then its odd ones.
+
+    The scores are the same, as every query and key is reordered alike. tensor: (3 · width, …). `back`: to their order.
+    """
+    if f".{ours.rpartition('.')[0]}.".endswith(tuple(f".{module}." for module in family.interleaved)):
+        turning, rest = tensor[: 2 * config.width], tensor[2 * config.width :]
+        pairs = (2, config.head_width // 2) if back else (config.head_width // 2, 2)
+        by_head = turning.reshape(2 * config.heads, *pairs, *turning.shape[1:])
+        return torch.cat((by_head.transpose(1, 2).reshape(turning.shape), rest))
+    return tensor
+
+
+def _sizes(config: Config, parts: int) -> list[int]:
+    """How many rows each of the tensors has that we keep as one: query, key and value, or the two of a gated layer."""
+    return [config.width, config.key_width, config.key_width] if parts == 3 else [config.inner, config.inner]
+
+
 def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict[str, Tensor]:
     """The model's tensors under transformers' names, without an untrained pooler's."""
     base = "" if not model.heads else family.base
-    state = model.state_dict()
+    state, config = model.state_dict(), model.config
     out: dict[str, Tensor] = {}
     for ours, theirs in names(model, family, architecture, base).items():
         if ours.split(".")[0] in model.untrained:
             continue  # random numbers, which a reader would take for the model's
         tensor = state[ours].t() if _turned(ours, family) else state[ours]
-        parts = (tensor,) if len(theirs) == 1 else tensor.chunk(3)
+        tensor = _rotated(ours, tensor, family, config, back=True)
+        parts = (tensor,) if len(theirs) == 1 else tensor.split(_sizes(config, len(theirs)))
         out |= {name: part.detach().cpu().contiguous().clone() for name, part in zip(theirs, parts)}
     if "heads.mlm.decoder" in state and family.untied_bias:
         out[family.untied_bias] = out[str(family.rows["heads.mlm.bias"])].clone()
-    return out
+    return out | {name.format(base=base): table(config) for name, table in family.computed.items()}
+
+
+def todays(raw: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """Tensors under the names transformers uses today; `{a,b}` in a name splits one tensor into equal parts."""
+    if not family.older_tensors:
+        return raw
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in raw.items():
+        for pattern, today in family.older_tensors:
+            name = re.sub(pattern, today, name)
+        start, _, rest = name.partition("{")
+        parts, _, end = rest.partition("}")
+        if parts:
+            ends = [f"{start}{part}{end}" for part in parts.split(",")]
+            renamed |= dict(zip(ends, tensor.chunk(len(ends))))
+        else:
+            renamed[name] = tensor
+    return renamed
 
 
 def tensors_from(
     raw: dict[str, Tensor], model: Model, family: Family, architecture: Architecture, where: str
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
     """Their tensors → ours. Returns (state, our missing tensors, their tensors that were left over)."""
+    raw = todays(raw, family)
     with_base = any(key.startswith(family.base) for key in raw)
+    base = family.base if with_base else ""
     if not model.config.tied and family.untied_bias in raw:
         raw = raw | {str(family.rows["heads.mlm.bias"]): raw[family.untied_bias]}
     state: dict[str, Tensor] = {}
     missing: list[str] = []
     used: set[str] = set()
     shapes = {k: v.shape for k, v in model.state_dict().items()}
-    table = names(model, family, architecture, family.base if with_base else "")
+    table = names(model, family, architecture, base)
     for ours in shapes:
         theirs = table.get(ours)
         if theirs is None or not all(name in raw for name in theirs):
-            missing.append(ours)
+            weights = [name.removesuffix("bias") + "weight" for name in theirs or ()]
+            if family.zero_biases and ours.endswith("bias") and any(name in raw for name in weights):
+                state[ours] = torch.zeros(shapes[ours])
+            else:
+                missing.append(ours)
             continue
         tensor = raw[theirs[0]] if len(theirs) == 1 else torch.cat([raw[name] for name in theirs])
         tensor = tensor.t() if _turned(ours, family) else tensor
         if tensor.shape != shapes[ours]:
+            sizes = [shapes[ours][0]] if len(theirs) == 1 else _sizes(model.config, len(theirs))
             raise UserError(
                 f"{where}: {theirs[0]} has shape {list(raw[theirs[0]].shape)}, but config.json expects "
-                f"{[shapes[ours][0] // len(theirs), *shapes[ours][1:]]}. The two files do not belong together."
+                f"{[sizes[0], *shapes[ours][1:]]}. The two files do not belong together."
             )
-        state[ours] = tensor.float()
+        state[ours] = _rotated(ours, tensor, family, model.config).float()
         used.update(theirs)
+    for name, make in family.computed.items():
+        stored = raw.get(name.format(base=base))
+        if stored is not None and not torch.allclose(stored.float(), make(model.config), atol=1e-2):
+            raise UserError(
+                f"{where}: {name.format(base=base)} is not the table of sines and cosines that follows from "
+                "config.json. bertkit computes it and cannot use another one."
+            )
+        used.add(name.format(base=base))
     return state, missing, [key for key in raw if key not in used]

@@ -1,20 +1,150 @@
-"""Sentence vectors of a better model, cached in the run folder so that they are computed once."""
+"""What a better model says of a text: its states at every word, aligned by characters, or its sentence vectors."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 
+from bertkit.checkpoint.folder import Folder
+from bertkit.data.batch import ROUND, Batch, pack
+from bertkit.data.packing import Example
 from bertkit.files.atomic import atomic_write
 from bertkit.inference.predictor import AT_ONCE, Predictor
+from bertkit.model.inference import prepare
 from bertkit.notify import note, track
 from bertkit.tasks.embed import Teacher
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.words import is_cjk
+
+KNOWN_WORDS = 500_000  # spellings kept at once
+
+
+class Words:
+    """The words of a row of pieces: where each begins, and how it is spelled."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        pieces = [tokenizer.id_to_token(number) or "" for number in range(tokenizer.size)]
+        self.chinese = np.array([any(map(is_cjk, piece)) for piece in pieces])  # each is a word
+        self.continues = np.asarray(tokenizer.continuation) & ~self.chinese
+        self.spelled: dict[tuple[int, ...], str] = {}
+        self.mark = "##" if tokenizer.kind == "wordpiece" else ""
+        self.pieces = pieces
+
+    def of(self, ids: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """The word of every token, -1 for special ones, and the words' spellings."""
+        begins = self.begins(ids)
+        begins[1:] |= special[:-1]
+        begins &= ~special
+        number = np.where(special, -1, np.cumsum(begins) - 1)
+        places = np.flatnonzero(begins)
+        # A word ends where the next one begins, or at a special token.
+        ends = np.searchsorted(np.flatnonzero(begins | special), places, side="right")
+        bounds = np.append(np.flatnonzero(begins | special), len(ids))
+        row = ids.tolist()
+        return number, [self._spelled(tuple(row[a : bounds[e]])) for a, e in zip(places, ends)]
+
+    def begins(self, ids: np.ndarray) -> np.ndarray:
+        """Where a word begins in a row of pieces without special tokens; the first piece begins one."""
+        begins = ~self.continues[ids]
+        begins[1:] |= self.chinese[ids[:-1]]
+        begins[:1] = True
+        return begins
+
+    def _spelled(self, word: tuple[int, ...]) -> str:
+        text = self.spelled.get(word)
+        if text is None:
+            if len(self.spelled) >= KNOWN_WORDS:
+                self.spelled.clear()
+            if any(piece in self.tokenizer.special_ids for piece in word):
+                text = ""  # unknown to the student
+            elif self.mark:
+                text = "".join(self.pieces[piece].removeprefix(self.mark) for piece in word)
+            else:
+                text = self.tokenizer.decode(word).strip()
+            self.spelled[word] = text
+        return text
+
+
+class WordTeacher:
+    """An encoder that provides normalized states of chosen layers, as the mean of each word's pieces."""
+
+    def __init__(
+        self, folder: Folder, layers: Sequence[int], student: Tokenizer, precision: str = "auto", device: str = "cpu"
+    ) -> None:
+        config = folder.model.config
+        top = max(layers)
+        self.layers, self.device, self.width = tuple(layers), device, config.width
+        weights = hashlib.sha256(str(config).encode())
+        for name, tensor in sorted(folder.model.encoder.state_dict().items()):
+            weights.update(name.encode() + tensor.float().numpy().tobytes())
+        self.digest = weights.hexdigest()  # computed before the weights get their inference layout
+        self.tokenizer, self.longest = folder.tokenizer, config.max_tokens
+        self.encoder = prepare(folder.model, precision, device).encoder
+        if top < config.depth:  # the layers above are never used
+            if config.unique_layers == config.depth:
+                del self.encoder.layers[top:]
+                config = replace(config, unique_layers=top)
+            self.encoder.config = replace(config, depth=top)
+            self.encoder.final_norm = None
+        self.words = Words(student)
+
+    def __call__(self, examples: Sequence[Example]) -> tuple[np.ndarray, Tensor]:
+        """For concatenated rows: the word of every token (tokens,) and the words' states (words, layers, width).
+
+        A token whose word has no teacher state (it is special, unknown, or beyond the teacher's limit) has
+        the number of words as its word.
+        """
+        numbers, texts, starts = [], [], []
+        for example in examples:
+            number, words = self.words.of(example.ids, example.special)
+            lengths = np.fromiter((len(word) + 1 for word in words), np.int64, len(words))
+            numbers.append(number)
+            starts.append(np.cumsum(lengths) - lengths)
+            texts.append(" ".join(words))
+        encodings = self.tokenizer.encode_batch(texts)
+        ids = [encoding.ids[: self.longest] for encoding in encodings]
+        batch = pack(ids, multiple=ROUND)
+        # The word of every token of the teacher, over all rows, in the batch's order.
+        first = np.concatenate([[0], np.cumsum([len(s) for s in starts])])
+        total = int(first[-1])
+        owner = []
+        for row in batch.order:
+            encoding, size = encodings[row], len(ids[row])
+            begin = np.fromiter((offset[0] for offset in encoding.offsets[:size]), np.int64, size)
+            word = np.searchsorted(starts[row], begin, side="right") - 1 + first[row]
+            special = np.fromiter(encoding.special[:size], bool, size)
+            owner.append(np.where(special | (len(starts[row]) == 0), total, word))
+        states, pieces = self._states(batch, np.concatenate(owner) if owner else np.zeros(0, np.int64), total)
+        has_state = pieces > 0
+        renumber = np.append(np.where(has_state, np.cumsum(has_state) - 1, has_state.sum()), has_state.sum())
+        tokens = [renumber[np.where(n < 0, total, n + shift)] for n, shift in zip(numbers, first)]
+        return np.concatenate(tokens), states[torch.from_numpy(has_state)]
+
+    @torch.no_grad()
+    def _states(self, batch: Batch, owner: np.ndarray, words: int) -> tuple[Tensor, np.ndarray]:
+        encoded = self.encoder(batch.to(self.device), layers=True)
+        word = torch.from_numpy(owner).to(self.device)
+        pieces = torch.bincount(word, minlength=words + 1)[:words]
+        by_layer = []
+        for layer in self.layers:
+            states = encoded.layers[layer][: batch.tokens].float()
+            sums = torch.zeros(words + 1, self.width, device=states.device).index_add_(0, word, states)
+            by_layer.append(F.layer_norm(sums[:words] / pieces.clamp(min=1)[:, None], (self.width,)))
+        return torch.stack(by_layer, 1).to(encoded.tokens.dtype).cpu(), pieces.cpu().numpy()
+
+
+# ---- Sentence vectors, cached in the run folder so that they are computed once.
 
 
 def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto") -> Teacher:

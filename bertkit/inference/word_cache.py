@@ -35,7 +35,7 @@ from bertkit.data.store import Store, file_digest
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import atomic_write, explained, require_space
 from bertkit.files.lock import RunLock
-from bertkit.inference.word_teacher import Words, WordTeacher
+from bertkit.inference.teacher import Words, WordTeacher
 from bertkit.notify import note, status
 
 FORMAT = 1

@@ -56,6 +56,58 @@ def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: 
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, torch.finfo(dtype).min)
 
 
+BIASED_UP_TO = 128  # the distance from which on MPNet tells none from another
+
+
+def position_bias(length: int, table: Tensor, dtype: torch.dtype) -> Tensor:
+    """MPNet's (and T5's) addend to the scores, by distance: (1, heads, length, length). table: (buckets, heads).
+
+    Half of the buckets are for tokens to the right. Of each half, the first half holds one distance each, and the rest
+    grow logarithmically up to BIASED_UP_TO.
+    """
+    places = torch.arange(length, device=table.device)
+    ahead = torch.arange(1 - length, length, device=table.device)  # key's place minus query's
+    side = table.shape[0] // 2
+    single = side // 2
+    far = ahead.abs().clamp(min=1)
+    shared = single + (torch.log(far.float() / single) / math.log(BIASED_UP_TO / single) * (side - single)).to(
+        torch.long
+    )
+    bucket = torch.where(ahead.abs() < single, ahead.abs(), shared.clamp(max=side - 1)) + (ahead > 0) * side
+    by_distance = table.to(dtype)[bucket].t()  # (heads, 2 · length - 1)
+    return by_distance[:, places[None, :] - places[:, None] + length - 1][None]
+
+
+class Distances:
+    """How far every token is from every other, for disentangled attention (DeBERTa, arXiv 2006.03654).
+
+    table: (2 · span, width), one vector per distance. For each group, `used`: the rows of the table that occur, and
+    `rows`: (length, length), which of them query i and key j have.
+    """
+
+    def __init__(self, table: Tensor, lengths: list[int], span: int, limit: int) -> None:
+        self.table = table
+        self.rows: list[Tensor] = []
+        self.used: list[slice] = []
+        for length in lengths:
+            places = torch.arange(length, device=table.device)
+            apart = torch.arange(1 - length, length, device=table.device)  # query's place minus key's
+            row = ((bucketed(apart, span, limit) if limit else apart) + span).clamp(0, 2 * span - 1)
+            # A traced length has no size, and so no rows to choose by it.
+            used = slice(0, 2 * span) if torch.compiler.is_exporting() else slice(int(row[0]), int(row[-1]) + 1)
+            self.rows.append((row - used.start)[places[:, None] - places[None, :] + length - 1])
+            self.used.append(used)
+
+
+def bucketed(apart: Tensor, span: int, limit: int) -> Tensor:
+    """Distances; beyond half the span they share buckets that grow logarithmically up to `limit`. Like `apart`."""
+    half = span // 2
+    far = torch.where(apart.abs() < half, half - 1, apart.abs()).float()
+    # In this order and precision, as in transformers: at the border of two buckets a last digit decides.
+    steps = torch.log(far / half) / torch.log(torch.tensor((limit - 1) / half)) * (half - 1)
+    return torch.where(far <= half, apart, ((torch.ceil(steps) + half) * apart.sign()).long())
+
+
 @dataclass
 class AttentionContext:
     """What attention needs beside the tokens: who may attend to whom, and where every token is.
@@ -68,6 +120,7 @@ class AttentionContext:
     masks: list[Tensor | None]
     rotation: Rotation | None = None
     maps: list[Tensor] | None = None
+    distances: Distances | None = None
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -122,32 +175,93 @@ class Attention(nn.Module):
     def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.config = config
-        self.qkv = Linear(config.width, 3 * config.width, bias=config.bias)
+        self.qkv = Linear(config.width, config.width + 2 * config.key_width, bias=config.bias)
         self.out = Linear(config.width, config.width, bias=config.bias)
         self.dropout = Dropout(config.attention_dropout, dropout_masks)
+        self.scale = 1 / math.sqrt((3 if config.relative_span else 1) * config.head_width)
+        if config.relative_span:
+            self.distance_dropout = Dropout(config.dropout, dropout_masks)
+            if not config.relative_shared:
+                self.position_query = Linear(config.width, config.width)
+                self.position_key = Linear(config.width, config.width)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Mix tokens. x: (tokens, width). Returns like x."""
         heads, head_width = self.config.heads, self.config.head_width
         batch, rotation = context.batch, context.rotation
-        qkv = self.qkv(x).view(-1, 3, heads, head_width)
+        qkv = self.qkv(x)
+        if self.config.key_heads:
+            qkv = self._shared_keys(qkv)
+        qkv = qkv.view(-1, 3, heads, head_width)
         if rotation is not None:
             qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
         parts = qkv.split([*(group.stop - group.start for group in batch.groups), batch.filler])
+        near = [None] * len(batch.groups) if context.distances is None else self._vectors(context.distances)
         mixed = [
-            self._attend(part, group, hidden, context)
-            for part, group, hidden in zip(parts, batch.groups, context.masks)
+            self._attend(part, group, hidden, context, apart)
+            for part, group, hidden, apart in zip(parts, batch.groups, context.masks, near)
         ]
         if batch.filler:
             mixed.append(x.new_zeros(batch.filler, self.config.width))
         return self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed) if mixed else x)
 
-    def _attend(self, qkv: Tensor, group: Group, hidden: Tensor | None, context: AttentionContext) -> Tensor:
+    def _shared_keys(self, qkv: Tensor) -> Tensor:
+        """Keys and values repeated for the queries that share them. qkv: (tokens, …). Returns (tokens, 3 · width)."""
+        config = self.config
+        queries, shared = qkv.split([config.width, 2 * config.key_width], dim=1)
+        repeated = shared.view(-1, 2, config.key_heads, 1, config.head_width).expand(
+            -1, -1, -1, config.heads // config.key_heads, -1
+        )
+        return torch.cat((queries, repeated.reshape(-1, 2 * config.width)), dim=1)
+
+    def _vectors(self, distances: Distances) -> list[tuple[Tensor, Tensor] | None]:
+        """For each group, queries and keys of its distances, (2, heads, rows, head_width), and which pair has which.
+
+        They depend on no text, so that a group takes the rows that its length needs.
+        """
+        config, table = self.config, self.distance_dropout(distances.table)
+        if config.relative_shared:
+            both = self.qkv(table)[:, : 2 * config.width]
+        else:
+            both = torch.cat((self.position_query(table), self.position_key(table)), dim=1)
+        by_head = both.view(-1, 2, config.heads, config.head_width).permute(1, 2, 0, 3)
+        return [(by_head[:, :, used], rows) for used, rows in zip(distances.used, distances.rows)]
+
+    def _by_distance(self, qkv: Tensor, vectors: Tensor, rows: Tensor, exact: bool) -> Tensor:
+        """What queries think of distances, and distances of keys. qkv: (3, texts, heads, length, head_width).
+
+        Returns an addend to the scores: (texts, heads, length, length).
+        """
+        _, texts, heads, length, head_width = qkv.shape
+        if qkv.is_cpu and not torch.compiler.is_exporting() and (length < EXACT_BELOW or exact):
+            qkv, vectors = qkv.float(), vectors.float()
+        tokens = qkv[:2].transpose(1, 2).reshape(2, heads, texts * length, head_width)
+        by_query, by_key = (
+            torch.bmm(tokens[n], vectors[1 - n].transpose(1, 2)).view(heads, texts, length, -1) for n in (0, 1)
+        )
+        wanted = (heads, texts, length, length)
+        to_distance = by_query.gather(-1, rows.expand(wanted))
+        from_distance = by_key.gather(-1, rows.t().expand(wanted)).transpose(-1, -2)
+        return ((to_distance + from_distance) * self.scale).transpose(0, 1)
+
+    def _attend(
+        self,
+        qkv: Tensor,
+        group: Group,
+        hidden: Tensor | None,
+        context: AttentionContext,
+        near: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
         """One group. qkv: (group's tokens, 3, heads, head_width). Returns (group's tokens, width)."""
         rows = qkv if group.gather is None else _Padded.apply(qkv, group.gather, group.scatter)
         by_head = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
+        if near is not None:
+            by_distance = self._by_distance(by_head, *near, exact=context.batch.steady)
+            hidden = by_distance if hidden is None else by_distance + hidden
         if context.maps is None and group.length >= self.fused_from and not (self.training and self.dropout.rate):
-            mixed = F.scaled_dot_product_attention(by_head[0], by_head[1], by_head[2], attn_mask=hidden)
+            mixed = F.scaled_dot_product_attention(
+                by_head[0], by_head[1], by_head[2], attn_mask=hidden, scale=self.scale
+            )
         else:
             mixed = self._plain(by_head, hidden, context)
         flat = mixed.transpose(1, 2).reshape(group.texts * group.length, -1)
@@ -159,7 +273,7 @@ class Attention(nn.Module):
         exact = qkv.is_cpu and (length < EXACT_BELOW or context.batch.steady)
         # reshape copies: the batched products are slow on strided input.
         q, k, v = (qkv.float() if exact else qkv).reshape(3, texts * heads, length, head_width)
-        scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(head_width))
+        scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=self.scale)
         if hidden is not None:
             scores = (scores.view(texts, heads, length, length) + hidden).view(texts * heads, length, length)
         weights = softmax(scores)

@@ -1,4 +1,4 @@
-"""The encoder: one module for BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, ModernBERT and GPT.
+"""The encoder: one module for every family, from BERT to ModernBERT, DeBERTa and GPT.
 
 They differ only in the numbers of `Config`.
 """
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
-from bertkit.model.attention import Attention, AttentionContext, Rotation, mask
-from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, Norm
+from bertkit.model.attention import Attention, AttentionContext, Distances, Rotation, mask, position_bias
+from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, norm_of
 from bertkit.settings.model import Config
 
 
@@ -41,7 +41,8 @@ class Embeddings(nn.Module):
         self.tokens = nn.Embedding(config.vocabulary, width)
         self.positions = nn.Embedding(config.positions, width) if config.positions else None
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
-        self.norm = Norm(width, config.eps, config.norm_bias) if config.embedding_norm else None
+        self.tasks = nn.Embedding(config.task_types, width) if config.task_types else None
+        self.norm = norm_of(config, width) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout, dropout_masks)
         self.project = Linear(width, config.width) if width != config.width else None
 
@@ -53,6 +54,8 @@ class Embeddings(nn.Module):
         if self.segments is not None:
             # A tokenizer's template may number a second text 1 for a model that knows one segment only.
             x = x + self.segments(batch.segments.clamp(max=self.segments.num_embeddings - 1))
+        if self.tasks is not None:
+            x = x + self.tasks.weight[0]
         if self.norm is not None:
             x = self.norm(x)
         x = self.dropout(x.to(dtype))
@@ -86,9 +89,9 @@ class Layer(nn.Module):
         self.attention = Attention(config, dropout_masks)
         # A pre-norm stack whose embeddings are already normalised has no norm before its first attention.
         skip = self.pre and first and config.embedding_norm
-        self.attention_norm = None if skip else Norm(config.width, config.eps, config.norm_bias)
+        self.attention_norm = None if skip else norm_of(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = Norm(config.width, config.eps, config.norm_bias)
+        self.feed_forward_norm = norm_of(config)
         self.dropout = Dropout(config.dropout, dropout_masks)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -112,7 +115,10 @@ class Encoder(nn.Module):
         self.dtype = torch.float32  # the precision of what flows; the weights stay float32
         self.embeddings = Embeddings(config, self.dropout_masks)
         self.layers = nn.ModuleList(Layer(config, self.dropout_masks, i == 0) for i in range(config.unique_layers))
-        self.final_norm = Norm(config.width, config.eps, config.norm_bias) if config.norm == "pre" else None
+        self.final_norm = norm_of(config) if config.norm == "pre" else None
+        self.position_bias = nn.Embedding(config.bias_buckets, config.heads) if config.bias_buckets else None
+        self.relative = nn.Embedding(2 * config.relative_span, config.width) if config.relative_span else None
+        self.relative_norm = norm_of(config) if config.relative_span and config.relative_norm else None
 
     def forward(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
         """Encode a batch; keep every layer's output and the attention maps if requested."""
@@ -129,6 +135,13 @@ class Encoder(nn.Module):
             local: [mask(g, seen, local, x.dtype, x.device) for g in batch.groups]
             for local in {not config.is_global(i) for i in range(config.depth)}
         }
+        if self.position_bias is not None:
+            bias = [position_bias(g.length, self.position_bias.weight, x.dtype) for g in batch.groups]
+            masks = {
+                local: [more if hidden is None else hidden + more for hidden, more in zip(by_group, bias)]
+                for local, by_group in masks.items()
+            }
+        distances = None if self.relative is None else self._distances(batch, x.dtype)
         rotations = {
             base: Rotation(batch.positions, config.head_width, base, x.dtype)
             for base in {config.rotary(i) for i in range(config.depth)}
@@ -138,7 +151,7 @@ class Encoder(nn.Module):
         for i in range(config.depth):
             layer_maps: list[Tensor] | None = [] if maps else None
             context = AttentionContext(
-                batch, masks[not config.is_global(i)], rotations.get(config.rotary(i)), layer_maps
+                batch, masks[not config.is_global(i)], rotations.get(config.rotary(i)), layer_maps, distances
             )
             x = self.layers[i * config.unique_layers // config.depth](x, context)
             if layers:
@@ -150,3 +163,10 @@ class Encoder(nn.Module):
             if layers:
                 outputs[-1] = x
         return Encoded(x, batch, tuple(outputs) if layers else (), tuple(all_maps))
+
+    def _distances(self, batch: Batch, dtype: torch.dtype) -> Distances:
+        """The vectors of the distances between tokens, for attention that sees distances (DeBERTa)."""
+        assert self.relative is not None
+        table = self.relative.weight if self.relative_norm is None else self.relative_norm(self.relative.weight)
+        lengths = [group.length for group in batch.groups]
+        return Distances(table.to(dtype), lengths, self.config.relative_span, self.config.relative_limit)

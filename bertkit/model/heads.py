@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertkit.errors import UserError, suggest
 from bertkit.model.crf import Crf
 from bertkit.model.encoder import Encoded, Encoder
-from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, Norm, initialise
+from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, initialise, norm_of
 from bertkit.settings.model import Config
 
 
@@ -48,9 +48,9 @@ class Transform(nn.Module):
 
     def __init__(self, config: Config, outputs: int, activation: str, norm: bool) -> None:
         super().__init__()
-        self.dense = Linear(config.width, outputs, bias=config.bias)
+        self.dense = Linear(config.width, outputs, bias=config.bias or config.dense_bias)
         self.activation = ACTIVATION[activation]
-        self.norm = Norm(outputs, config.eps, config.norm_bias) if norm else None
+        self.norm = norm_of(config, outputs) if norm else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (…, width). Returns (…, outputs)."""
@@ -127,6 +127,8 @@ class Model(nn.Module):
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """The vector that represents each text: (texts, width), packed order."""
+        if self.config.summary == "late" and self.pooler is not None:
+            return first_vectors(replace(encoded, tokens=self.pooler(encoded.tokens)), "mean")
         x = first_vectors(encoded, self.config.summary)
         return x if self.pooler is None else self.pooler(x)
 

@@ -44,6 +44,20 @@ class Norm(nn.LayerNorm):
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
 
+class RmsNorm(nn.RMSNorm):
+    """Division by the root mean square; its weights and sums are float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (…, width). Returns like x."""
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+def norm_of(config: Config, width: int = 0) -> nn.Module:
+    """The norm this encoder uses; width 0: as wide as the encoder."""
+    width = width or config.width
+    return RmsNorm(width, config.eps) if config.rms_norm else Norm(width, config.eps, config.norm_bias)
+
+
 class DropoutMasks:
     """The source of dropout: a pure function of the numbers last passed to `seed`.
 

@@ -33,19 +33,28 @@ class Config:
     first_position: int = 0  # RoBERTa counts from padding_idx + 1 = 2
     max_tokens: int = 512  # longest text, specials included
     segments: int = 2
+    task_types: int = 0  # rows of ERNIE's table of tasks; every token gets the first, as in transformers
     padding: int = 0  # id of the padding piece; only written into config.json
     norm: str = "post"  # post | pre
     embedding_norm: bool = True
     norm_bias: bool = True
+    rms_norm: bool = False  # norms divide by the root mean square and subtract no mean (EuroBERT)
     bias: bool = True
+    dense_bias: bool = False  # the pooler and the mlm head have biases even where the layers have none
     gated: bool = False  # GeGLU: half of the inner layer gates the other half
+    key_heads: int = 0  # heads of keys and values, each shared by heads / key_heads queries; 0: as many as heads
     activation: str = "gelu"
     rotary_base: float = 0.0
     local_rotary_base: float = 0.0
     local_window: int = 0  # tokens seen by a local layer, both sides together
     global_every: int = 1  # every n-th layer sees the whole text
+    bias_buckets: int = 0  # MPNet: a bias per head and distance, added to the scores; this many kinds of distance
+    relative_span: int = 0  # DeBERTa: distances told apart on either side, each with a vector that attention sees
+    relative_limit: int = 0  # beyond half the span, distances share logarithmic buckets up to this one; 0: clipped
+    relative_shared: bool = False  # distances pass through the maps of queries and keys instead of their own
+    relative_norm: bool = False  # the vectors of distances are normalized
     causal: bool = False
-    summary: str = "first"  # which token represents the text: first | last | mean
+    summary: str = "first"  # what represents the text: first | last | mean token; late: the pooler, then the mean
     summary_activation: str = "tanh"
     summary_norm: bool = False
     token_transform: bool = False  # ModernBERT puts a dense layer before token and span heads too
@@ -69,6 +78,14 @@ class Config:
                 raise UserError(f"{f.name} is {getattr(self, f.name)!r}; it must be {requirement}.")
         if self.width % self.heads:
             raise UserError(f"width {self.width} is not a multiple of heads {self.heads}; choose e.g. heads = 4.")
+        if self.key_heads and self.heads % self.key_heads:
+            raise UserError(f"heads {self.heads} is not a multiple of key_heads {self.key_heads}.")
+        if self.rotary_base and self.head_width % 2:
+            raise UserError(f"width / heads is {self.head_width}; rotary positions need an even number.")
+        if self.relative_limit and not 2 <= self.relative_span < 2 * (self.relative_limit - 1):
+            raise UserError(
+                f"relative_span {self.relative_span} must be at least 2 and less than twice relative_limit."
+            )
         if self.unique_layers > self.depth:
             raise UserError(f"unique_layers {self.unique_layers} is more than depth {self.depth}.")
         if self.positions and self.max_tokens > self.positions - self.first_position:
@@ -78,7 +95,7 @@ class Config:
             )
         tables = (
             ("norm", ("post", "pre")),
-            ("summary", ("first", "last", "mean")),
+            ("summary", ("first", "last", "mean", "late")),
             ("word_head", ("full", "plain")),
             ("activation", ACTIVATIONS),
             ("summary_activation", (*ACTIVATIONS, "none")),
@@ -89,6 +106,11 @@ class Config:
         for name in ("dropout", "attention_dropout", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)!r}; it must be at least 0 and less than 1.")
+
+    @property
+    def key_width(self) -> int:
+        """Width of all keys, and of all values, of one token."""
+        return (self.key_heads or self.heads) * self.head_width
 
     @property
     def head_width(self) -> int:

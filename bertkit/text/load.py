@@ -16,9 +16,17 @@ from bertkit.files.manifest import read_whole, reading
 from bertkit.notify import note
 from bertkit.text import sentencepiece
 from bertkit.text.checks import refuse_harmful, tokenizer_errors
-from bertkit.text.template import BERT_PAIR, USUAL_NAMES, add_specials, set_roberta_template, set_template
+from bertkit.text.template import (
+    BERT_PAIR,
+    ROBERTA_PAIR,
+    USUAL_NAMES,
+    add_specials,
+    set_roberta_template,
+    set_template,
+)
 
 Config = Mapping[str, Any]
+MPNET_NAMES = {"unk": "[UNK]", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "mask": "<mask>"}
 
 
 def load_backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
@@ -97,7 +105,9 @@ def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
     while pieces and not pieces[-1]:
         pieces.pop()
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    names = {role: _name(config, role) for role in USUAL_NAMES}
+    is_mpnet = pieces[:1] == [MPNET_NAMES["cls"]]  # its vocabulary is BERT's, between specials of its own
+    usual = MPNET_NAMES if is_mpnet else {role: names[0] for role, names in USUAL_NAMES.items()}
+    names = {role: _name(config, role, usual) for role in USUAL_NAMES}
     missing = [names[role] for role in ("unk", "cls", "sep") if names[role] not in vocabulary]
     if missing:
         raise DamagedFile(
@@ -116,8 +126,8 @@ def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
         lowercase=_lower(path, pieces, config),
     )
     configure_bert(backend)
-    add_specials(backend, [name for name in names.values() if name in vocabulary])
-    set_template(backend, BERT_PAIR, names["cls"], names["sep"])
+    add_specials(backend, [name for name in names.values() if name in vocabulary], eats_space=[MPNET_NAMES["mask"]])
+    set_template(backend, ROBERTA_PAIR if is_mpnet else BERT_PAIR, names["cls"], names["sep"])
     return _with_added(backend, path.parent)
 
 
@@ -150,7 +160,7 @@ def _from_merges(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
 
 
 def _from_spiece(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
-    return sentencepiece.build(paths[0], config)
+    return _with_added(sentencepiece.build(paths[0], config), paths[0].parent)
 
 
 def _from_lone_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
@@ -167,6 +177,8 @@ Builder = Callable[[list[Path], Config], tokenizers.Tokenizer]
 LAYOUTS: dict[tuple[str, ...], Builder] = {
     ("tokenizer.json",): _from_json,
     ("spiece.model",): _from_spiece,
+    ("sentencepiece.bpe.model",): _from_spiece,
+    ("spm.model",): _from_spiece,
     ("vocab.txt",): _from_vocab_txt,
     ("vocab.json", "merges.txt"): _from_merges,
     ("encoder.json", "vocab.bpe"): _from_merges,
@@ -176,16 +188,19 @@ BY_ENDING: dict[str, Builder] = {".json": _from_lone_json, ".txt": _from_vocab_t
 
 _WORDPIECE = (
     "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "ConvBertTokenizer",
-    "RetriBertTokenizer", "LayoutLMTokenizer", "SqueezeBertTokenizer", "PreTrainedTokenizer", "TokenizersBackend",
+    "RetriBertTokenizer", "LayoutLMTokenizer", "SqueezeBertTokenizer", "MPNetTokenizer",
+    "PreTrainedTokenizer", "TokenizersBackend",
 )  # fmt: skip
 _BYTES = (
     "RobertaTokenizer", "GPT2Tokenizer", "LongformerTokenizer", "BartTokenizer", "PreTrainedTokenizer",
     "TokenizersBackend",
 )  # fmt: skip
-_SENTENCEPIECE = ("AlbertTokenizer", "PreTrainedTokenizer", "TokenizersBackend")
+_ANY = ("PreTrainedTokenizer", "TokenizersBackend")
 # By the file that a tokenizer is built from: the classes of transformers that make the same of it.
 KNOWN_CLASSES = {
-    "vocab.txt": _WORDPIECE, "vocab.json": _BYTES, "encoder.json": _BYTES, "spiece.model": _SENTENCEPIECE,
+    "vocab.txt": _WORDPIECE, "vocab.json": _BYTES, "encoder.json": _BYTES, "spiece.model": ("AlbertTokenizer", *_ANY),
+    "sentencepiece.bpe.model": ("XLMRobertaTokenizer", "CamembertTokenizer", *_ANY),
+    "spm.model": ("DebertaV2Tokenizer", *_ANY),
 }  # fmt: skip
 # Classes that find words by a program outside their files, so that a tokenizer.json beside them is not theirs.
 OWN_SPLITTING = (
@@ -224,9 +239,9 @@ def _config_of(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _name(config: Config, role: str) -> str:
-    told_name = config.get(f"{role}_token", USUAL_NAMES[role][0])
-    return str(told_name.get("content") if isinstance(told_name, dict) else told_name)
+def _name(config: Config, role: str, usual: Mapping[str, str]) -> str:
+    name = config.get(f"{role}_token", usual[role])
+    return str(name.get("content") if isinstance(name, dict) else name)
 
 
 def _lower(path: Path, pieces: list[str], config: Config) -> bool:

@@ -21,6 +21,7 @@ USUAL_NAMES = {
 
 # {cls} and {sep} around $A and $B; the number is the segment.
 BERT_PAIR = "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"
+ROBERTA_PAIR = "{cls}:0 $A:0 {sep}:0 {sep}:0 $B:0 {sep}:0"
 
 
 def add_specials(backend: tokenizers.Tokenizer, names: Iterable[str], *, eats_space: Iterable[str] = ()) -> None:
@@ -31,10 +32,10 @@ def add_specials(backend: tokenizers.Tokenizer, names: Iterable[str], *, eats_sp
 
 def set_template(backend: tokenizers.Tokenizer, pair: str, cls: str, sep: str) -> None:
     """Put `cls` and `sep` around one text and around two, as `pair` says."""
-    pair = pair.format(cls=cls, sep=sep)
+    single = pair[: pair.index("{sep}:0") + len("{sep}:0")]
     backend.post_processor = processors.TemplateProcessing(
-        single=pair[: pair.index(" $B")],
-        pair=pair,
+        single=single.format(cls=cls, sep=sep),
+        pair=pair.format(cls=cls, sep=sep),
         special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
     )
 

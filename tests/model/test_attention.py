@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bertkit.checkpoint.families import FAMILIES as TABLE
 from bertkit.data.batch import pack
 from bertkit.model.attention import mask, softmax
 from tests.support.families import CONFIGS, load, padded, random_model
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
-BARE = {
-    "bert": "BertModel", "roberta": "RobertaModel", "albert": "AlbertModel", "electra": "ElectraModel",
-    "distilbert": "DistilBertModel", "modernbert": "ModernBertModel", "gpt2": "GPT2Model",
-}  # fmt: skip
+BARE = {family: table.architectures[frozenset()].name for family, table in TABLE.items()}
 LENGTHS = [7, 23, 1, 22, 12, 38]
 
 

@@ -11,7 +11,7 @@ import torch
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.model.heads import HEADS, Model
-from bertkit.model.layers import Dropout, DropoutMasks, Norm
+from bertkit.model.layers import Dropout, DropoutMasks, Norm, RmsNorm
 from bertkit.settings.model import Config
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
@@ -91,7 +91,7 @@ def test_first_weights_are_cut_normals_zero_biases_and_norms_of_one(family: str)
     c = replace(config(family), width=64, inner=160, vocabulary=500, embedding_width=0, unique_layers=0)
     heads = {"mlm": 0, "text": 3, "token": 3} if family != "gpt2" else {"mlm": 0}
     model = Model(c, heads)
-    norms = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Norm)}
+    norms = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, (Norm, RmsNorm))}
     assert norms
     back = c.init_std / math.sqrt(2 * c.depth) if c.norm == "pre" else c.init_std
     for name, weight in model.named_parameters():

@@ -23,6 +23,22 @@ CONFIGS = {
         **SMALL, max_position_embeddings=64, local_attention=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
         cls_token_id=1, sep_token_id=2,
     ),
+    "xlm-roberta": hf.XLMRobertaConfig(**SMALL, max_position_embeddings=42, type_vocab_size=1),
+    "camembert": hf.CamembertConfig(**SMALL, max_position_embeddings=42, type_vocab_size=1),
+    "data2vec-text": hf.Data2VecTextConfig(**SMALL, max_position_embeddings=42, type_vocab_size=1),
+    "ernie": hf.ErnieConfig(**SMALL, max_position_embeddings=40, use_task_id=True, task_type_vocab_size=3),
+    "megatron-bert": hf.MegatronBertConfig(**SMALL, max_position_embeddings=40),
+    "mpnet": hf.MPNetConfig(**SMALL, max_position_embeddings=42),
+    "roformer": hf.RoFormerConfig(**SMALL, max_position_embeddings=40, embedding_size=16),
+    "nomic_bert": hf.NomicBertConfig(**SMALL, max_position_embeddings=40),
+    "eurobert": hf.EuroBertConfig(
+        **SMALL, max_position_embeddings=40, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        mask_token_id=3,
+    ),
+    "deberta-v2": hf.DebertaV2Config(
+        **SMALL, max_position_embeddings=40, relative_attention=True, position_buckets=8, pos_att_type=["p2c", "c2p"],
+        share_att_key=True, norm_rel_ebd="layer_norm", position_biased_input=False,
+    ),
     "gpt2": hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=3, n_head=4, n_positions=40, n_inner=48, pad_token_id=0),
 }  # fmt: skip
 
@@ -36,7 +52,7 @@ def random_model(family: str, architecture: str, labels: int = 3) -> torch.nn.Mo
     config._attn_implementation = "eager"
     model = getattr(hf, architecture)(config).eval()
     with torch.no_grad():
-        for weight in model.parameters():
+        for weight in (w for w in model.parameters() if w.requires_grad):
             weight.add_(torch.randn_like(weight) * 0.1)
     return model
 

@@ -47,9 +47,9 @@ def byte_level(specials: list[str]) -> Tokenizer:
     return tokenizer
 
 
-SPECIALS = {
-    "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-    "gpt2": ["<|endoftext|>"],
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+SPECIALS = dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet"), ROBERTA) | {
+    "gpt2": ["<|endoftext|>"]
 }
 
 

@@ -58,8 +58,9 @@ class Padded(nn.Module):
                 vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
             return tokens, vectors
         if HEADS[self.kind].looks_at == "pooler":
-            vectors = POOLS[self.model.config.summary](tokens, real)
-            vectors = vectors if self.model.pooler is None else self.model.pooler(vectors)
+            summary, pooler = self.model.config.summary, self.model.pooler or nn.Identity()
+            late = summary == "late"
+            vectors = POOLS["mean"](pooler(tokens), real) if late else pooler(POOLS[summary](tokens, real))
             return (self.model.head(self.kind)(vectors),)
         outputs = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
         return (outputs[..., 0], outputs[..., 1]) if self.kind == "span" else (outputs,)

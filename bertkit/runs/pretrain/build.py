@@ -177,7 +177,7 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
 
 def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store, world: World) -> WordStatesOf:
     """A teacher whose states are matched at every word; the objective gets the maps to them."""
-    from bertkit.inference.word_teacher import WordTeacher
+    from bertkit.inference.teacher import WordTeacher
 
     if not isinstance(objective, Masked):
         raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")

@@ -13,8 +13,8 @@ from bertkit.data.packing import FullSentences, MixedSentences
 from bertkit.data.store import Store
 from bertkit.errors import DamagedFile, UserError
 from bertkit.inference import word_cache
+from bertkit.inference.teacher import WordTeacher
 from bertkit.inference.word_cache import open_cache
-from bertkit.inference.word_teacher import WordTeacher
 from bertkit.runs.pretrain.run import pretrain
 from tests.support.toy import make_model
 

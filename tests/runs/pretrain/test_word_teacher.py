@@ -10,7 +10,7 @@ import bertkit
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.packing import Example
 from bertkit.errors import Stopped, UserError
-from bertkit.inference.word_teacher import Words, WordTeacher
+from bertkit.inference.teacher import Words, WordTeacher
 from bertkit.model.encoder import Encoded
 from bertkit.objectives.word_states import WordStates
 from bertkit.runs.pretrain.run import pretrain
