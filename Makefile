@@ -4,27 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench docs lock sbom clean
 
-# torch first and by its exact version; where pip finds no CPU build of it, this brings the CUDA build and its gigabytes:
-# make the environment by hand then, with PyTorch's CPU wheel in it, and touch the target below.
+# torch first and by its exact version, then everything else with its SHA-256 checked (requirements/). Where pip finds no
+# CPU build of torch, this brings the CUDA build and its gigabytes: make the environment by hand then, with PyTorch's CPU
+# wheel in it, and touch the target below.
 define install
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(1)]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/$(1).txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 endef
 
-$(VENV)/installed-all: pyproject.toml constraints.txt
+$(VENV)/installed-all: pyproject.toml requirements/all.txt
 	$(call install,all)
 
-$(VENV)/installed-dev: pyproject.toml constraints.txt
-	$(call install,all$(comma)dev)
+$(VENV)/installed-dev: pyproject.toml requirements/dev.txt
+	$(call install,dev)
 
-$(VENV)/installed-bench: pyproject.toml constraints.txt
-	$(call install,all$(comma)dev$(comma)bench)
-
-comma := ,
+$(VENV)/installed-bench: pyproject.toml requirements/bench.txt
+	$(call install,bench)
 
 demo: $(VENV)/installed-all
 	$(BIN)/bertkit demo
@@ -43,6 +43,14 @@ bench: $(VENV)/installed-bench
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/make_cli.py
+
+# Needs uv; after a change of pyproject.toml or constraints.txt.
+lock:
+	$(PYTHON) requirements/lock.py
+
+# A list of everything that is installed, with versions and licences, as CycloneDX JSON. Needs cyclonedx-bom.
+sbom: $(VENV)/installed-all
+	cyclonedx-py environment $(BIN)/python --output-reproducible --output-format JSON --output-file sbom.json
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
