@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bertkit.errors import UserError
 
@@ -34,6 +34,11 @@ def is_cjk(char: str) -> bool:
 
 _WIDE = "".join(f"{chr(first)}-{chr(last)}" for first, last in CJK_RANGES) + "\u3000-\u303f\uff00-\uffef“”‘’—…"
 _BETWEEN = re.compile(f"(?<=[{_WIDE}]) | (?=[{_WIDE}])")
+
+
+def without_spaces(texts: Sequence[str]) -> bool:
+    """Whether a quarter of the characters or more are of a script such as Chinese, which writes no spaces."""
+    return sum(ord(char) > 0x2E7F for text in texts for char in text) > sum(map(len, texts)) / 4
 
 
 def closed_up(text: str) -> str:

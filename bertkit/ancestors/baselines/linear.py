@@ -13,6 +13,7 @@ from scipy.special import softmax
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
+from bertkit.text.words import without_spaces
 
 # ---- Logistic and ridge regression on features, stored as two plain arrays.
 
@@ -260,11 +261,6 @@ class NaiveBayes(TfIdf):
 def frequent(labels: Sequence[int]) -> int:
     """The most frequent label."""
     return Counter(labels).most_common(1)[0][0]
-
-
-def without_spaces(texts: Sequence[str]) -> bool:
-    """Whether a quarter of the characters or more are of a script such as Chinese."""
-    return sum(ord(c) > 0x2E7F for text in texts for c in text) > sum(map(len, texts)) / 4
 
 
 def flat(texts: Sequence[Text]) -> list[str]:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from bertkit.ancestors import folder as storage
-from bertkit.ancestors.baselines.linear import LinearModel, Ridge, Text, TfIdf, flat, side_by_side, without_spaces
+from bertkit.ancestors.baselines.linear import LinearModel, Ridge, Text, TfIdf, flat, side_by_side
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.vectors.corpus import words_of
 from bertkit.ancestors.vectors.vectors import VectorsFolder, WordVectors
 from bertkit.errors import UserError
+from bertkit.text.words import without_spaces
 
 # ---- Text classifiers: one n-gram model per label, and means of word vectors.
 

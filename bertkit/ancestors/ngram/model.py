@@ -65,7 +65,7 @@ def check_units(units: str) -> None:
 
 
 def sentences(text: str) -> list[str]:
-    """The lines of a text that hold anything. Each line is a sentence to the model."""
+    """The lines of a text that hold anything: each is a sentence to an n-gram model."""
     return [line for line in text.splitlines() if line and not line.isspace()]
 
 

@@ -62,7 +62,7 @@ class GloveSettings:
 
 
 def train(sentences: Iterable[list[str]], settings: GloveSettings | None = None) -> WordVectors:
-    """Learn a vector for every frequent word of the sentences (lists of words; see `read_sentences`)."""
+    """Train GloVe vectors of the frequent words of the sentences (lists of words; see `read_sentences`)."""
     settings = settings or GloveSettings()
     corpus = number(sentences, settings.min_count)
     with TemporaryDirectory(prefix="glove-") as folder:

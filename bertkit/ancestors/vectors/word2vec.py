@@ -130,13 +130,13 @@ class Word2VecSettings:
 
 
 def train(sentences: Iterable[list[str]], settings: Word2VecSettings | None = None) -> WordVectors:
-    """Learn a vector for every frequent word of the sentences (lists of words; see `read_sentences`)."""
+    """Train word2vec on the sentences (lists of words; see `read_sentences`): a vector for every frequent word."""
     settings = settings or Word2VecSettings()
     return train_corpus(number(sentences, settings.min_count), settings)
 
 
 def train_corpus(corpus: Corpus, settings: Word2VecSettings) -> WordVectors:
-    """Learn from a text that is numbered already."""
+    """Train word2vec on a text whose words are numbered already."""
     from bertkit.ancestors.vectors import kernels
 
     learn = kernels.KERNELS[settings.architecture]

@@ -100,7 +100,7 @@ def sentences_of(document: str) -> list[str]:
 
 
 def suspicious_lines(document: str) -> dict[str, int]:
-    """The number of lines of each kind that is rarely prose."""
+    """For the report of `prepare` and `doctor`: the number of lines of each kind that is rarely prose."""
     found = {}
     for kind, (needles, pattern) in SUSPICIONS.items():
         if any(needle in document for needle in needles) and (

@@ -258,7 +258,7 @@ def calibrate(run: SupervisedRun) -> dict[str, Any]:
 
 
 def abstaining(chosen: Mapping[str, Any]) -> str:
-    """The chosen threshold and what it does, in one sentence."""
+    """How often a fine-tuned model abstains, in one sentence: the chosen threshold and what it does."""
     return (
         f"Answers with a score below {chosen['threshold']:.4f} are marked as abstained: of {chosen['rows']:,} "
         f"{chosen['scored_on']} rows, {chosen['coverage']:.1%} are answered, and {chosen['accuracy']:.1%} of those are "
