@@ -213,3 +213,10 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_every_test_that_the_reliability_page_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs/reliability.md").read_text("utf-8"))
+    assert len(named) > 30
+    missing = [name for path, name in named if f"def {name}(" not in (ROOT / "tests" / path).read_text("utf-8")]
+    assert missing == []

@@ -84,7 +84,7 @@ AT_ONCE = 1 << 20
 
 
 def lengths_of(folder: Path) -> dict[str, dict[str, int]]:
-    """For the report of `prepare`: percentiles of tokens per sentence, and of sentences and tokens per document, in bounded memory."""
+    """For the report of `prepare`: percentiles of tokens per sentence, and of sentences and tokens per document."""
     sentences = np.memmap(folder / "sentences.bin", np.int64, mode="r")
     counts: dict[str, np.ndarray] = {}
     _count(counts, "tokens per sentence", (np.diff(part) for part in _parts(folder / "sentences.bin")))
