@@ -56,11 +56,10 @@ def __getattr__(name: str) -> Any:
     """Further commands as functions of their options, imported on first use: `bertkit.prepare(texts=…, out=…)`."""
     if name not in _COMMANDS:
         raise AttributeError(f"module 'bertkit' has no attribute '{name}'")
-    from importlib import import_module
-
+    from bertkit.commands import find
     from bertkit.config import build, current_names
 
-    verb = import_module(f"bertkit.commands.{name}")
+    verb = find(name)
 
     def call(**settings: Any) -> Any:
         settings = current_names(verb.Settings, settings)

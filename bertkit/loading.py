@@ -65,9 +65,7 @@ class ContenderPredictor:
     def predict(self, inputs: Any, on_long: str = "", **columns: str) -> list[dict[str, Any]]:
         """Predictions for texts, pairs or word lists, in order. Texts are read whole whatever their length."""
         if is_frame(inputs):
-            with in_memory({"input": inputs}, digest=False) as paths:
-                examples = list(self.task.stream(paths["input"], Reading(**columns)))
-            return self.predict_examples(examples, on_long, file="input")
+            return self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
         single = isinstance(inputs, (str, dict))
         return self.predict_examples(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
 

@@ -89,14 +89,11 @@ class _Jsonl:
         pass
 
 
-class _Table:
-    """Csv and tsv: the first row's keys are the header."""
+class _Columns:
+    """Rows of one set of columns, which the first row decides; `_put` writes the values of a row, or the header."""
 
-    def __init__(self, file: IO[bytes], path: str, separator: str) -> None:
-        self._file, self._path, self._separator = file, path, separator
-        self._columns: list[str] | None = None
-        self._line, self._changed, self._formulas = io.StringIO(), 0, 0
-        self._csv = csv.writer(self._line, lineterminator="\r\n")  # so that it quotes cells with either in them
+    _path: str
+    _columns: list[str] | None = None
 
     def write(self, row: dict[str, Any]) -> None:
         if self._columns is None:
@@ -105,6 +102,18 @@ class _Table:
         if row.keys() != set(self._columns):
             raise _other_columns(self._path, row, self._columns)
         self._put([row[column] for column in self._columns])
+
+    def _put(self, values: list[Any]) -> None:
+        raise NotImplementedError
+
+
+class _Table(_Columns):
+    """Csv and tsv: the first row's keys are the header."""
+
+    def __init__(self, file: IO[bytes], path: str, separator: str) -> None:
+        self._file, self._path, self._separator = file, path, separator
+        self._line, self._changed, self._formulas = io.StringIO(), 0, 0
+        self._csv = csv.writer(self._line, lineterminator="\r\n")  # so that it quotes cells with either in them
 
     def _put(self, values: list[Any]) -> None:
         cells = [_cell(value) for value in values]
@@ -158,7 +167,7 @@ def _tsv_writer(file: IO[bytes], path: str) -> _Table:
     return _Table(file, path, "\t")
 
 
-class _Xlsx:
+class _Xlsx(_Columns):
     """One sheet: the first row's keys are the header; texts are text even where they begin like a formula."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
@@ -172,16 +181,7 @@ class _Xlsx:
         self._book = openpyxl.Workbook(write_only=True)
         self._sheet = self._book.create_sheet("predictions")
         self._sheet.freeze_panes = "A2"
-        self._columns: list[str] | None = None
         self._rows = self._shortened = self._cleaned = 0
-
-    def write(self, row: dict[str, Any]) -> None:
-        if self._columns is None:
-            self._columns = list(row)
-            self._put(self._columns)
-        if row.keys() != set(self._columns):
-            raise _other_columns(self._path, row, self._columns)
-        self._put([row[column] for column in self._columns])
 
     def _put(self, values: list[Any]) -> None:
         self._rows += 1

@@ -288,9 +288,7 @@ class Predictor:
         columns are found as those of a file are; columns: their names where these differ (text="body").
         """
         if is_frame(inputs):
-            with in_memory({"input": inputs}, digest=False) as paths:
-                examples = list(self.task.stream(paths["input"], Reading(**columns)))
-            return self.predict_examples(examples, on_long, file="input")
+            return self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
         single = isinstance(inputs, (str, dict))
         return self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
 

@@ -14,7 +14,15 @@ MOST = {"depth": 10_000}  # a shared layer may be visited any number of times; t
 POSITIVE = ("eps", "init_std")
 
 
-@dataclass(frozen=True)
+# Numbers that came after version 0.1. `repr` leaves them out where they are off, so that a run of that version is
+# recognised by it.
+LATER = (
+    "task_types", "rms_norm", "dense_bias", "key_heads", "bias_buckets", "relative_span", "relative_limit",
+    "relative_shared", "relative_norm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
 class Config:
     """Every number of one encoder.
 
@@ -111,6 +119,11 @@ class Config:
     def key_width(self) -> int:
         """Width of all keys, and of all values, of one token."""
         return (self.key_heads or self.heads) * self.head_width
+
+    def __repr__(self) -> str:
+        """Every number that is on, and all of version 0.1: a resumed run must have the same."""
+        shown = [f for f in fields(self) if f.name not in LATER or getattr(self, f.name) != f.default]
+        return f"Config({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
     @property
     def head_width(self) -> int:

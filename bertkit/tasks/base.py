@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.examples import TextRow
+from bertkit.data.readers.frames import in_memory
 from bertkit.data.readers.rows import ROW_KINDS
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import DamagedFile, UserError, suggest
@@ -97,6 +98,11 @@ class Task:
         first: the number, or line, of the first of them.
         """
         raise NotImplementedError
+
+    def from_frame(self, table: Any, reading: Reading) -> list[Any]:
+        """A table in memory that a user hands to `predict` in Python, as examples without answers."""
+        with in_memory({"input": table}, digest=False) as paths:
+            return list(self.stream(paths["input"], reading))
 
     def fit_labels(self, examples: Sequence[Any]) -> None:
         """Take what must be known of all examples: label names, the scale of numbers."""

@@ -34,7 +34,7 @@ def test_a_cheap_baseline_is_scored_on_the_same_rows(case, name, runs):
 
 def test_no_baseline_where_none_is_wanted_or_none_exists(runs):
     files = toy.files(runs.folder, "classify", train=40)
-    result = runs.tune("classify", "alone", **files, steps=2, baseline=False).result
+    result = runs.tune("classify", "plain-score", **files, steps=2, baseline=False).result
     assert "baseline" not in result and not any("baseline" in line for line in command.lines(result))
     assert "baseline" not in runs("choose").result
 
