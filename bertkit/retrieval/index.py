@@ -146,6 +146,7 @@ class Index:
             open_regular(folder / "vectors.f16").close()
             vectors = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(-1, int(about["width"]))
             words = BM25.open(folder)
+            about["vector_weight"] = float(about.get("vector_weight", VECTOR_WEIGHT))
         except (ValueError, KeyError, TypeError, EOFError, OverflowError) as error:
             raise DamagedFile(f"{folder} is damaged ({error}). Rebuild it with `bertkit index`.") from None
         if not len(vectors) == len(lines) - 1 == len(words.lengths):
@@ -186,7 +187,7 @@ class Index:
             raise UserError("The question is empty.")
         cosines = self._cosines(question)
         shared = self.words.scores(self.terms.of([question])[0])
-        weight = float(self.about.get("vector_weight", VECTOR_WEIGHT))
+        weight = self.about["vector_weight"]
         scores = {"vectors": cosines, "words": shared, "both": fused(cosines, shared, weight)}[by]
         best = [n for n in best_of(scores, top).tolist() if by != "words" or scores[n] > 0]
         return [{"score": float(scores[n]), "cosine": float(cosines[n]), **self.passage(n)} for n in best]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from bertkit import machine
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import atomic
 from bertkit.files import tensors as tensor_file
+from bertkit.files.json import LARGEST
 from bertkit.files.manifest import FORMAT, MANIFEST, blocks, digest_of, sealed, unsealed
 from bertkit.notify import note
 
@@ -160,12 +162,12 @@ def _open(path: Path) -> Generation:
     try:
         with _reading(path / MANIFEST):
             handles[MANIFEST] = os.open(MANIFEST, _TO_READ, dir_fd=folder)
-            manifest = _manifest(path, b"".join(blocks(handles[MANIFEST])))
+            manifest = _manifest(path, _small(path / MANIFEST, handles[MANIFEST]))
         for name, facts in manifest["files"].items():
             with _reading(path / name):
                 handles[name] = os.open(name, _TO_READ, dir_fd=folder)
                 _verify(path / name, handles[name], facts)
-        values = json.loads(b"".join(blocks(handles[STATE])))
+        values = json.loads(_small(path / STATE, handles[STATE]))
         return Generation(path, manifest["step"], values, manifest["about"], manifest["versions"], handles)
     except (_Unsound, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _close(handles)
@@ -185,6 +187,14 @@ def _reading(file: Path) -> Iterator[None]:
         raise _Unsound(f"{file} is missing.") from None
     except OSError as error:
         raise _Unsound(f"{file} cannot be read ({error.strerror}).") from error
+
+
+def _small(file: Path, handle: int) -> bytes:
+    """The bytes of an open file, if it is a regular one of a size that such files have."""
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST:
+        raise _Unsound(f"{file} is not a regular file of at most {LARGEST:,} bytes.")
+    return b"".join(blocks(handle))
 
 
 def _manifest(path: Path, raw: bytes) -> dict[str, Any]:

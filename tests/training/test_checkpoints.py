@@ -177,6 +177,14 @@ def test_files_missing_swapped_or_taken_from_elsewhere_are_found_and_named(tmp_p
     damaged_is_found(tmp_path, path, notes)
 
 
+def test_a_manifest_that_is_an_endless_device_is_found_and_named(tmp_path, notes):
+    save(tmp_path, 1)
+    manifest = save(tmp_path, 2) / "MANIFEST.json"
+    manifest.unlink()
+    manifest.symlink_to("/dev/zero")
+    damaged_is_found(tmp_path, manifest, notes)
+
+
 def test_when_every_generation_is_damaged_all_are_named_and_nothing_is_used(tmp_path):
     for step in (1, 2):
         (save(tmp_path, step) / "state.json").write_text("{}")
