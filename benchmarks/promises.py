@@ -43,7 +43,7 @@ PROMISES = {
     "faults": Promise("EIO, ENOSPC or a crash at any system call of a save: old or new, never mixed.", 0, other.faults),
     "disk-full": Promise("A full disk stops the run with a message; freed, it resumes byte-equal.", 3, other.disk_full),
     "signals": Promise("SIGTERM, SIGINT and SIGUSR1 save within the step and exit with 128 + n.", 12, other.signals),
-    "readers": Promise("A model folder read while it is replaced is the old or the new one.", 1000, other.readers),
+    "readers": Promise("A model folder read while it is replaced is the old or the new one.", 300, other.readers),
     "second-writer": Promise("A second trainer of the same folder is refused.", 5, other.second_writer),
     "ranks": Promise("Of two processes one is killed: restarted, they end bit-equal.", 20, other.ranks),
     "trainer": Promise("For comparison: transformers' Trainer killed at any moment.", 20, other.trainer),
