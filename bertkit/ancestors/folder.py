@@ -85,7 +85,7 @@ def load(folder: str | Path, layout: Layout) -> tuple[Any, dict[str, Tensor]]:
     folder = Path(folder)
     with opened(folder, layout):
         for file in layout.files:
-            (folder / file).stat()  # a missing one is told in the words of `opened`
+            (folder / file).stat()  # a missing one is reported by `opened`
         numbers = read_json(folder / layout.numbers, object) if layout.numbers else {}
         if layout.kinds:
             _check_kind(folder, layout, numbers)

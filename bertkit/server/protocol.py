@@ -185,7 +185,7 @@ class Connection(H11Protocol):
         self._mark()
 
     def _mark(self) -> None:
-        """Note whether this connection waits for a request; one that began to send it has not begun anew."""
+        """Note whether this connection waits for a request; one that is already sending it keeps its start time."""
         if not self.is_idle:
             self.door.waiting.pop(self, None)
         elif not self.transport.is_closing():

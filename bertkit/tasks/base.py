@@ -225,7 +225,7 @@ class Task:
         return {"text": example.text, "line": example.line, **second}
 
     def cells(self, example: Any) -> dict[str, Any]:
-        """The columns that `predict` writes beside an answer where the file is no table."""
+        """The columns that `predict` writes beside an answer if the file is not a table."""
         return {name: value for name, value in self.shown(example).items() if name != "line"}
 
     def mistake(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
