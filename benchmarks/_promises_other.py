@@ -228,7 +228,8 @@ def ranks(work: Path, count: int, dice: random.Random) -> dict[str, object]:
         failed += parent.returncode != 0
         different += parent.returncode == 0 and digests(out, FILES) != expected
     return {
-        "tried": kills, "bad": failed + different, "runs": runs, "ended with an error": failed, "other bytes": different,
+        "tried": kills, "bad": failed + different, "runs": runs, "ended with an error": failed,
+        "other bytes": different,
     }  # fmt: skip
 
 
