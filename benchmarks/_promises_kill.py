@@ -10,9 +10,10 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+from _forked import finish
 
 import bertkit.runs.finetune.run
 import bertkit.runs.pretrain.run  # noqa: F401  imported once here, so that no child has to
@@ -30,23 +31,9 @@ RESULT = "result.json"
 def fork(work: Callable[[], object], log: Path) -> int:
     """Start `work` in a child whose output goes to `log`. Returns its process number."""
     child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        work()
-        code = 0
-    except SystemExit as leaving:
-        code = int(leaving.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    if not child:
+        finish(work, log)
+    return child
 
 
 def wait(child: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, runtime_ch
 
 from bertkit.ancestors import ANCESTORS
 from bertkit.checkpoint.locate import embedded
-from bertkit.data.readers.frames import in_memory, is_frame
+from bertkit.data.readers.frames import is_frame
 from bertkit.errors import UserError
 from bertkit.files.json import read_json
 from bertkit.files.manifest import read_whole
@@ -75,12 +75,7 @@ class ContenderPredictor:
 
     def evaluate(self, rows: Any, **columns: str) -> dict[str, float]:
         """Every metric on labelled rows: a file, a DataFrame, a Dataset, or a list of dicts."""
-        if not isinstance(rows, (str, Path)):
-            with in_memory({"rows": rows}, digest=False) as paths:
-                return self.evaluate(paths["rows"], **columns)
-        examples = self.task.read(rows, Reading(**columns))
-        self.task.check(examples, str(rows))
-        return dict(self.task.score(examples, self.predict_examples(examples)))
+        return self.task.evaluate(rows, Reading(**columns), self.predict_examples)
 
     def embed(self, *_: Any, **__: Any) -> NoReturn:
         """What an encoder can and this cannot."""

@@ -16,7 +16,7 @@ from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.batch import Batch, pack, run_batched
-from bertkit.data.readers.frames import in_memory, is_frame
+from bertkit.data.readers.frames import is_frame
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.model import layer_choice
@@ -311,12 +311,7 @@ class Predictor:
 
     def evaluate(self, rows: Any, **columns: str) -> dict[str, float]:
         """Every metric on labelled rows: a file, a DataFrame, a Dataset, or a list of dicts."""
-        if not isinstance(rows, (str, Path)):
-            with in_memory({"rows": rows}, digest=False) as paths:
-                return self.evaluate(paths["rows"], **columns)
-        examples = self.task.read(rows, Reading(**columns))
-        self.task.check(examples, str(rows))
-        return dict(self.task.score(examples, self.predict_examples(examples)))
+        return self.task.evaluate(rows, Reading(**columns), self.predict_examples)
 
     def needs(self, head: str, what: str) -> None:
         """Refuse to use a head that is missing or untrained."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -103,6 +103,15 @@ class Task:
         """A table in memory that a user hands to `predict` in Python, as examples without answers."""
         with in_memory({"input": table}, digest=False) as paths:
             return list(self.stream(paths["input"], reading))
+
+    def evaluate(self, rows: Any, reading: Reading, predict: Callable[[list[Any]], list[Any]]) -> dict[str, float]:
+        """Every metric of `predict` on labelled rows: a file, or a table in memory."""
+        if not isinstance(rows, (str, Path)):
+            with in_memory({"rows": rows}, digest=False) as paths:
+                return self.evaluate(paths["rows"], reading, predict)
+        examples = self.read(rows, reading)
+        self.check(examples, str(rows))
+        return dict(self.score(examples, predict(examples)))
 
     def fit_labels(self, examples: Sequence[Any]) -> None:
         """Take what must be known of all examples: label names, the scale of numbers."""
