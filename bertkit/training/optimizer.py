@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import UserError
+from bertkit.machine import has_fast_bf16
 from bertkit.training.distributed import is_sharded, like, whole
 
 
@@ -49,10 +50,42 @@ def make_optimizers(
     ]
     if matrices:
         # Steps are scaled to AdamW's, so that one learning rate serves both.
-        optimizers.append(torch.optim.Muon(_groups(matrices, decay), lr=1.0, adjust_lr_fn="match_rms_adamw"))
+        on_cpu = all(p.device.type == "cpu" for members in matrices.values() for p in members)
+        muon = FloatMuon if on_cpu and not has_fast_bf16() else torch.optim.Muon
+        optimizers.append(muon(_groups(matrices, decay), lr=1.0, adjust_lr_fn="match_rms_adamw"))
     if rows:
         optimizers.append(torch.optim.SparseAdam(_groups(rows, 0.0), lr=1.0, betas=betas, eps=eps))
     return optimizers
+
+
+class FloatMuon(torch.optim.Muon):
+    """torch's Muon in float32, which multiplies in bfloat16: 20 times slower on a CPU without such instructions."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step; every matrix with a gradient moves by its orthogonalized momentum."""
+        for group in self.param_groups:
+            momentum, rate = group["momentum"], float(group["lr"])
+            for parameter in (p for p in group["params"] if p.grad is not None):
+                state = self.state[parameter]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
+                update = orthogonalized(parameter.grad.lerp(buffer, momentum), group["ns_coefficients"], group["ns_steps"])
+                parameter.mul_(1 - rate * group["weight_decay"])
+                parameter.add_(update, alpha=-rate * 0.2 * math.sqrt(max(parameter.shape)))
+
+
+def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:
+    """The matrix with its singular values near one, by Newton-Schulz iterations (Jordan et al. 2024)."""
+    a, b, c = coefficients
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x
 
 
 def _groups(parameters: dict[tuple[bool, float], list[nn.Parameter]], decay: float) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from bertkit.settings.model import Config
 from bertkit.settings.training import LoopSettings
 from bertkit.training.distributed import World
 from bertkit.training.loop import NotFinite, Training
-from bertkit.training.optimizer import make_optimizers, named, rate, set_rate
+from bertkit.training.optimizer import FloatMuon, make_optimizers, named, rate, set_rate
 from tests.support import synthetic
 from tests.support.losses import STEPS, Distance, Numbers, gradients, training
 
@@ -114,6 +114,23 @@ def test_a_step_of_muon_turns_all_directions_alike():
     stretched = torch.linalg.svdvals(matrix.detach() - before) / (0.01 * 0.2 * 24**0.5)
     assert stretched.min() > 0.3 and stretched.max() < 1.5  # Newton–Schulz is rough on purpose
     assert torch.linalg.svdvals(matrix.grad).max() / torch.linalg.svdvals(matrix.grad).min() > 5
+
+
+@pytest.mark.parametrize("shape", [(48, 32), (32, 48), (40, 40)])
+def test_muon_in_float32_takes_the_step_of_torchs_muon(shape):
+    noise = torch.Generator().manual_seed(1)
+    first = torch.randn(shape, generator=noise)
+    gradients = [torch.randn(shape, generator=noise) for _ in range(3)]
+    ends = []
+    for kind in (torch.optim.Muon, FloatMuon):
+        matrix = torch.nn.Parameter(first.clone())
+        optimizer = kind([matrix], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+        for gradient in gradients:
+            matrix.grad = gradient.clone()
+            optimizer.step()
+        assert set(optimizer.state[matrix]) == {"momentum_buffer"}  # a checkpoint of one opens in the other
+        ends.append(matrix.detach() - first)
+    assert (ends[0] - ends[1]).norm() < 0.03 * ends[0].norm()  # torch's rounds to bfloat16
 
 
 def test_a_parameters_share_of_the_rate_is_its_own():
