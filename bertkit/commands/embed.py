@@ -44,6 +44,8 @@ class Settings(Common):
 
 def run(settings: Settings) -> dict[str, Any]:
     """Turn the texts of a file into vectors, in order and in bounded memory."""
+    import numpy as np
+
     from bertkit import machine
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
@@ -68,12 +70,16 @@ def run(settings: Settings) -> dict[str, Any]:
         while chunk := list(islice(source, AT_ONCE)):
             texts = [row.text for row in chunk]
             with by_line([row.line for row in chunk], str(settings.file)):
-                vectors = predictor.embed(texts, layers, settings.pool, settings.on_long, settings.normalize or None)
-            width = vectors[0].shape[-1]
-            if isinstance(vectors, list):
-                out.write_tokens(texts, vectors)
-            else:
-                out.write(texts, vectors)
+                if settings.pool == "none":
+                    answers = predictor.embed_tokens(texts, layers, settings.on_long, settings.normalize)
+                    columns = {name: [text[name] for text in answers] for name in ("vectors", "tokens", "offsets")}
+                    out.write_tokens(texts, **columns)
+                    width = columns["vectors"][0].shape[-1]
+                else:
+                    scaled = settings.normalize or None
+                    vectors = np.asarray(predictor.embed(texts, layers, settings.pool, settings.on_long, scaled))
+                    out.write(texts, vectors)
+                    width = vectors.shape[-1]
     seconds = time.perf_counter() - start
     return {
         "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,

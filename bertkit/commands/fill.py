@@ -1,4 +1,7 @@
-"""`bertkit fill`: guesses for every masked word. `bertkit suggest`: the next words, by a model that reads ahead."""
+"""What language models answer: `bertkit fill` guesses masked words, `suggest` the next words.
+
+`next` says whether one text follows another, `score` how likely a text is.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,10 @@ class Settings(Common):
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     text: str = option(help="A text with [MASK] where a word is to be guessed.", argument=True)
     top: int = option(5, "How many guesses a mask.", at_least=1)
+    joint: str = option(
+        "", "Guess several masks together: by the product of their own probabilities, one after the other, or by beam "
+        "search (default: each mask by itself).", choices=("", "independent", "left-to-right", "beam"),
+    )  # fmt: skip
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -26,16 +33,19 @@ def run(settings: Settings) -> dict[str, Any]:
 
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    guesses = predictor.fill(settings.text, settings.top, settings.joint)
     return {
         "text": settings.text,
         "precision": predictor.precision,
-        "masks": predictor.fill(settings.text, settings.top),
+        **({"joint": settings.joint, "fillings": guesses} if settings.joint else {"masks": guesses}),
         "unknown_share": report_unknown(predictor, settings.model),
     }
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One block per mask."""
+    """One block per mask; guessed together, one line per filling."""
+    if "joint" in result:
+        return [f"{each['score']:9.5f}  {' '.join(each['tokens']):20}  {each['text']}" for each in result["fillings"]]
     shown = []
     for number, guesses in enumerate(result["masks"], 1):
         if len(result["masks"]) > 1:
@@ -85,3 +95,81 @@ def suggest_lines(result: dict[str, Any]) -> list[str]:
 
 
 suggest = SharedCommand(SuggestSettings, run_suggest, suggest_lines)
+
+
+# ---- bertkit next
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextSettings(Common):
+    """What `next` needs."""
+
+    model: str = option(help="A model with a next-sentence or sentence-order head.", argument=True)
+    a: str = option(help="The first text.", argument=True)
+    b: str = option(help="The text that may follow it.", argument=True)
+
+
+def run_next(settings: NextSettings) -> dict[str, Any]:
+    """Whether B follows A, by the next-sentence head (for ALBERT: whether A comes before B)."""
+    from bertkit import machine
+    from bertkit.inference.predictor import Predictor
+
+    machine.set_up(settings.threads)
+    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    return {"a": settings.a, "b": settings.b, **predictor.follows(settings.a, settings.b)}
+
+
+def next_lines(result: dict[str, Any]) -> list[str]:
+    """The probability, and what it is of."""
+    if "next" in result:
+        return [f"{result['next']:7.3f}  B follows A"]
+    return [f"{result['order']:7.3f}  A comes before B (if they are neighbours)"]
+
+
+next = SharedCommand(NextSettings, run_next, next_lines)
+
+
+# ---- bertkit score
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings(Common):
+    """What `score` needs."""
+
+    model: str = option(
+        help="A masked model, a GPT, or a language model of `bertkit learn` (ngram, lstm, elmo …).", argument=True
+    )
+    texts: tuple[str, ...] = option(help="One or more texts.", argument=True)
+
+
+def run_score(settings: ScoreSettings) -> dict[str, Any]:
+    """How likely each text is: its log-probability, from both sides (masked models) or from the left (all others)."""
+    import math
+
+    from bertkit import machine
+    from bertkit.errors import UserError
+    from bertkit.inference.predictor import Predictor
+    from bertkit.loading import Scores, open_model
+
+    machine.set_up(settings.threads)
+    model = open_model(settings.model, settings.precision, settings.device)
+    if not isinstance(model, Scores):
+        raise UserError(f"{settings.model} does not say how likely a text is. Use a language model, e.g. 'en'.")
+    texts = list(settings.texts)
+    rows: list[dict[str, Any]] = [{"text": text, "score": value} for text, value in zip(texts, model.score(texts))]
+    masked = isinstance(model, Predictor) and not model.config.causal
+    if isinstance(model, Predictor):
+        for row, encoding in zip(rows, model.tokenizer.encode_batch(texts)):
+            row["pieces"] = encoding.special.count(False) if masked else len(encoding) - 1
+            row["perplexity"] = math.exp(min(700.0, -row["score"] / max(1, row["pieces"])))
+    return {"model": settings.model, "from": "both sides" if masked else "the left", "texts": rows}
+
+
+def score_lines(result: dict[str, Any]) -> list[str]:
+    """One text per line, the likeliest first."""
+    rows = sorted(result["texts"], key=lambda row: -row["score"])
+    each = [f"{row['score']:10.2f}  {row['text']}" for row in rows]
+    return [f"log-probability, each piece predicted from {result['from']}", *each]
+
+
+score = SharedCommand(ScoreSettings, run_score, score_lines)

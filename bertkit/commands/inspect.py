@@ -1,4 +1,4 @@
-"""`bertkit inspect`: show how a model reads one text, as a page."""
+"""`bertkit inspect`: show how a model reads one text, as a page; or the rows that pretraining reads from a store."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import Common, option
+from bertkit.errors import UserError
+from bertkit.settings.pretrain import PACKING
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
     """Options of `bertkit inspect`."""
 
-    model: str = option(help="Embedded name, folder, or hub name.", argument=True)
-    text: str = option(help="The text.", argument=True)
+    model: str = option(help="Embedded name, folder, hub name, or a token store.", argument=True)
+    text: str = option("", "The text; leave it out for a store.", argument=True)
     text_b: str = option("", "The second text of a pair.")
     out: Path = option(Path("inspect.html"), "The page to write.")
     lang: str = option("en", "Language of the page.", choices=("en", "zh"))
+    rows: int = option(3, "Store: number of rows to show.", at_least=1)
+    packing: str = option("next-sentence", "Store: how rows are formed.", choices=PACKING)
+    unit: str = option("token", "Store: what is masked together.", choices=("token", "word", "span"))
+    length: int = option(128, "Store: maximum tokens per row.", at_least=16)
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Show tokens, where every head looks, and which tokens matter."""
+    """Show tokens, where every head looks, and which tokens matter; or the masked rows and pairs of a store."""
+    if (Path(settings.model) / "store.json").is_file():
+        return _store(settings)
+    if not settings.text:
+        raise UserError("There is no text to inspect. Usage: bertkit inspect MODEL TEXT")
     from bertkit import machine
     from bertkit.files.atomic import atomic_write, check_folder, explained, make_folder
     from bertkit.inference.explain import explain
@@ -41,8 +51,43 @@ def run(settings: Settings) -> dict[str, Any]:
     return {**found, "attention": rounded, "page": str(settings.out), "unknown_share": share}
 
 
+def _store(settings: Settings) -> dict[str, Any]:
+    from bertkit.data.feed import rows_of_store
+    from bertkit.data.store import Store
+    from bertkit.settings.training import MaskSettings
+
+    if settings.text:
+        raise UserError(f"{settings.model} is a token store, which needs no text. Leave the text out.")
+    rows = rows_of_store(
+        Store.open(settings.model), packing=settings.packing, masking=MaskSettings(unit=settings.unit),
+        length=settings.length, rows=settings.rows, seed=settings.seed,
+    )  # fmt: skip
+    return {"store": settings.model, "packing": settings.packing, "unit": settings.unit, "rows": rows}
+
+
+LABELS = {"next-sentence": ("the second text follows", "the second text is from another document"),
+          "sentence-order": ("in order", "swapped")}  # fmt: skip
+
+
+def _row_lines(result: dict[str, Any], number: int) -> list[str]:
+    """A row before masking, after it, and what became of each token that is to be predicted."""
+    row = result["rows"][number]
+    label = LABELS[result["packing"]][row["label"]] if row["label"] >= 0 else ""
+    masked = [token for token in row["tokens"] if token["fate"]]
+    fates = [f"{token['token']} → {token['shown']} ({token['fate']})" for token in masked]
+    title = f"row {number + 1}: {len(row['tokens'])} tokens, {row['masked']} to be predicted"
+    return [
+        f"{title}; {label}" if label else title,
+        "  before  " + " ".join(token["token"] for token in row["tokens"]),
+        "  after   " + " ".join(token["shown"] for token in row["tokens"]),
+        "  masked  " + ", ".join(fates),
+    ]
+
+
 def lines(result: dict[str, Any]) -> list[str]:
-    """One token per line, with a bar for its importance."""
+    """One token per line, with a bar for its importance; for a store, each row before and after masking."""
+    if "store" in result:
+        return [line for number in range(len(result["rows"])) for line in _row_lines(result, number)]
     said = result["said"]
     shown = [f"{said['label']}  {said['score']:.3f}"] if said else []
     most = max((abs(one["importance"]) for one in result["tokens"]), default=0.0) or 1.0

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from bertkit.data.batch import ROUND, Batch, batches_by_tokens, pack
-from bertkit.data.masking import MaskVocabulary, mask_tokens
+from bertkit.data.masking import MaskVocabulary, described, mask_tokens
 from bertkit.data.packing import PACKINGS, Example, Packing
 from bertkit.data.store import Store
 from bertkit.errors import UserError
@@ -118,9 +118,7 @@ class PretrainingFeed:
         self._packings: dict[int, Packing] = {}
         for phase in plan:
             self.packing(phase.length)  # now, not in the middle of a run: what cannot be packed is reported at once
-        tokenizer = store.tokenizer
-        ordinary = np.setdiff1d(np.arange(tokenizer.size), list(tokenizer.special_ids))
-        self.pieces = MaskVocabulary(tokenizer.mask_id if tokenizer.mask_id is not None else -1, ordinary)
+        self.pieces = MaskVocabulary.of(store.tokenizer)
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def packing(self, length: int) -> Packing:
@@ -184,6 +182,17 @@ class PretrainingFeed:
         if self.pieces.mask < 0:
             return example, example.ids, np.zeros(0, np.int64)
         return example, *mask_tokens(example, self.masking, rate, self.pieces, chance)
+
+
+def rows_of_store(
+    store: Store, *, packing: str, masking: MaskSettings, length: int = 128, rows: int = 3, seed: int = 0
+) -> list[dict[str, Any]]:
+    """The first rows that pretraining with this seed reads from a store, before and after masking: see `described`."""
+    documents = np.arange(store.documents)
+    plan = [Phase(0, 1, length, rows)]
+    feed = PretrainingFeed(store, documents, packing=packing, masking=masking, plan=plan, seed=seed)
+    masked_rows = (feed.masked(length, number, epoch, masking.rate) for number, epoch in feed.numbers(0))
+    return [described(store.tokenizer, *row) for row in masked_rows]
 
 
 # Rows → the word of each of their tokens (tokens,), and the words' states (words, layers, width).

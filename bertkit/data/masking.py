@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
 from bertkit.data.packing import Example
+from bertkit.data.prepare.pieces import PieceEncoder
+from bertkit.errors import UserError
 from bertkit.settings.training import MaskSettings
+from bertkit.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,12 @@ class MaskVocabulary:
 
     mask: int
     ordinary: np.ndarray  # ids that may replace a masked piece: all but the specials
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> MaskVocabulary:
+        """The vocabulary of a tokenizer; mask is -1 where it has none."""
+        ordinary = np.setdiff1d(np.arange(tokenizer.size), list(tokenizer.special_ids))
+        return cls(tokenizer.mask_id if tokenizer.mask_id is not None else -1, ordinary)
 
 
 def mask_tokens(
@@ -85,3 +95,46 @@ def _runs(task: _Task, odds: np.ndarray) -> np.ndarray:
 
 
 UNITS = {"token": _tokens, "word": _words, "span": _spans}
+
+
+# ---- Masking, shown: what happened to each token.
+
+
+def masked_text(
+    tokenizer: Tokenizer, text: str, text_b: str | None = None, masking: MaskSettings | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """One text (or pair) masked as in pretraining; see `described`. Chinese words are masked whole with unit "word"."""
+    pieces = MaskVocabulary.of(tokenizer)
+    if pieces.mask < 0:
+        raise UserError("This tokenizer has no mask token, so nothing can be masked.")
+    masking = masking or MaskSettings()
+    encoding = tokenizer.encode(text, text_b)
+    texts = [text] if text_b is None else [text, text_b]
+    word_starts, special = np.ones(len(encoding), bool), np.array(encoding.special)
+    word_starts[~special] = PieceEncoder(tokenizer).cut(texts, [True] * len(texts)).starts
+    example = Example(np.array(encoding.ids), np.array(encoding.segments), special, word_starts)
+    ids, places = mask_tokens(example, masking, masking.rate, pieces, np.random.default_rng(seed))
+    return described(tokenizer, example, ids, places)
+
+
+def described(tokenizer: Tokenizer, example: Example, ids: np.ndarray, places: np.ndarray) -> dict[str, Any]:
+    """A row before and after masking.
+
+    tokens: [{token, shown (after masking), segment, special, word (begins one), fate}]; fate is mask, random or kept
+    for a token that is to be predicted, else empty. label: 0 where the second text follows (or is in order), 1 where
+    it does not (or is swapped), -1 where the row is no pair. masked: how many tokens are to be predicted.
+    """
+    fates = dict.fromkeys(places.tolist(), "kept")
+    for place in places.tolist():
+        if ids[place] != example.ids[place]:
+            fates[place] = "mask" if ids[place] == tokenizer.mask_id else "random"
+    tokens = [
+        {
+            "token": tokenizer.id_to_token(int(before)) or "", "shown": tokenizer.id_to_token(int(after)) or "",
+            "segment": int(segment), "special": bool(special), "word": bool(word), "fate": fates.get(place, ""),
+        }
+        for place, (before, after, segment, special, word) in enumerate(
+            zip(example.ids, ids, example.segments, example.special, example.word_starts)
+        )
+    ]  # fmt: skip
+    return {"label": example.label, "masked": len(places), "tokens": tokens}

@@ -22,7 +22,8 @@ def open_vectors(path: str | Path) -> Iterator[VectorWriter]:
     """A writer of vectors by the file's ending; the file appears when the block ends without an error.
 
     .npy: a float32 array (texts, width), without the texts. .parquet: columns text and vector (a list of float32).
-    .jsonl: {"text", "vector"}. Vectors per token go to .parquet and .jsonl only: {"text", "tokens", "vectors"}.
+    .jsonl: {"text", "vector"}. Vectors per token go to .parquet and .jsonl only:
+    {"text", "tokens", "offsets", "vectors"}.
     """
     kind = kind_of(path)
     if kind not in VECTOR_WRITERS:
@@ -52,16 +53,21 @@ class VectorWriter:
         self.count += len(texts)
 
     def write_tokens(
-        self, texts: Sequence[str], vectors: Sequence[np.ndarray], tokens: Sequence[Sequence[str]] | None = None
+        self,
+        texts: Sequence[str],
+        vectors: Sequence[np.ndarray],
+        tokens: Sequence[Sequence[str]] | None = None,
+        offsets: Sequence[Sequence[Sequence[int]]] | None = None,
     ) -> None:
-        """vectors: one (tokens, width) per text; tokens: their strings."""
+        """vectors: one (tokens, width) per text; tokens: their strings; offsets: [start, end) of each in the text."""
         rows = [np.ascontiguousarray(each, dtype=np.float32) for each in vectors]
         if len(rows) != len(texts) or any(each.ndim != 2 for each in rows):
             raise ValueError(f"{len(texts)} texts and {len(rows)} arrays, which must be (tokens, width) each")
         for each in rows:
             self._check_width(each.shape[1])
         with write_errors(self._path):
-            self._put_tokens(texts, rows, [list(each) for each in tokens] if tokens is not None else None)
+            named = {"tokens": tokens, "offsets": offsets}
+            self._put_tokens(texts, rows, {name: list(each) for name, each in named.items() if each is not None})
         self.count += len(texts)
 
     def close(self) -> None:
@@ -75,7 +81,7 @@ class VectorWriter:
     def _put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         raise NotImplementedError
 
-    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], named: dict[str, list[Any]]) -> None:
         raise NotImplementedError
 
 
@@ -85,7 +91,7 @@ class _Npy(VectorWriter):
             self._file.write(_npy_header(0, vectors.shape[1]))
         self._file.write(vectors.astype("<f4", copy=False).tobytes())
 
-    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], named: dict[str, list[Any]]) -> None:
         what = f"{self._path}: texts differ in their number of tokens, which .npy cannot hold"
         raise UserError(f"{what}. Use .parquet or .jsonl, or pool the tokens.")
 
@@ -107,9 +113,9 @@ class _Jsonl(VectorWriter):
         lines = (f'{{"text": {as_json(text)}, "vector": {_numbers(each)}}}\n' for text, each in zip(texts, vectors))
         self._file.write("".join(lines).encode())
 
-    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], named: dict[str, list[Any]]) -> None:
         for index, (text, each) in enumerate(zip(texts, rows)):
-            names = f'"tokens": {as_json(tokens[index])}, ' if tokens is not None else ""
+            names = "".join(f'"{name}": {as_json(values[index])}, ' for name, values in named.items())
             vectors = ", ".join(_numbers(vector) for vector in each)
             self._file.write(f'{{"text": {as_json(text)}, {names}"vectors": [{vectors}]}}\n'.encode())
 
@@ -128,11 +134,11 @@ class _Parquet(VectorWriter):
         arrow = arrow_for(self._path)
         self._write({"text": arrow.array(list(texts), arrow.string()), "vector": _lists(arrow, vectors)})
 
-    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], tokens: list[list[str]] | None) -> None:
+    def _put_tokens(self, texts: Sequence[str], rows: list[np.ndarray], named: dict[str, list[Any]]) -> None:
         arrow = arrow_for(self._path)
         columns = {"text": arrow.array(list(texts), arrow.string())}
-        if tokens is not None:
-            columns["tokens"] = arrow.array(tokens, arrow.list_(arrow.string()))
+        kinds = {"tokens": arrow.string(), "offsets": arrow.list_(arrow.int32())}
+        columns |= {name: arrow.array(values, arrow.list_(kinds[name])) for name, values in named.items()}
         flat = np.concatenate(rows) if rows else np.zeros((0, self._width or 0), np.float32)
         starts = np.cumsum([0, *(len(each) for each in rows)]).astype(np.int32)
         columns["vectors"] = arrow.ListArray.from_arrays(arrow.array(starts), _lists(arrow, flat))

@@ -121,11 +121,38 @@ class Predictor:
         pool: mean, cls, max or none. By default, it and `normalize` follow the folder's sentence-transformers files,
         else it is the unscaled mean.
         """
+        return self.vectors(self._encoded(texts, on_long), layers, pool, normalize)
+
+    def embed_tokens(
+        self,
+        texts: str | Sequence[str],
+        layers: str | Sequence[int] = "last",
+        on_long: str = "window",
+        normalize: bool = False,
+    ) -> list[dict[str, Any]]:
+        """The vectors of every token, with what they stand for: per text {tokens, offsets, vectors}.
+
+        offsets: [start, end) of each token in the text. A text read in windows has no special tokens here.
+        """
+        encoded = self._encoded(texts, on_long, keep=True)
+        vectors = self.vectors(encoded, layers, "none", normalize)
+        answers = []
+        for text, rows in zip(encoded, vectors):
+            parts = [row.encoding.picked(range(*(row.core if len(text.rows) > 1 else (0, len(row.ids)))))
+                     for row in text.rows if row.encoding is not None]  # fmt: skip
+            answers.append({
+                "tokens": [self.tokenizer.id_to_token(piece) or "" for part in parts for piece in part.ids],
+                "offsets": [list(span) for part in parts for span in part.offsets],
+                "vectors": rows,
+            })  # fmt: skip
+        return answers
+
+    def _encoded(self, texts: str | Sequence[str], on_long: str, *, keep: bool = False) -> list[Rows]:
         texts = [texts] if isinstance(texts, str) else list(texts)
-        encoded = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long))
+        encoded = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long), keep=keep)
         if cut := sum(text.cut for text in encoded):
             note(f"{cut} tokens were truncated from texts longer than {self.config.max_tokens} tokens.")
-        return self.vectors(encoded, layers, pool, normalize)
+        return encoded
 
     def vectors(
         self,
@@ -161,9 +188,19 @@ class Predictor:
             return vectors
         return np.stack(vectors) if vectors else np.zeros((0, wide), np.float32)
 
-    def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
-        """Predictions for every mask of a text: per mask, a list of {token, score, id, text}, best first."""
-        return self.guesses(self.encode_masked([text]), top)[0]
+    def fill(self, text: str, top: int = 5, joint: str = "") -> list[Any]:
+        """Predictions for every mask of a text: per mask, a list of {token, score, id, text}, best first.
+
+        joint: guess all masks together (independent, left-to-right or beam; see scoring.fill_jointly). Then the
+        answer is one list of {tokens, ids, score, scores, text}, best first; score is the joint probability.
+        """
+        encodings = self.encode_masked([text])
+        if not joint:
+            return self.guesses(encodings, top)[0]
+        from bertkit.inference.scoring import JOINT, fill_jointly
+
+        _check("joint", joint, JOINT)
+        return fill_jointly(self, encodings[0], top, joint)
 
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts with masks; a text without masks or beyond the model's limit is refused."""
@@ -220,13 +257,28 @@ class Predictor:
 
     def _guess(self, ids: list[int], place: int, piece: int, score: float) -> dict[str, Any]:
         filled = [*ids[:place], piece, *ids[place + 1 :]]
-        token = self.tokenizer.id_to_token(piece) or ""
-        return {
-            "token": token.lstrip("Ġ▁"),
-            "score": score,
-            "id": piece,
-            "text": closed_up(self.tokenizer.decode(filled)),
-        }
+        return {"token": self.spelled(piece), "score": score, "id": piece, "text": self.shown(filled)}
+
+    def spelled(self, piece: int) -> str:
+        """A piece as users see it."""
+        return (self.tokenizer.id_to_token(piece) or "").lstrip("Ġ▁")
+
+    def shown(self, ids: Sequence[int]) -> str:
+        """A text from its ids, in which a mask that is not filled yet stays visible."""
+        hidden = self.tokenizer.special_ids - {self.tokenizer.mask_id}
+        return closed_up(self.tokenizer.decode([n for n in ids if n not in hidden], keep_special=True))
+
+    def follows(self, a: str | Sequence[str], b: str | Sequence[str]) -> Any:
+        """Whether text b follows text a, by the model's next-sentence head: {"next": probability}.
+
+        A sentence-order head (ALBERT's) answers {"order": probability}: of two neighbouring texts, that a is the
+        first. Lists of texts give a list. A pair beyond the model's limit loses the end of its longer text.
+        """
+        from bertkit.inference.scoring import follows
+
+        single = isinstance(a, str)
+        answers = follows(self, [a] if isinstance(a, str) else list(a), [b] if isinstance(b, str) else list(b))
+        return answers[0] if single else answers
 
     def score(self, texts: str | Sequence[str], words: bool = False) -> list[float]:
         """Log-likelihood of each text: every piece predicted from all others (or from the left, for a causal model).

@@ -1,19 +1,26 @@
-"""How likely a text is: pseudo-log-likelihood for masked models, log-likelihood for causal ones."""
+"""What the pretraining heads say: how likely a text is, what fills several gaps, whether one text follows another.
+
+A text is scored by pseudo-log-likelihood for masked models, and by log-likelihood for causal ones.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from bertkit.data.batch import pack, run_batched
+from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
+from bertkit.model.encoder import Encoded
 from bertkit.notify import note, track
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
+    from bertkit.text.encoding import Encoding
 
 
 def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> list[float]:
@@ -115,3 +122,93 @@ def _causal_run(
 ) -> list[Run]:
     """Score the text in one pass: every piece from the pieces before it."""
     return [(ids, list(range(len(ids) - 1)), ids[1:])]
+
+
+# ---- Several masks at once.
+#
+# A masked model gives the distribution of each mask while the others are still masked; the product of these knows
+# nothing of how the words go together. Filling the masks one after the other, each seeing those before it, makes it
+# a chain: p(x₁, x₂ | text) = p(x₁ | text) · p(x₂ | text, x₁).
+
+JOINT = ("independent", "left-to-right", "beam")
+BEAM = 10  # partial fillings that are kept at least
+
+
+def fill_jointly(predictor: Predictor, encoding: Encoding, top: int, how: str) -> list[dict[str, Any]]:
+    """The best fillings of all masks of a text: {tokens, ids, score, scores, text}, best first.
+
+    how: "independent" multiplies the masks' own probabilities; "left-to-right" fills one mask after the other with the
+    likeliest piece (the alternatives differ in the first mask); "beam" does so while keeping the best partial
+    fillings. score: the joint probability; scores: the probability of each piece when it was chosen.
+    """
+    mask = predictor.tokenizer.mask_id
+    places = [place for place, piece in enumerate(encoding.ids) if piece == mask]
+    width = max(top, BEAM)
+    partial: list[tuple[list[int], list[float]]] = [(encoding.ids, [])]  # ids so far, log-probability of each piece
+    alone = _logs_at(predictor, [encoding.ids], encoding.segments, places)[0] if how == "independent" else None
+    for step, place in enumerate(places):
+        if alone is None:
+            logs = _logs_at(predictor, [ids for ids, _ in partial], encoding.segments, [place])[:, 0]
+        else:
+            logs = alone[step].expand(len(partial), -1)
+        branches = 1 if how == "left-to-right" and step else width
+        best = logs.topk(min(branches, logs.shape[1]), dim=-1)
+        longer = [
+            ([*ids[:place], piece, *ids[place + 1 :]], [*chain, value])
+            for (ids, chain), values, pieces in zip(partial, best.values.tolist(), best.indices.tolist())
+            for value, piece in zip(values, pieces)
+            if value > -math.inf
+        ]
+        partial = sorted(longer, key=lambda filling: -sum(filling[1]))[:width]
+    return [
+        {
+            "tokens": [predictor.spelled(ids[place]) for place in places],
+            "ids": [ids[place] for place in places],
+            "score": math.exp(sum(chain)),
+            "scores": [math.exp(value) for value in chain],
+            "text": predictor.shown(ids),
+        }
+        for ids, chain in partial[:top]
+    ]
+
+
+def _logs_at(predictor: Predictor, texts: list[list[int]], segments: list[int], places: list[int]) -> Tensor:
+    """Log-probabilities of every piece at these places: (texts, places, pieces); special pieces are never chosen."""
+
+    def use(encoded: Encoded) -> list[Tensor]:
+        starts = encoded.batch.starts[:, None] + torch.tensor(places, device=predictor.device)
+        logits = predictor.model.ask("mlm", encoded, starts.flatten()).float()
+        logs = logits.log_softmax(-1)[:, : predictor.tokenizer.size]
+        logs[:, sorted(predictor.tokenizer.special_ids)] = -math.inf
+        return list(encoded.batch.restore(logs.view(len(starts), len(places), -1)).cpu())
+
+    return torch.stack(predictor.run([Row(ids, segments, (0, len(ids))) for ids in texts], use))
+
+
+# ---- Does one text follow another?
+
+PAIRS = {"next_sentence": "next", "order": "order"}  # head → what its probability is called
+
+
+def follows(predictor: Predictor, a: Sequence[str], b: Sequence[str]) -> list[dict[str, float]]:
+    """For each pair, {"next": probability} by the next-sentence head, or {"order": …} by ALBERT's sentence order."""
+    head = next((head for head in PAIRS if head in predictor.model.heads), None)
+    if head is None:
+        has = ", ".join(predictor.model.heads) or "none"
+        raise UserError(
+            f"This model cannot tell whether one text follows another: it has no next-sentence head (it has: {has}). "
+            "BERT's original checkpoints have one (google-bert/bert-base-uncased), and so has a model of "
+            "`bertkit pretrain --preset bert-…`; RoBERTa, DistilBERT, ELECTRA, ModernBERT, en and zh were trained "
+            "without."
+        )
+    predictor.needs(head, "tell whether one text follows another")
+    encoded_pairs = encode_rows(predictor.tokenizer, a, b, Windows(predictor.config.max_tokens, "truncate"))
+    if cut := sum(pair.cut for pair in encoded_pairs):
+        note(f"{cut} tokens were truncated from pairs longer than {predictor.config.max_tokens} tokens.")
+
+    def use(encoded: Encoded) -> list[float]:
+        chances = predictor.model.ask(head, encoded).float().softmax(-1)[:, 0]
+        return encoded.batch.restore(chances).tolist()
+
+    answers = predictor.run([pair.rows[0] for pair in encoded_pairs], use)
+    return [{PAIRS[head]: chance} for chance in answers]

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.config import build
-from bertkit.data.masking import UNITS, MaskVocabulary, mask_tokens
+from bertkit.data.masking import UNITS, MaskVocabulary, mask_tokens, masked_text
 from bertkit.data.packing import Example
 from bertkit.errors import UserError
 from bertkit.settings.training import MaskSettings
+from tests.support.prepared_texts import small_tokenizers
 
 MASK = 4
 PIECES = MaskVocabulary(MASK, np.arange(5, 1000))
@@ -181,3 +182,24 @@ def test_a_text_of_specials_alone_hides_nothing():
     for unit in UNITS:
         ids, places = mask_tokens(example, MaskSettings(unit=unit), 0.15, PIECES, chance(0))
         assert not len(places) and ids.tolist() == [2, 3]
+
+
+def test_a_masked_text_says_what_became_of_every_token():
+    pytest.importorskip("rjieba")
+    tokenizer = small_tokenizers()["uncased"]
+    fates = {"mask": 0, "random": 0, "kept": 0, "": 0}
+    for seed in range(40):
+        row = masked_text(tokenizer, "我来到北京清华大学。", "The cat sat.", MaskSettings(rate=0.5, unit="word"), seed)
+        shown = [(token["token"], token["shown"], token["fate"]) for token in row["tokens"]]
+        assert row["masked"] == sum(bool(fate) for _, _, fate in shown) > 0
+        assert all(before == after for before, after, fate in shown if fate in ("", "kept"))
+        assert all(after == "[MASK]" for _, after, fate in shown if fate == "mask")
+        assert all(not token["fate"] for token in row["tokens"] if token["special"])
+        assert [token["segment"] for token in row["tokens"] if token["special"]] == [0, 0, 1]
+        # 北京 is one word: both characters are to be predicted, or neither.
+        both = [bool(fate) for before, _, fate in shown if before in "北京"]
+        assert len(both) == 2 and both[0] == both[1]
+        for _, _, fate in shown:
+            fates[fate] += 1
+    predicted = fates["mask"] + fates["random"] + fates["kept"]
+    assert 0.7 < fates["mask"] / predicted < 0.9

@@ -14,7 +14,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import bertkit
-from tests.support import folders
+from bertkit.data.feed import Phase, PretrainingFeed
+from bertkit.settings.training import MaskSettings
+from tests.support import folders, synthetic
 from tests.support.command_line import CommandLine
 
 GOOGLE = Path(__file__).parents[1] / "fixtures" / "google"
@@ -138,6 +140,52 @@ def test_every_choice_of_layers_and_pools_comes_out_of_the_command(run, model: P
     tokens = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text("utf-8").splitlines()]
     for row, expected in zip(tokens, ours.embed(TEXTS, pool="none"), strict=True):
         np.testing.assert_array_equal(np.array(row["vectors"], np.float32), expected)
+        encoding = ours.tokenizer.encode(row["text"])
+        assert row["tokens"] == [ours.tokenizer.id_to_token(piece) for piece in encoding.ids]
+        assert row["offsets"] == [list(span) for span in encoding.offsets]
+
+
+def test_tokens_of_a_text_read_in_windows_keep_their_places(model: Path) -> None:
+    ours, text = bertkit.load(model, precision="fp32"), " ".join(TEXTS * 8)
+    (answer,) = ours.embed_tokens(text)
+    encoding = ours.tokenizer.encode(text)
+    assert answer["offsets"] == [list(span) for span in encoding.offsets[1:-1]] and len(encoding) > 80
+    assert len(answer["tokens"]) == len(answer["vectors"]) == len(encoding) - 2
+    np.testing.assert_array_equal(answer["vectors"], ours.embed(text, pool="none")[0])
+
+
+def test_two_texts_are_joined_scored_and_filled_together(run, tmp_path: Path) -> None:
+    folders.write(tmp_path / "m", "bert", "BertForPreTraining")
+    model = bertkit.load(tmp_path / "m", precision="fp32")
+    said = run("next", tmp_path / "m", "the cat sat .", "the dog ran", "--json", "--precision", "fp32")
+    assert said.json["next"] == pytest.approx(model.follows("the cat sat .", "the dog ran")["next"])
+    assert "B follows A" in run("next", tmp_path / "m", "the cat sat .", "the dog ran").out
+    said = run("score", tmp_path / "m", "the cat sat", "cat the the", "--json", "--precision", "fp32")
+    assert [row["score"] for row in said.json["texts"]] == pytest.approx(model.score(["the cat sat", "cat the the"]))
+    assert said.json["texts"][0]["pieces"] == 3
+    said = run("fill", tmp_path / "m", "the [MASK] [MASK]", "--joint", "beam", "--top", 2, "--json")
+    assert [len(filling["tokens"]) for filling in said.json["fillings"]] == [2, 2]
+
+
+def test_a_store_shows_its_masked_rows_and_pairs(run, tmp_path: Path) -> None:
+    store = synthetic.make_store(tmp_path, 40)
+    said = run("inspect", store.folder, "--rows", 6, "--length", 32, "--json")
+    assert said.code == 0, said.err
+    rows = said.json["rows"]
+    assert {row["label"] for row in rows} == {0, 1}
+    # These are the rows that pretraining reads.
+    plan = [Phase(0, 1, 32, 6)]
+    feed = PretrainingFeed(
+        store, np.arange(store.documents), packing="next-sentence", masking=MaskSettings(), plan=plan, seed=0
+    )
+    for row, (number, epoch) in zip(rows, feed.numbers(0), strict=True):
+        example, ids, places = feed.masked(32, number, epoch, 0.15)
+        assert [token["token"] for token in row["tokens"]] == [store.tokenizer.id_to_token(int(n)) for n in example.ids]
+        assert [token["shown"] for token in row["tokens"]] == [store.tokenizer.id_to_token(int(n)) for n in ids]
+        assert [place for place, token in enumerate(row["tokens"]) if token["fate"]] == places.tolist()
+    shown = run("inspect", store.folder, "--rows", 6, "--length", 32).out
+    assert "the second text follows" in shown and "from another document" in shown and "(mask)" in shown
+    assert run("inspect", store.folder, "a text").code == 2
 
 
 GROWTH = """
