@@ -14,8 +14,7 @@ from torch import Tensor
 from bertkit.checkpoint import card
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
 from bertkit.checkpoint.pooling import Pooling, read_pooling, write_pooling
-from bertkit.checkpoint.tensorflow.config import origin
-from bertkit.checkpoint.tensorflow.read import is_google, read_google
+from bertkit.checkpoint.tensorflow.read import is_google, origin, read_google
 from bertkit.checkpoint.translate import (
     architecture_for,
     check_expressible,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import option
-from bertkit.settings.tables import TableSettings
+from bertkit.settings.finetune import TableSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,9 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
-    from bertkit.tasks.minimal_pairs import judge
+    from bertkit.inference.scoring import score_minimal_pairs
 
-    return judge(model, settings.file, settings.most)
+    return score_minimal_pairs(model, settings.file, settings.most)
 
 
 def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import option
-from bertkit.settings.tables import TextSettings
+from bertkit.settings.finetune import TextSettings
 
 FIRST = 2000  # characters of a document, by which its language is told
 

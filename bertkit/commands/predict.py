@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.commands import SharedCommand
 from bertkit.config import option
-from bertkit.settings.tables import PairSettings, TextSettings
+from bertkit.settings.finetune import PairSettings, TextSettings
 
 if TYPE_CHECKING:
     from bertkit.ancestors.transformer.model import Seq2Seq

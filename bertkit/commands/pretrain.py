@@ -36,12 +36,12 @@ def run(settings: Any) -> dict[str, Any]:
         return pretrain(settings)
     from bertkit import machine
     from bertkit.runs.pretrain.build import build
-    from bertkit.runs.pretrain.cost import plan
+    from bertkit.runs.pretrain.run import estimate_cost
     from bertkit.training import distributed
 
     machine.set_up(settings.threads)
     world = distributed.join(machine.device_for(settings.device))
-    return {"plan": plan(build(settings, world), world)}
+    return {"plan": estimate_cost(build(settings, world), world)}
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -11,12 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.data.prepare.chunk import SUSPICIONS
 from bertkit.data.readers import Seen, first_bytes, form_of, seen_in
 from bertkit.data.readers.rows import has_pair
 from bertkit.errors import UserError
 from bertkit.notify import track
-from bertkit.text.words import HAN, HANGUL, KANA
+from bertkit.text.words import HAN, HANGUL, KANA, SUSPICIONS
 
 # ---- What `doctor` found in a file, for people and for programs.
 

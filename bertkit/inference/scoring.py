@@ -1,18 +1,22 @@
 """What the pretraining heads say: how likely a text is, what fills several gaps, whether one text follows another.
 
-A text is scored by pseudo-log-likelihood for masked models, and by log-likelihood for causal ones.
+A text is scored by pseudo-log-likelihood for masked models, and by log-likelihood for causal ones; so are minimal pairs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bertkit import metrics
 from bertkit.data.batch import pack, run_batched
+from bertkit.data.readers import read_minimal_pairs
 from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.model.encoder import Encoded
@@ -65,7 +69,7 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
     return totals
 
 
-AT_ONCE = 64  # sentences per call: each becomes as many rows as it has pieces
+SENTENCES_AT_ONCE = 64  # sentences per call: each becomes as many rows as it has pieces
 
 
 def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, float]:
@@ -81,7 +85,11 @@ def pseudo_perplexity(predictor: Predictor, texts: Sequence[str]) -> dict[str, f
         note(f"{too_long} texts longer than {predictor.config.max_tokens} tokens are left out.")
     if not fit:
         raise UserError("There is no text to score.")
-    parts = track([fit[n : n + AT_ONCE] for n in range(0, len(fit), AT_ONCE)], "scoring", -(-len(fit) // AT_ONCE))
+    parts = track(
+        [fit[n : n + SENTENCES_AT_ONCE] for n in range(0, len(fit), SENTENCES_AT_ONCE)],
+        "scoring",
+        -(-len(fit) // SENTENCES_AT_ONCE),
+    )
     nats = -sum(sum(score(predictor, part)) for part in parts)
     pieces = sum(encoding.special.count(False) for encoding in predictor.tokenizer.encode_batch(fit))
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in fit)
@@ -212,3 +220,51 @@ def follows(predictor: Predictor, a: Sequence[str], b: Sequence[str]) -> list[di
 
     answers = predictor.run([pair.rows[0] for pair in encoded_pairs], use)
     return [{PAIRS[head]: chance} for chance in answers]
+
+
+PAIRS_AT_ONCE = 500  # pairs scored together
+RESAMPLES = 2000
+
+
+class TextScorer(Protocol):
+    """Anything that says how likely a text is: masked, causal and n-gram language models."""
+
+    def score(self, texts: list[str]) -> list[float]:
+        """How likely each text is; higher is likelier."""
+
+
+def score_minimal_pairs(scorer: TextScorer, path: str | Path, most: int = 0) -> dict[str, Any]:
+    """The share of minimal pairs whose good sentence is likelier: over all, and by group (BLiMP reports their mean)."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for pair in read_minimal_pairs(path):
+        kept = groups.setdefault(str(pair.group), [])
+        if not most or len(kept) < most:
+            kept.append((pair.good, pair.bad))
+    pairs = [(group, *texts) for group, kept in groups.items() for texts in kept]
+    good: list[float] = []
+    bad: list[float] = []
+    for start in track(range(0, len(pairs), PAIRS_AT_ONCE), "scoring pairs", -(-len(pairs) // PAIRS_AT_ONCE)):
+        part = pairs[start : start + PAIRS_AT_ONCE]
+        scores = scorer.score([text for _, one, two in part for text in (one, two)])
+        good += scores[0::2]
+        bad += scores[1::2]
+    scores_all = metrics.minimal_pairs(good, bad)
+    by_group: dict[str, list[bool]] = {}
+    for (group, _, _), g, b in zip(pairs, good, bad):
+        by_group.setdefault(group, []).append(g > b)
+    shares = {group: sum(wins) / len(wins) for group, wins in sorted(by_group.items())}
+    return {
+        "metrics": {"mean_of_groups": sum(shares.values()) / max(1, len(shares)), **scores_all},
+        "intervals": {
+            "mean_of_groups": _interval([(sum(wins), len(wins)) for wins in by_group.values()]),
+            "accuracy": list(metrics.bootstrap(metrics.minimal_pairs, good, bad)["accuracy"]),
+        },
+        "groups": shares, "rows": len(pairs), "rows_cut": 0,
+    }  # fmt: skip
+
+
+def _interval(groups: list[tuple[int, int]]) -> list[float]:
+    """The 95 % interval of the mean of groups, pairs resampled within each. groups: (won, pairs) of each."""
+    chance = np.random.default_rng(0)
+    drawn = [chance.binomial(pairs, won / pairs, RESAMPLES) / pairs for won, pairs in groups]
+    return [float(edge) for edge in np.percentile(np.mean(drawn, axis=0), (2.5, 97.5))]

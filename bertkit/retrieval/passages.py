@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.prepare.chunk import sentences_of
 from bertkit.data.readers import read_documents
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.words import sentences_of
 
 
 @dataclass(frozen=True, slots=True)

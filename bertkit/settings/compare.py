@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.config import option
-from bertkit.settings.tables import TableSettings
+from bertkit.settings.finetune import TableSettings
 
 TASK_NAMES = ("classify", "pair", "regress", "tag")  # those for which there are contenders
 

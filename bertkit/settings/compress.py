@@ -7,8 +7,7 @@ from pathlib import Path
 
 from bertkit.config import option
 from bertkit.errors import UserError
-from bertkit.settings.finetune import SupervisedSettings
-from bertkit.settings.tables import TableSettings
+from bertkit.settings.finetune import SupervisedSettings, TableSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,38 @@
-"""Settings of runs on labelled rows: what they share, and those of fine-tuning."""
+"""Settings of tables and labelled rows: columns, what runs on labelled rows share, and those of fine-tuning."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.config import option
-from bertkit.settings.tables import TableSettings
+from bertkit.config import Common, option
 from bertkit.settings.training import SCHEDULES, PassSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(Common):
+    """Columns of a table with one text per row."""
+
+    text: str = option("text", "Name (or number) of the text column.")
+    encoding: str = option("utf-8", "Encoding of the files.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSettings(TextSettings):
+    """Columns of a table whose rows may have two texts."""
+
+    text_b: str = option("text_b", "Name (or number) of the second text's column.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSettings(PairSettings):
+    """Columns of a table of labelled rows."""
+
+    label: str = option("label", "Name (or number) of the label column.")
+    label_separator: str = option(
+        "", "Separator of the labels in one cell of a multi-label file; by default , ; | and lists are recognised."
+    )
+
 
 TASKS: dict[str, tuple[str, str]] = {  # name → (module, class)
     "classify": ("bertkit.tasks.classify", "Classify"),

@@ -1,4 +1,4 @@
-"""Words and sentences in English and Chinese."""
+"""Words and sentences in English and Chinese, and lines that look like anything but prose."""
 
 from __future__ import annotations
 
@@ -153,3 +153,45 @@ def _is_end(text: str, begin: int, match: re.Match[str]) -> bool:
         return word in _STARTERS
     # "1. Introduction": a sentence that consists of a number only.
     return not (last.isdigit() and len(last) <= 3 and text[begin:dot].strip() == last)
+
+
+_WRAPPED = re.compile(r"\n[a-z]")
+_CONTROLS = "".join(map(chr, [*range(1, 9), 11, 12, *range(14, 32), 127]))
+# What a line of prose seldom holds: a pattern, and strings without which it cannot be there (quick to look for).
+SUSPICIONS: dict[str, tuple[Sequence[str], re.Pattern[str]]] = {
+    "broken characters (U+FFFD)": ("\ufffd", re.compile("\ufffd")),
+    "text decoded twice (Ã©, â€™)": (
+        ("Ã", "â€", "Â", "锟斤拷", "ï»¿"),
+        re.compile("Ã[\u0080-\u00bf\u2018-\u2122]|Â[\u00a0-\u00bf]|â€|锟斤拷|ï»¿"),
+    ),
+    "markup (<tag>, &amp;)": (
+        "<&",
+        re.compile(r"</?(?!unk>)[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>\n]{0,200})?/?>|&(?:[a-z]{2,8}|#\d{1,6});"),
+    ),
+    "rules and tables (-----, |…|…|)": (
+        ("|", *(mark * 10 for mark in "-=_*#~.")),
+        re.compile(r"([-=_*#~.])\1{9}|\|[^|\n]*\|[^|\n]*\|"),
+    ),
+    "control characters": (_CONTROLS, re.compile(f"[{re.escape(_CONTROLS)}]")),
+}
+
+
+def sentences_of(document: str) -> list[str]:
+    """The sentences of a document. A line end is a paragraph's end, unless the text is wrapped.
+
+    Text counts as wrapped if most of its lines continue with a lower-case letter.
+    """
+    if 2 * len(_WRAPPED.findall(document)) > document.count("\n"):
+        return split_sentences(document)
+    return [sentence for line in document.split("\n") for sentence in split_sentences(line)]
+
+
+def suspicious_lines(document: str) -> dict[str, int]:
+    """For the report of `prepare` and `doctor`: the number of lines of each kind that is rarely prose."""
+    counts = {}
+    for kind, (needles, pattern) in SUSPICIONS.items():
+        if any(needle in document for needle in needles) and (
+            count := sum(pattern.search(line) is not None for line in document.split("\n"))
+        ):
+            counts[kind] = count
+    return counts

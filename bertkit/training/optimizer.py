@@ -71,7 +71,9 @@ class FloatMuon(torch.optim.Muon):
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
                 buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-                update = orthogonalized(parameter.grad.lerp(buffer, momentum), group["ns_coefficients"], group["ns_steps"])
+                update = orthogonalized(
+                    parameter.grad.lerp(buffer, momentum), group["ns_coefficients"], group["ns_steps"]
+                )
                 parameter.mul_(1 - rate * group["weight_decay"])
                 parameter.add_(update, alpha=-rate * 0.2 * math.sqrt(max(parameter.shape)))
 

@@ -18,9 +18,9 @@ from bertkit.ancestors.ngram.pieces import PieceNgram
 from bertkit.data.feed import PretrainingFeed, phases
 from bertkit.data.store import Store
 from bertkit.errors import Stopped, UserError
+from bertkit.inference.scoring import score_minimal_pairs
 from bertkit.settings.ancestors import LearnSettings
 from bertkit.settings.training import LoopSettings
-from bertkit.tasks.minimal_pairs import judge
 from bertkit.training.checkpoints import newest_generation
 from bertkit.training.distributed import World
 from bertkit.training.metrics_log import read_metrics
@@ -202,4 +202,4 @@ def test_minimal_pairs_are_judged_by_any_of_them(counted: PieceNgram, tmp_path: 
     ]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert judge(counted, path)["metrics"]["accuracy"] == 1.0
+    assert score_minimal_pairs(counted, path)["metrics"]["accuracy"] == 1.0

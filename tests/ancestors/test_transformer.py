@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bertkit.ancestors.transformer.data import Pair, collate, places
-from bertkit.ancestors.transformer.layers import sinusoids
-from bertkit.ancestors.transformer.model import Seq2Seq, Transformer
+from bertkit.ancestors.transformer.model import Seq2Seq, Transformer, sinusoids
 from bertkit.ancestors.transformer.train import Rewriting
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file

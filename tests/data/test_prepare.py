@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from bertkit.commands import prepare as verb
-from bertkit.data.prepare.chunk import arrays_of, sentences_of, suspicious_lines
-from bertkit.data.prepare.pieces import PieceEncoder, has_bert_rules
+from bertkit.data.prepare.pieces import PieceEncoder, arrays_of, has_bert_rules
 from bertkit.data.prepare.run import Digests, Reading, digest_of, prepare
 from bertkit.data.prepare.workers import _Worker
 from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.words import is_cjk, segment
+from bertkit.text.words import is_cjk, segment, sentences_of, suspicious_lines
 from tests.support.prepared_texts import (
     CHINESE,
     ENGLISH,

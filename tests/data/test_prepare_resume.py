@@ -13,8 +13,8 @@ import pytest
 
 from bertkit import notify
 from bertkit.data.prepare import run
-from bertkit.data.prepare.journal import StoreWriter
 from bertkit.data.prepare.run import prepare
+from bertkit.data.prepare.write_store import StoreWriter
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
 from tests.support.prepared_texts import (

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.encoding import guess_encoding
-from bertkit.files.open import kind_of, open_text
+from bertkit.files.open import guess_encoding, kind_of, open_text
 
 PACK = {
     "": lambda raw: raw,

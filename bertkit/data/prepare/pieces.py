@@ -1,4 +1,4 @@
-"""From sentences to ids and word starts, many at a time.
+"""From documents to sentences to the ids and word starts of a store, many at a time.
 
 A BERT tokenizer treats every character and every word the same, wherever it occurs. So a
 sentence can be split into words with one table of characters, and the pieces of a word looked up in a table of words
@@ -8,18 +8,20 @@ rules, and sentences that hold a special token, go through the library.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 
 from bertkit.text.checks import tokenizer_errors
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.words import CJK_RANGES, segment
+from bertkit.text.words import CJK_RANGES, segment, sentences_of, suspicious_lines
 
 CJK = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in CJK_RANGES) + "]")
 TABLE_BYTES = 24 << 20  # approximate limit of the table of words, which is then emptied
@@ -262,3 +264,58 @@ def _inside_words(text: str) -> np.ndarray:
 def _firsts(lengths: np.ndarray) -> np.ndarray:
     """Positions of the first token of each sentence that has one."""
     return (np.cumsum(lengths) - lengths)[lengths > 0]
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What some documents add to a store.
+
+    ids: (tokens,). starts: (tokens,) uint8. sentences: (sentences,) tokens of each. documents: (documents,)
+    sentences of each. counts: `empty` documents and sentences without pieces, and suspicious lines by kind.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Serialize as one message: a line of JSON, then the arrays."""
+        arrays = [self.ids, self.starts, self.sentences, self.documents]
+        head = {"counts": self.counts, "arrays": [[array.dtype.str, len(array)] for array in arrays]}
+        return b"".join([json.dumps(head).encode(), b"\n", *(array.tobytes() for array in arrays)])
+
+    @classmethod
+    def from_bytes(cls, message: bytes) -> Arrays:
+        """Read what `to_bytes` wrote."""
+        at = message.index(b"\n") + 1
+        head = json.loads(message[:at])
+        arrays = []
+        for kind, length in head["arrays"]:
+            arrays.append(np.frombuffer(message, kind, length, at))
+            at += arrays[-1].nbytes
+        ids, starts, sentences, documents = arrays
+        return cls(ids, starts, sentences, documents, head["counts"])
+
+
+def arrays_of(documents: Sequence[str], cutter: PieceEncoder) -> Arrays:
+    """Split documents into sentences and sentences into pieces; those without pieces are left out and counted."""
+    sentences: list[str] = []
+    per_document = []
+    for document in documents:
+        of_document = sentences_of(document)
+        sentences += of_document
+        per_document.append(len(of_document))
+    owner = np.repeat(np.arange(len(documents)), per_document)
+    opens = np.diff(owner, prepend=-1) > 0
+    pieces = cutter.cut(sentences, opens.tolist())
+    has_pieces = pieces.lengths > 0
+    lengths = np.bincount(owner[has_pieces], minlength=len(documents))
+    counts = Counter({"empty documents": int((lengths == 0).sum()), "empty sentences": int((~has_pieces).sum())})
+    for document in documents:
+        counts.update(suspicious_lines(document))
+    return Arrays(
+        pieces.ids, pieces.starts, pieces.lengths[has_pieces].astype(np.int32), lengths[lengths > 0].astype(np.int32),
+        dict(counts),
+    )  # fmt: skip

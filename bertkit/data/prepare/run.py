@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from bertkit import __version__
-from bertkit.data.prepare.chunk import SUSPICIONS
-from bertkit.data.prepare.journal import Progress, StoreWriter
 from bertkit.data.prepare.pieces import PieceEncoder
 from bertkit.data.prepare.workers import in_order
+from bertkit.data.prepare.write_store import Progress, StoreWriter
 from bertkit.data.readers.documents import document_files, read_documents
 from bertkit.data.store import FORMAT, Store
 from bertkit.errors import UserError, suggest
@@ -24,6 +23,7 @@ from bertkit.files.open import COMPRESSIONS, kind_of
 from bertkit.machine import usable_cores
 from bertkit.notify import track
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.words import SUSPICIONS
 
 # ---- The documents seen so far, stored as digests in little memory.
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, TypeVar
 
-from bertkit.data.prepare.chunk import Arrays, arrays_of
-from bertkit.data.prepare.pieces import PieceEncoder
+from bertkit.data.prepare.pieces import Arrays, PieceEncoder, arrays_of
 from bertkit.errors import UserError
 from bertkit.text.tokenizer import Tokenizer
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.checkpoint.folder import Folder
-from bertkit.data.prepare.chunk import Arrays
-from bertkit.data.prepare.journal import StoreWriter
-from bertkit.data.prepare.pieces import PieceEncoder
+from bertkit.data.prepare.pieces import Arrays, PieceEncoder
+from bertkit.data.prepare.write_store import StoreWriter
 from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.model.heads import Model

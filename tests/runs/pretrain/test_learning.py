@@ -7,8 +7,7 @@ import pytest
 
 from bertkit.data.store import Store
 from bertkit.runs.pretrain.build import build, make_feed
-from bertkit.runs.pretrain.evaluate import Evaluation
-from bertkit.runs.pretrain.run import pretrain
+from bertkit.runs.pretrain.run import Evaluation, pretrain
 from bertkit.training.distributed import World
 from bertkit.training.metrics_log import read_metrics
 

@@ -6,8 +6,7 @@ import pytest
 
 from bertkit.commands import pretrain as verb
 from bertkit.runs.pretrain.build import build
-from bertkit.runs.pretrain.cost import expected_loss, measure, plan
-from bertkit.runs.pretrain.run import pretrain
+from bertkit.runs.pretrain.run import estimate_cost, expected_loss, measure_step, pretrain
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
 from bertkit.training.metrics_log import read_metrics
@@ -21,7 +20,7 @@ KEYS = {
 
 def test_a_plan_says_what_it_promises_and_its_numbers_fit_together(make, tmp_path):
     built = build(make("bert-tiny", tmp_path / "run", steps=50), World())
-    found = plan(built, World(), seconds=0.2)
+    found = estimate_cost(built, World(), seconds=0.2)
     assert found.keys() == KEYS
     assert found["steps"] == 50 and found["preset"] == "bert-tiny"
     assert found["parameters"] == sum(p.numel() for p in built.objective.parameters())
@@ -36,21 +35,25 @@ def test_a_plan_says_what_it_promises_and_its_numbers_fit_together(make, tmp_pat
 def test_planning_makes_nothing_and_trains_nothing(make, tmp_path):
     built = build(make("bert-tiny", tmp_path / "run", steps=50), World())
     before = {name: p.detach().clone() for name, p in built.objective.named_parameters()}
-    cost = measure(built, World(), seconds=0.1)
+    cost = measure_step(built, World(), seconds=0.1)
     assert cost.steps >= 4 and cost.tokens_per_step > 0 and cost.seconds_per_step > 0
     assert all((p == before[name]).all() for name, p in built.objective.named_parameters())
     assert not (tmp_path / "run").exists()
 
 
 def test_a_plan_in_minutes_or_tokens_counts_the_steps(make, tmp_path):
-    timed = plan(build(make("roberta-mini", tmp_path / "a", steps=0, minutes=3.0), World()), World(), seconds=0.1)
+    timed = estimate_cost(
+        build(make("roberta-mini", tmp_path / "a", steps=0, minutes=3.0), World()), World(), seconds=0.1
+    )
     assert timed["seconds"] == pytest.approx(180, rel=0.02)
-    budget = plan(build(make("roberta-mini", tmp_path / "b", steps=0, tokens=25600), World()), World(), seconds=0.1)
+    budget = estimate_cost(
+        build(make("roberta-mini", tmp_path / "b", steps=0, tokens=25600), World()), World(), seconds=0.1
+    )
     assert budget["steps"] == 100
 
 
 def test_reading_the_text_too_often_is_a_warning(make, tmp_path):
-    found = plan(build(make("bert-tiny", tmp_path / "run", steps=10**6), World()), World(), seconds=0.1)
+    found = estimate_cost(build(make("bert-tiny", tmp_path / "run", steps=10**6), World()), World(), seconds=0.1)
     assert any("passes" in warning for warning in found["warnings"])
 
 

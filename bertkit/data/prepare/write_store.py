@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from bertkit.data.prepare.chunk import Arrays
+from bertkit.data.prepare.pieces import Arrays
 from bertkit.data.store import FACTS, partial_of
 from bertkit.errors import UserError
 from bertkit.files import atomic, manifest
