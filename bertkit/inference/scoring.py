@@ -1,6 +1,6 @@
 """What the pretraining heads say: how likely a text is, what fills several gaps, whether one text follows another.
 
-A text is scored by pseudo-log-likelihood for masked models, and by log-likelihood for causal ones; so are minimal pairs.
+A text (and a minimal pair) is scored by pseudo-log-likelihood for masked models, by log-likelihood for causal ones.
 """
 
 from __future__ import annotations
