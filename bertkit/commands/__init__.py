@@ -50,6 +50,7 @@ SHARED = {  # command → the file it is in, under its own name
     "suggest": "fill",
     "next": "fill",
     "score": "fill",
+    "ask": "search",
     "seq2seq": "learn",
     "distill": "compress",
     "quantize": "compress",

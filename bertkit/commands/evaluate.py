@@ -16,25 +16,35 @@ from bertkit.settings.finetune import TableSettings
 class Settings(TableSettings):
     """Options of `bertkit evaluate`."""
 
-    model: str = option(help="Embedded name, folder, or hub name.", argument=True)
-    file: Path = option(help="Labelled rows; for minimal pairs, a file or a folder of files.", argument=True)
+    model: str = option(help="Embedded name, folder, or hub name; or an index.", argument=True)
+    file: Path = option(
+        help="Labelled rows; for minimal pairs, a file or a folder of files; for an index, rows with a query and its "
+        "relevant ids or texts.",
+        argument=True,
+    )
     task: str = option(
         "", "minimal-pairs or perplexity (language models), analogies or similarity (word vectors); "
         "by default the model's own task.",
     )  # fmt: skip
     most: int = option(0, "Maximum number of minimal pairs per file, or of texts for perplexity; 0: all.", at_least=0)
+    rerank: str = option("", "For an index: also rank with this model on top (`finetune pair --rank`).")
+    out: Path | None = option(None, "For an index: the folder for report.html and result.json.")
+    lang: str = option("en", "Language of the report.", choices=("en", "zh"))
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Score a model on a labelled file."""
+    """Score a model on a labelled file, or an index on queries."""
     from bertkit import machine, metrics
     from bertkit.errors import UserError, suggest
     from bertkit.inference.predictor import Predictor
     from bertkit.loading import ContenderPredictor, open_model
+    from bertkit.retrieval.index import is_index
     from bertkit.runs.finetune.start import report_unknown
     from bertkit.tasks.base import Reading
 
     machine.set_up(settings.threads)
+    if is_index(Path(settings.model)):
+        return _index(settings)
     if settings.task and settings.task not in OTHERS:
         raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
     predictor = open_model(settings.model, settings.precision, settings.device)
@@ -61,6 +71,31 @@ def run(settings: Settings) -> dict[str, Any]:
         "absent": dict(getattr(scores, "absent", {})),
         "unknown_share": report_unknown(predictor, settings.model),
     }  # fmt: skip
+
+
+def _index(settings: Settings) -> dict[str, Any]:
+    """nDCG@10, MRR and recall of an index, by words, by vectors, by both, and reranked."""
+    from functools import partial
+
+    from bertkit.report.comparison import search_report
+    from bertkit.retrieval.evaluate import judge, measure, read_queries, relevant_ids, worst_queries
+    from bertkit.retrieval.index import BY, Index, Reranker
+
+    index = Index.open(Path(settings.model), "", settings.precision, settings.device)
+    queries = read_queries(settings.file, settings.encoding)
+    gold = relevant_ids(queries, index.documents(), settings.file)
+    ways = {by: partial(index.search, by=by) for by in reversed(BY)}
+    if settings.rerank:
+        reranker = Reranker(settings.rerank, settings.precision, settings.device)
+        ways["both, reranked"] = partial(index.search, by="both", reranker=reranker)
+    measured = [measure(name, search, queries, len(index), index.megabytes) for name, search in ways.items()]
+    ordered = judge(measured, gold, settings.seed)
+    result = {
+        "index": settings.model, "file": str(settings.file), "queries": len(queries), "passages": len(index),
+        "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
+        "worst": worst_queries(ordered[0], queries, gold),
+    }  # fmt: skip
+    return search_report(result, settings.out, settings.lang) if settings.out else result
 
 
 def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
@@ -126,7 +161,9 @@ def _can(model: Any, task: str) -> bool:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line per metric."""
+    """One line per metric; of an index, one per way to search it."""
+    if "ranked_by" in result:
+        return search_lines(result)
     shown = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
@@ -134,3 +171,26 @@ def lines(result: dict[str, Any]) -> list[str]:
     shown += [f"{name:24} {value:.4f}" for name, value in result.get("groups", {}).items()]
     shown.append(f"{result['rows']:,} rows, {result['rows_cut']} of them truncated")
     return shown
+
+
+def search_lines(result: dict[str, Any]) -> list[str]:
+    """A table of ways to search, and the worst queries of the best one."""
+    names = list(result["ranked_by"][0]["metrics"])
+    wide = max(len(row["name"]) for row in result["ranked_by"])
+    shown = [f"{result['queries']:,} queries, {result['passages']:,} passages; 95 % interval of {names[0]}"]
+    shown.append(
+        f"  {'':{wide}}  " + "  ".join(f"{name:>10}" for name in names) + "  interval       p       ms per query"
+    )
+    for row in result["ranked_by"]:
+        low, high = row["intervals"].get(names[0], (float("nan"),) * 2)
+        chance = "best   " if row["p_value"] is None else f"{row['p_value']:<7.3f}"
+        values = "  ".join(f"{row['metrics'][name]:10.4f}" for name in names)
+        shown.append(f"  {row['name']:{wide}}  {values}  {low:.3f}–{high:.3f}    {chance} {row['ms_per_query']:12.2f}")
+    if result["worst"]:
+        shown.append(f"worst queries by {result['ranked_by'][0]['name']}:")
+    for row in result["worst"][:5]:
+        rank = f"rank {row['rank']}" if row["rank"] else "not found"
+        shown.append(f"  line {row['line']}: {row['query'][:80]}  (relevant: {row['relevant'][:60]}; {rank})")
+    if "verdict" in result:
+        shown += ["", result["verdict"]]
+    return shown + ([f"Report: {result['report']}"] if "report" in result else [])

@@ -26,6 +26,7 @@ class Settings(TextSettings):
         "The embedding model: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
     )
     out: Path = option(Path("index"), "The folder to write the index to.")
+    id: str = option("id", "The column of document ids; without one, ids are made of the file's name and a number.")
     passage: int = option(96, "Approximate tokens per passage: whole sentences up to this length.", at_least=8)
 
 
@@ -38,7 +39,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.inference.predictor import Predictor
     from bertkit.notify import track
     from bertkit.retrieval.index import build
-    from bertkit.retrieval.passages import read_passages
+    from bertkit.retrieval.passages import read_passages, read_with_ids
     from bertkit.runs.finetune.start import LOOKED_AT, report_unknown, starting_model
     from bertkit.tasks import make
 
@@ -47,11 +48,12 @@ def run(settings: Settings) -> dict[str, Any]:
     machine.set_up(settings.threads)
     task = make("classify")
     files = _files(settings)
-    documents = read_documents(files, text=settings.text, encoding=settings.encoding)
-    some = task.from_inputs([text[:FIRST] for text in islice(documents, LOOKED_AT)])
+    texts = read_documents(files, text=settings.text, encoding=settings.encoding)
+    some = task.from_inputs([text[:FIRST] for text in islice(texts, LOOKED_AT)])
     model = starting_model(settings.model, task, some)
     predictor = Predictor.load(model, settings.precision, settings.device)
-    passages = read_passages(files, predictor.tokenizer, settings.passage, settings.text, settings.encoding)
+    documents = read_with_ids(files, settings.text, settings.id, settings.encoding)
+    passages = read_passages(documents, predictor.tokenizer, settings.passage)
     start = time.perf_counter()
     facts = build(
         predictor, model, iter(track(passages, "indexing")), settings.out, to_toml(to_plain(settings)),

@@ -1,4 +1,4 @@
-"""`bertkit search`: find the passages of an index that match a question."""
+"""`bertkit search` and `bertkit ask`: passages of an index that match a question, and answers extracted from them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,95 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertkit.commands import SharedCommand
 from bertkit.config import Common, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Common):
-    """Options of `bertkit search`."""
+class IndexSettings(Common):
+    """Options of every command that searches an index."""
 
     index: Path = option(help="The index folder, made by `bertkit index`.", argument=True)
-    query: str = option(help="What to search for.", argument=True)
-    k: int = option(10, "Number of passages.", short="-k", at_least=1)
     by: str = option(
         "both", "Rank by vector similarity, by shared words (BM25), or by both.", choices=("both", "vectors", "words")
     )
+    rerank: str = option("", "A model that reads the best passages again and reorders them (`finetune pair --rank`).")
     model: str = option("", "The index's model, if it has moved.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(IndexSettings):
+    """Options of `bertkit search`."""
+
+    query: str = option(help="What to search for.", argument=True)
+    k: int = option(10, "Number of passages.", short="-k", at_least=1)
 
 
 def run(settings: Settings) -> dict[str, Any]:
     """Find the nearest passages, best first."""
+    return {"query": settings.query, "found": _hits(settings, settings.query, settings.k)}
+
+
+def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, Any]]:
     from bertkit import machine
-    from bertkit.retrieval.index import Index
+    from bertkit.retrieval.index import Index, Reranker
 
     machine.set_up(settings.threads)
+    reranker = Reranker(settings.rerank, settings.precision, settings.device) if settings.rerank else None
     index = Index.open(settings.index, settings.model, settings.precision, settings.device)
-    return {"query": settings.query, "found": index.search(settings.query, settings.k, settings.by)}
+    return index.search(question, top, settings.by, reranker)
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """One passage per line, with its file and document."""
     return [
-        f"{one['score']:6.3f}  {' '.join(one['text'].split())}  ({one['file']}, document {one['document']})"
-        for one in result["found"]
+        f"{hit['score']:6.3f}  {' '.join(hit['text'].split())}  ({hit['file']}, document {hit['document']})"
+        for hit in result["found"]
     ] or ["nothing found"]
+
+
+# ---- `bertkit ask`
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskSettings(IndexSettings):
+    """Options of `bertkit ask`."""
+
+    question: str = option(help="The question.", argument=True)
+    reader: str = option(help="A model fine-tuned with `bertkit finetune answer`.")
+    k: int = option(5, "Number of passages to read.", short="-k", at_least=1)
+
+
+def run_ask(settings: AskSettings) -> dict[str, Any]:
+    """Find the passages nearest to a question, and extract the answer from them."""
+    from bertkit import machine
+    from bertkit.errors import UserError
+    from bertkit.inference.predictor import Predictor
+
+    machine.set_up(settings.threads)
+    reader = Predictor.load(settings.reader, settings.precision, settings.device)
+    if reader.task.name != "answer":
+        raise UserError(
+            f"{settings.reader} was fine-tuned for {reader.task.name}, not for question answering. "
+            "Train a reader with `bertkit finetune answer`."
+        )
+    hits = _hits(settings, settings.question, settings.k)
+    predictions = reader.predict([{"question": settings.question, "context": hit["text"]} for hit in hits])
+    answers = [{**hit, **answer, "passage_score": hit["score"]} for hit, answer in zip(hits, predictions)]
+    # No answer is the last resort; else the reader's own certainty decides.
+    answers.sort(key=lambda answer: (answer["answer"] != "", answer["score"]), reverse=True)
+    best = answers[0] if answers else {"answer": "", "score": 0.0}
+    return {"question": settings.question, **best, "others": answers[1:]}
+
+
+def ask_lines(result: dict[str, Any]) -> list[str]:
+    """The answer, and the passage it comes from."""
+    if not result["answer"]:
+        return ["no answer found"]
+    return [
+        f"{result['answer']}  ({result['score']:.3f})",
+        f"  {' '.join(result['text'].split())}  ({result['file']}, document {result['document']})",
+    ]
+
+
+ask = SharedCommand(AskSettings, run_ask, ask_lines)

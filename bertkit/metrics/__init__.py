@@ -8,6 +8,7 @@ from bertkit.metrics.answers import answers
 from bertkit.metrics.intervals import Difference, bootstrap, paired_difference
 from bertkit.metrics.labels import choice, classification, confusion, multi_label, per_class
 from bertkit.metrics.numbers import minimal_pairs, perplexity, regression
+from bertkit.metrics.ranking import ranking
 from bertkit.metrics.tags import chunk_like, entities, per_type, tagging
 from bertkit.metrics.tally import Scores
 
@@ -27,6 +28,7 @@ __all__ = [
     "per_class",
     "per_type",
     "perplexity",
+    "ranking",
     "regression",
     "tagging",
 ]

@@ -21,6 +21,7 @@ from bertkit.metrics.labels import (
     multi_label_tallies,
 )
 from bertkit.metrics.numbers import minimal_pairs, minimal_pairs_tallies, regression, regression_tallies
+from bertkit.metrics.ranking import ranking, ranking_tallies
 from bertkit.metrics.tags import tagging, tagging_tallies
 from bertkit.metrics.tally import Array, Measures, Tally, check_same_length, score
 
@@ -33,6 +34,7 @@ TALLIES: dict[Metric, Callable[..., list[Tally]]] = {
     answers: answers_tallies,
     choice: choice_tallies,
     minimal_pairs: minimal_pairs_tallies,
+    ranking: ranking_tallies,
 }
 _ONE_ANSWER_PER_ITEM: tuple[Metric, ...] = (classification, choice)
 _NUMBERS_AT_ONCE = 2_000_000

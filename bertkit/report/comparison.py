@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from bertkit.files.atomic import atomic_write, make_folder
 from bertkit.report.format import as_number, between, duration, facts_of, large, percent, plain, settings_text
 from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text, notes_of, page, table_of
 from bertkit.report.svg import Dot, line_plot, scatter_plot
@@ -18,7 +21,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
 
     | key | meaning |
     |---|---|
-    | task, name | words for the title |
+    | task, name, subtitle | words for the title |
     | headline | the name of the score; `rows` how many were scored, `level` (0.95) of the intervals |
     | scored_on | "dev" or "test"; without it, derived from `settings` |
     | contenders | [{name, score, interval (low, high), p_value (against the best), train_seconds, ms_per_text,
@@ -26,6 +29,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
     | verdict | text or list of texts; without it, `verdict.verdict` writes one |
     | curve | learning curve {contender: [(training rows, score), …]}; `outlook` says what more labels would bring |
     | skipped | [{name, reason}] |
+    | errors | rows of dicts: what the best contender got most wrong |
     | data, environment | facts, nested or not; `settings` nested; `notes` list of texts; `command` |
     """
     strings = words(lang)
@@ -41,6 +45,9 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(strings["verdict"], [Good(str(sentence)) for sentence in sentences]),
         Section(strings["contenders"], [*_table(ranked, result, lang), *_front(ranked, result, lang)]),
         Section(strings["learning"], _learning(result, lang)),
+        Section(
+            strings["errors"], table_of(strings["worst_queries"], result.get("errors") or (), lang, row_names=False)
+        ),
         Section(strings["skipped"], table_of(strings["skipped_caption"], result.get("skipped") or (), lang)),
         Section(strings["data"], [Facts(facts_of(result["data"], lang, "roles"))] if result.get("data") else []),
         Section(strings["notes"], notes_of(result.get("notes") or (), lang)),
@@ -49,7 +56,13 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         ),
         Section(strings["settings"], [*command, *([Code(settings_text(settings))] if settings else [])]),
     ]
-    return page(title, sections, lang=lang, subtitle=strings["comparison_subtitle"], facts=_tiles(ranked, result, lang))
+    return page(
+        title,
+        sections,
+        lang=lang,
+        subtitle=result.get("subtitle") or strings["comparison_subtitle"],
+        facts=_tiles(ranked, result, lang),
+    )
 
 
 def _number(value: Any, otherwise: float) -> float:
@@ -132,6 +145,38 @@ def _learning(result: Mapping[str, Any], lang: str) -> list[Block]:
         return outlook
     svg = line_plot(series, x_label=words(lang)["training_rows"], y_label=_metric(result, lang), lang=lang)
     return [*outlook, Figure(words(lang)["learning_caption"].format(rows=_scored(result, lang)), svg)]
+
+
+# ---- Ways to search, side by side.
+
+
+def search_report(result: dict[str, Any], out: Path, lang: str) -> dict[str, Any]:
+    """Write report.html and result.json of a measured search; the result with its verdict and the page's name."""
+    contenders = [
+        {
+            "name": row["name"], "score": row["metrics"][result["headline"]], "p_value": row["p_value"],
+            "interval": row["intervals"].get(result["headline"]), "ms_per_text": row["ms_per_query"],
+            "megabytes": row["megabytes"] or None,
+            "note": ", ".join(f"{name} {value:.3f}" for name, value in list(row["metrics"].items())[1:]),
+        }
+        for row in result["ranked_by"]
+    ]  # fmt: skip
+    conclusion = verdict(contenders, lang=lang)
+    facts = {name: result[name] for name in ("index", "documents", "file", "queries", "passages") if name in result}
+    page_text = comparison_report(
+        {
+            "name": words(lang)["search_name"], "subtitle": words(lang)["search_subtitle"],
+            "headline": result["headline"], "rows": result["queries"], "contenders": contenders,
+            "verdict": conclusion, "errors": result["worst"], "skipped": result.get("skipped") or (), "data": facts,
+            "scored_on": "queries",
+        },
+        lang=lang,
+    )  # fmt: skip
+    full = {**result, "verdict": conclusion, "report": str(out / "report.html")}
+    make_folder(out)
+    atomic_write(out / "report.html", page_text)
+    atomic_write(out / "result.json", json.dumps(full, ensure_ascii=False, indent=1))
+    return full
 
 
 # ---- Which contender to use, in one or two sentences that follow from the numbers.

@@ -2,7 +2,7 @@
 
 Files of its folder:
 - `index.json`      the model and its fingerprint, how it was made, counts
-- `passages.jsonl`  {"text", "file", "document"}, one per line; `lines.npy` says where each begins
+- `passages.jsonl`  {"text", "file", "document", "id", "columns"}, one per line; `lines.npy` says where each begins
 - `vectors.f16`     (passages, width) of length one
 - `starts.npy` …    which passages contain which terms (bm25.py)
 - `run.toml`        the settings it was made with
@@ -43,6 +43,8 @@ BESIDE = (
 )  # fmt: skip
 FILES = ("index.json", "passages.jsonl", "vectors.f16")
 BY = ("both", "vectors", "words")
+RERANKED = 50  # passages that a reranker reads for a question
+YES = ("1", "yes", "true", "relevant", "positive", "entailment", "duplicate")  # labels of pairs that belong together
 BLOCK = 65_536  # vectors compared at once
 VECTOR_WEIGHT = 0.3  # of the cosine beside BM25, where an index does not say
 TRIALS, AMONG = 200, 2000  # pseudo-questions that measure this weight, and the passages they are put to
@@ -175,22 +177,31 @@ class Index:
         """The number of passages."""
         return len(self.vectors)
 
-    def search(self, question: str, top: int = 10, by: str = "both") -> list[dict[str, Any]]:
-        """The nearest passages, best first: {score, cosine, text, file, document}.
+    def search(
+        self, question: str, top: int = 10, by: str = "both", reranker: Reranker | None = None
+    ) -> list[dict[str, Any]]:
+        """The nearest passages, best first: {score, cosine, text, file, document, id, columns}.
 
-        score: the cosine; or BM25 (by "words"); or (by "both") the weighted mean of both, each scaled so that the best
-        passage has 1 and the worst 0.
+        By "words", no vector is computed and there is no cosine. score: the cosine; or BM25 (by "words"); or (by
+        "both") the weighted mean of both, each scaled so that the best passage has 1 and the worst 0. A reranker reads
+        the best passages again, and scores these by itself.
         """
+        if reranker is not None:
+            return reranker.rank(question, self.search(question, max(top, RERANKED), by))[:top]
         if top < 1:
             raise UserError(f"{top} passages requested; ask for at least 1.")
         if not question.strip():
             raise UserError("The question is empty.")
-        cosines = self._cosines(question)
-        shared = self.words.scores(self.terms.of([question])[0])
-        weight = self.about["vector_weight"]
-        scores = {"vectors": cosines, "words": shared, "both": fused(cosines, shared, weight)}[by]
+        if by == "words":
+            scores, cosines = self.words.scores(self.terms.of([question])[0]), None
+        else:
+            scores = cosines = self._cosines(question)
+        if by == "both":
+            shared = self.words.scores(self.terms.of([question])[0])
+            scores = fused(scores, shared, self.about["vector_weight"])
         best = [n for n in best_of(scores, top).tolist() if by != "words" or scores[n] > 0]
-        return [{"score": float(scores[n]), "cosine": float(cosines[n]), **self.passage(n)} for n in best]
+        seen = {n: {} if cosines is None else {"cosine": float(cosines[n])} for n in best}
+        return [{"score": float(scores[n]), **seen[n], **self.passage(n)} for n in best]
 
     @cached_property
     def terms(self) -> Terms:
@@ -201,6 +212,19 @@ class Index:
         asked = np.asarray(self.predictor.embed([question], normalize=True))[0]
         parts = [self.vectors[n : n + BLOCK].astype(np.float32) @ asked for n in range(0, len(self), BLOCK)]
         return np.concatenate(parts)
+
+    def documents(self) -> dict[str, list[str]]:
+        """The texts of every document's passages, by its id."""
+        texts: dict[str, list[str]] = {}
+        for number in range(len(self)):
+            row = self.passage(number)
+            texts.setdefault(row["id"], []).append(row["text"])
+        return texts
+
+    @property
+    def megabytes(self) -> float:
+        """The size of its files."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) / 1e6
 
     def passage(self, number: int) -> dict[str, Any]:
         """The passage with this number, read from its line."""
@@ -216,7 +240,8 @@ def _passage(file: IO[bytes], folder: Path, lines: Sequence[int] | np.ndarray, n
             raise TypeError("not text")
     except (ValueError, KeyError, TypeError, UserError):
         raise DamagedFile(f"{where}: the passage is damaged. Rebuild the index with `bertkit index`.") from None
-    return row
+    # Indexes of earlier versions have no ids.
+    return {"id": f"{row['file']}#{row.get('document')}", **row}
 
 
 def best_of(scores: np.ndarray, top: int) -> np.ndarray:
@@ -272,3 +297,35 @@ def vector_weight(predictor: Predictor, terms: Terms, texts: Sequence[str], vect
         for scores in (cosines, words)
     )
     return round((by_vectors / max(by_vectors + by_words, 1e-9)) ** 2, 3)
+
+
+# ---- A cross-encoder reads the question and a passage together: slower than vectors, and more exact.
+
+
+class Reranker:
+    """A model that scores pairs of texts, by its one number or by the probability that they belong together."""
+
+    def __init__(self, name: str | Path, precision: str = "auto", device: str = "auto") -> None:
+        self.name, self.predictor = str(name), Predictor.load(name, precision, device)
+        task = self.predictor.task
+        wrong = f"{name} cannot rerank: "
+        if "rerank" not in task.abilities or task.makes_vectors or task.options.get("paired") is False:
+            raise UserError(f"{wrong}it does not read pairs of texts. Train one with `bertkit finetune pair --rank`.")
+        self.label = next((label for label in task.labels if label.casefold() in YES), "")
+        if task.labelled_by_name and not self.label:
+            raise UserError(
+                f"{wrong}none of its labels ({', '.join(task.labels)}) says that two texts belong together. Train one "
+                "with `bertkit finetune pair --rank`."
+            )
+        self.predictor.task = task if task.reads_pairs else task.for_pairs() or task
+
+    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        """How well each text answers the question."""
+        predictions = self.predictor.predict([{"text": question, "text_b": text} for text in texts])
+        return [float(each["scores"][self.label] if self.label else each["value"]) for each in predictions]
+
+    def rank(self, question: str, hits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The first RERANKED hits in the order of the model's scores; the others after them, as they were."""
+        scores = self.scores(question, [hit["text"] for hit in hits[:RERANKED]])
+        read = [hit | {"score": score, "first_score": hit["score"]} for hit, score in zip(hits, scores)]
+        return sorted(read, key=lambda hit: -hit["score"]) + hits[RERANKED:]

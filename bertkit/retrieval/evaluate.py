@@ -1,0 +1,157 @@
+"""How good a search is, on queries whose relevant documents are known.
+
+Documents are ranked, not passages: a document stands where its best passage does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import metrics
+from bertkit.data.readers.rows import cells_of
+from bertkit.errors import UserError
+from bertkit.metrics.ranking import NAMES, RECALL_AT, per_query
+from bertkit.notify import track
+
+DEPTH = max(RECALL_AT)  # documents that are ranked for a query
+WORST = 20  # queries that are listed
+Search = Callable[[str, int], list[dict[str, Any]]]  # (query, passages wanted) → passages with their `id`, best first
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query, and its relevant documents as the file gives them: ids, or texts."""
+
+    text: str
+    relevant: tuple[str, ...]
+    line: int
+
+
+@dataclass
+class Measured:
+    """A way to search, measured. ranked: the document ids of every query, best first; ms: median per query."""
+
+    name: str
+    ranked: list[list[str]]
+    ms: float
+    megabytes: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    p_value: float | None = None  # of its nDCG@10 against the best one's; None for the best itself
+
+    def plain(self) -> dict[str, Any]:
+        """Values for JSON."""
+        intervals = {name: list(pair) for name, pair in self.intervals.items()}
+        costs = {"ms_per_query": round(self.ms, 3), "megabytes": round(self.megabytes, 4)}
+        return {"name": self.name, "metrics": self.metrics, "intervals": intervals, "p_value": self.p_value, **costs}
+
+
+def read_queries(path: Path, encoding: str = "utf-8") -> list[Query]:
+    """Rows with `query` and `relevant`: an id or a text, or (in jsonl and parquet) a list of them."""
+    queries = []
+    for line, row in cells_of(path, ["query", "relevant"], encoding):
+        where = f"{path}, line {line}"
+        for name in ("query", "relevant"):
+            if name not in row:
+                raise UserError(
+                    f"{where}: there is no {name!r}, only {', '.join(map(str, row)) or 'nothing'}. Each row needs a "
+                    "query and its relevant ids or texts."
+                )
+        given = row["relevant"] if isinstance(row["relevant"], (list, tuple)) else [row["relevant"]]
+        if not isinstance(row["query"], str) or not row["query"].strip():
+            raise UserError(f"{where}: the query is {row['query']!r:.60}; it must be text.")
+        if not given or not all(isinstance(value, (str, int)) and str(value).strip() for value in given):
+            raise UserError(f"{where}: 'relevant' is {row['relevant']!r:.60}; give at least one id or text.")
+        queries.append(Query(row["query"], tuple(str(value).strip() for value in given), line))
+    if not queries:
+        raise UserError(f"{path} contains no queries.")
+    return queries
+
+
+def relevant_ids(queries: Sequence[Query], documents: dict[str, list[str]], path: Path) -> list[set[str]]:
+    """The relevant document ids of every query. documents: id → the texts of its passages.
+
+    What is not an id is a text: it means the documents that have it in a passage, or consist of passages of it.
+    """
+    by_text: dict[str, set[str]] = {}
+    for name, texts in documents.items():
+        by_text.setdefault(" ".join(" ".join(texts).split()), set()).add(name)
+    resolved: dict[str, set[str]] = {}
+    for query in queries:
+        for value in query.relevant:
+            if value in documents:
+                resolved[value] = {value}
+            elif value not in resolved:
+                wanted = " ".join(value.split())
+                resolved[value] = by_text.get(wanted) or _containing(wanted, documents)
+            if not resolved[value]:
+                raise UserError(
+                    f"{path}, line {query.line}: {value!r:.80} is neither an id nor a text of the index. Index the "
+                    "document, or correct the line."
+                )
+    return [set().union(*(resolved[value] for value in query.relevant)) for query in queries]
+
+
+def _containing(wanted: str, documents: dict[str, list[str]]) -> set[str]:
+    squeezed = ((name, [" ".join(text.split()) for text in texts]) for name, texts in documents.items())
+    return {
+        name
+        for name, texts in squeezed
+        if any(wanted in text for text in texts) or all(text in wanted for text in texts)
+    }
+
+
+def measure(name: str, search: Search, queries: Sequence[Query], passages: int, megabytes: float = 0.0) -> Measured:
+    """Rank the documents of every query. passages: how many there are to be found."""
+    wanted = min(2 * DEPTH, passages)
+    search(queries[0].text, wanted)  # warm-up: one-time preparation is not part of the cost per query
+    ranked, seconds = [], []
+    for query in track(queries, f"searching by {name}", len(queries)):
+        start = time.perf_counter()
+        hits = search(query.text, wanted)
+        seconds.append(time.perf_counter() - start)
+        order, more = dict.fromkeys(hit["id"] for hit in hits), wanted
+        while len(order) < DEPTH and len(hits) == more < passages:  # long documents fill the places with their passages
+            more = min(4 * more, passages)
+            hits = search(query.text, more)
+            order = dict.fromkeys(hit["id"] for hit in hits)
+        ranked.append(list(order)[:DEPTH])
+    return Measured(name, ranked, 1000 * float(np.median(seconds)), megabytes)
+
+
+def judge(contenders: Sequence[Measured], gold: Sequence[set[str]], seed: int = 0) -> list[Measured]:
+    """Score all of them, each with intervals and its p-value against the best; the best first."""
+    for each in contenders:
+        each.metrics = dict(metrics.ranking(gold, each.ranked))
+        if len(gold) > 1:
+            each.intervals = metrics.bootstrap(metrics.ranking, gold, each.ranked, seed=seed)
+    ordered = sorted(contenders, key=lambda each: -each.metrics[NAMES[0]])
+    for each in ordered[1:]:
+        if len(gold) > 1:
+            against = metrics.paired_difference(gold, ordered[0].ranked, each.ranked, metrics.ranking, seed=seed)
+            each.p_value = against.p_value
+    return ordered
+
+
+def worst_queries(best: Measured, queries: Sequence[Query], gold: Sequence[set[str]]) -> list[dict[str, Any]]:
+    """The queries with the lowest nDCG@10, with what was relevant and what was first instead."""
+    values = per_query(gold, best.ranked)[:, 0]
+    rows = []
+    for n in np.argsort(values, kind="stable")[:WORST].tolist():
+        if values[n] >= 1:
+            break
+        ranks = {name: rank for rank, name in enumerate(best.ranked[n], 1)}
+        rank = min((ranks[name] for name in gold[n] if name in ranks), default=None)
+        rows.append(
+            {
+                "line": queries[n].line, "query": queries[n].text, NAMES[0]: float(values[n]),
+                "relevant": ", ".join(sorted(gold[n])), "rank": rank, "first": next(iter(best.ranked[n]), ""),
+            }
+        )  # fmt: skip
+    return rows
