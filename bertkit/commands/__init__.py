@@ -28,6 +28,7 @@ COMMANDS = {  # the order of `bertkit --help`
     "next": "Say whether one text follows another.",
     "embed": "Turn texts into vectors.",
     "inspect": "Show tokens, attention heads and token importance as a page, or the masked rows of a store.",
+    "meaning": "Compare the vectors of one word in several texts, by model and layer.",
     "index": "Make your documents searchable.",
     "search": "Find the passages of an index that match a question.",
     "ask": "Extract an answer from your documents.",
@@ -48,6 +49,7 @@ COMMANDS = {  # the order of `bertkit --help`
 SHARED = {  # command → the file it is in, under its own name
     "rewrite": "predict",
     "suggest": "fill",
+    "neighbours": "meaning",
     "next": "fill",
     "score": "fill",
     "ask": "search",

@@ -104,8 +104,8 @@ def _check(settings: Settings) -> None:
 
 def _probed(settings: Settings, predictor: Predictor) -> str:
     """The layers that separate the labelled rows best; all scores are reported."""
+    from bertkit.ancestors.features import best_layers, probe, table
     from bertkit.data.readers import read_rows
-    from bertkit.inference.probe import best_layers, probe, table
     from bertkit.notify import note
 
     assert settings.probe is not None

@@ -13,8 +13,9 @@ import bertkit
 from bertkit import samples
 from bertkit.ancestors.language_model.gpt import _scores
 from bertkit.checkpoint.folder import Folder, write_folder
-from bertkit.commands import evaluate, fill, learn, neighbours, prepare, tokenizer
+from bertkit.commands import evaluate, fill, learn, prepare, tokenizer
 from bertkit.commands.fill import suggest
+from bertkit.commands.meaning import neighbours
 from bertkit.config import build, preset, read_toml, remember
 from bertkit.errors import UserError
 from bertkit.model.heads import Model

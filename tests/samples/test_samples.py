@@ -26,6 +26,7 @@ LEAST_ROWS = {
     "pairs_train.csv": {"en": 160, "zh": 120},
     "pairs_dev.csv": {"en": 40, "zh": 30},
     "similar_dev.csv": {"en": 40, "zh": 30},
+    "senses.csv": {"en": 120, "zh": 120},
     "entities_train.conll": {"en": 220, "zh": 170},
     "entities_dev.conll": {"en": 40, "zh": 30},
     "entities_test.conll": {"en": 40, "zh": 30},
@@ -244,3 +245,14 @@ def test_looking_up_a_sample_loads_nothing_heavy() -> None:
     code = "import sys; from bertkit import samples; samples.path('en', 'fresh.txt'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "sklearn", "transformers"} & set(loaded)
+
+
+@pytest.mark.parametrize("lang", FOLDERS)
+def test_each_ambiguous_word_stands_once_in_each_of_its_six_sentences(lang: str) -> None:
+    rows = table(lang, "senses.csv")
+    assert set(Counter((row["word"], row["sense"]) for row in rows).values()) == {3}
+    assert set(Counter(row["word"] for row in rows).values()) == {6}
+    for row in rows:
+        pattern = row["word"] if lang == "zh" else rf"\b{row['word']}\b"
+        assert len(re.findall(pattern, row["text"], re.IGNORECASE)) == 1, row
+    assert near_duplicates([row["text"] for row in rows]) == []

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertkit.ancestors.features import MOST_ROWS, best_layers, probe, table
 from bertkit.commands import embed
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.inference.probe import MOST_ROWS, best_layers, probe, table
 from bertkit.model.layer_choice import CHOICES
 from tests.support import folders
 
