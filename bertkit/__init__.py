@@ -48,7 +48,7 @@ def finetune(task: str, **settings: Any) -> Predictor:
     return predictor
 
 
-_COMMANDS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "index", "search", "ask",
+_COMMANDS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "meaning", "index", "search", "ask",
           "distill", "quantize", "prune", "export")  # fmt: skip
 
 

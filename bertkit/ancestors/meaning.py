@@ -84,7 +84,7 @@ def sense_auc(vectors: NDArray[np.float32], senses: Sequence[str]) -> float:
     """
     table = cosines(vectors).round(6)  # equal vectors are equal, whatever the last bit says
     first, second = np.triu_indices(len(senses), 1)
-    same = np.array([senses[a] == senses[b] for a, b in zip(first, second)])
+    same = np.array([senses[a] == senses[b] for a, b in zip(first.tolist(), second.tolist())])
     alike, other = table[first, second][same], table[first, second][~same]
     if not len(alike) or not len(other):
         raise UserError("Two uses of one sense and two of different senses are needed to compare them.")

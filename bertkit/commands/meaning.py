@@ -14,8 +14,12 @@ from bertkit.config import Common, option
 from bertkit.errors import UserError
 
 LEARNT = ("word2vec", "glove", "elmo")  # kinds that --models may name without a folder: trained on --learn
-KINDS = {"static": "one vector per word", "elmo": "ELMo: both directions", "gpt": "GPT: only the words before",
-         "bert": "BERT: the whole text"}  # fmt: skip
+KINDS = {
+    "static": "{} (one vector per word)",
+    "elmo": "{} (ELMo: both directions)",
+    "gpt": "{} (GPT: only the words before)",
+    "bert": "{} (BERT: the whole text)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +90,12 @@ def lines(result: dict[str, Any]) -> list[str]:
     pairs = list(combinations(range(len(result["texts"])), 2))
     shown = [f"{number:3}  {text}" for number, text in enumerate(result["texts"], 1)]
     for row in result["models"]:
-        shown += ["", f"{row['model']} ({KINDS[row['kind']]})"]
+        shown += ["", KINDS[row["kind"]].format(row["model"])]
         if not row["layers"]:
             shown.append(f"  does not know the word {result['word']}")
             continue
-        shown.append("  layer   " + "  ".join(f"{f'{a + 1}–{b + 1}':>6}" for a, b in pairs))
+        columns = "  ".join(f"{f'{a + 1}–{b + 1}':>6}" for a, b in pairs)
+        shown.append(f"  layer   {columns}")
         for layer in row["layers"]:
             values = "  ".join(f"{layer['cosines'][a][b]:6.3f}" for a, b in pairs)
             shown.append(f"  {layer['layer']:5}   {values}")
