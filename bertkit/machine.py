@@ -82,6 +82,13 @@ def limit_onednn_cache() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
 
 
+def limit_arenas(count: int) -> None:
+    """Let all threads share this many of glibc's heaps: a server would otherwise fill one after another."""
+    libc = _glibc()
+    if libc is not None:
+        libc.mallopt(-8, count)  # M_ARENA_MAX
+
+
 def trim_memory() -> None:
     """Return freed memory to the system: between large jobs it would otherwise be lost to fragmentation."""
     libc = _glibc()

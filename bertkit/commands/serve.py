@@ -59,7 +59,7 @@ def run(settings: Settings) -> dict[str, Any]:
         waiting_characters=10 * settings.max_characters, seconds=settings.timeout,
     )  # fmt: skip
     machine.limit_onednn_cache()
-    machine.set_up(settings.threads)
+    machine.limit_arenas(1 + machine.set_up(settings.threads))
     with bind(settings.host, settings.port) as bound:  # before the models are read: a taken port is told at once
         registry = load(settings.models, settings.precision, settings.device)
         service = InferenceService(

@@ -71,6 +71,7 @@ def _policy(page: str) -> str:
 
 KEEP_ALIVE = 30  # seconds an idle connection stays open
 BACKLOG = 4096  # connections that the system holds until they are accepted
+ACCEPTED = 16  # connections in one round of the event loop
 FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
 
 
@@ -115,6 +116,8 @@ class Server(uvicorn.Server):
         """Start listening, and call `ready`."""
         self.door.open()
         await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)  # asyncio has one number for what may wait and what it accepts at once
         if self.started:
             self.ready()
 
@@ -136,10 +139,10 @@ class Server(uvicorn.Server):
 
 def server_of(app: FastAPI, service: InferenceService, ready: Callable[[], None] = lambda: None) -> Server:
     """A server that has not started."""
-    door = Door(service.limits, service.refusal, service.metrics)
+    door = Door(service)
     config = uvicorn.Config(
         app, http=cast(Any, door.protocol), lifespan="on", log_level="error", access_log=False, server_header=False,
-        ws="none", backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
+        ws="none", backlog=ACCEPTED, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FAREWELL,
     )  # fmt: skip
     return Server(config, service, door, ready)
 

@@ -181,11 +181,13 @@ class Limits:
     openai_items: int = 2_048  # texts of one request to /v1/embeddings, as OpenAI has it
     characters: int = 100_000  # of all texts of one request
     waiting: int = 512  # requests in the queue
+    waiting_seconds: float = 10.0  # that a request may be expected to wait in the queue
+    waiting_turns: int = 64  # requests that the event loop has yet to parse, or to answer
     waiting_characters: int = 1_000_000  # of all requests in the queue
     waiting_bytes: int = 64_000_000  # of the bodies of all requests under way
     connections: int = 1_024  # open at once
     wrong_keys: int = 10  # of one client in a minute
-    together: int = 65_536  # characters computed together: some eight batches of the encoder
+    together: int = 16_384  # characters computed together: some two batches of the encoder
     seconds: float = 30.0  # from a request's arrival to its answer
     body_seconds: float = 10.0  # for a client to send its request
     stop_seconds: float = 20.0  # for accepted requests after a signal to stop

@@ -87,7 +87,8 @@ class GuardMiddleware:
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         """Read the body if there is room for it, and pass the request on."""
-        counted = scope["method"] == "POST"  # the others are answered at once, and need no room
+        # A request that arrived in one piece is counted already; those without a body are answered at once.
+        counted = scope["method"] == "POST" and not scope["state"].get("admitted")
         self._check_room(counted)
         parts: list[bytes] = []
         try:
@@ -99,6 +100,7 @@ class GuardMiddleware:
             self._check_room(counted)
             self.service.requests += counted
             try:
+                await self.service.turns.take()
                 await self.app(scope, _replayed(body, receive), send)
             finally:
                 self.service.requests -= counted

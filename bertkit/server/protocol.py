@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
-from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bertkit.server.errors import OPENAI, REASONS, ApiError, Limits, response
-from bertkit.server.service import Metrics
+from bertkit.server.errors import OPENAI, REASONS, ApiError, response
+from bertkit.server.service import InferenceService
 
-GRACE = 1.0  # seconds in which a new connection's first request may arrive before it can be closed for another
+GRACE = 1.0  # seconds a connection may be silent, or slow with its header, before it can be closed for another
 SPARE = 128  # file descriptors for everything but connections
-SURPLUS = 3  # times the limit: connections beyond it that are answered with 429 before they are closed
+SPARES = 3  # times the limit: connections that are only kept open, because they have no request under way
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 # Requests with these are left to the parser: they are framed in another way, or wait for an answer in between.
 OTHER_FRAMING = re.compile(
@@ -41,28 +41,33 @@ def path_of_whole(data: bytes) -> str | None:
     return target.decode("latin-1") if version == b"HTTP/1.1" else None
 
 
-def written(refusal: ApiError, path: str, *, close: bool) -> bytes:
-    """A refusal as the bytes of a whole HTTP response. path: as it was sent, perhaps with a model's prefix."""
-    answer = response(refusal, OPENAI if path.startswith("/models/") and OPENAI in path else path)
+@lru_cache(256)
+def written(why: str, message: str, retry: int | None, *, openai: bool, close: bool) -> bytes:
+    """A refusal as the bytes of a whole HTTP response; cached, because a full server repeats itself."""
+    answer = response(ApiError(why, message, retry=retry), OPENAI if openai else "")
     answer.headers["connection"] = "close" if close else "keep-alive"
     lines = [b"HTTP/1.1 %d Refused" % answer.status_code, *(b"%s: %s" % header for header in answer.raw_headers)]
     return b"\r\n".join(lines) + b"\r\n\r\n" + bytes(answer.body)
 
 
 class Door:
-    """What all connections of a server share. refusal: why no request can be accepted now, if so."""
+    """What all connections of a server share.
 
-    def __init__(self, limits: Limits, refusal: Callable[[], ApiError | None], metrics: Metrics) -> None:
-        self.limits, self.refusal, self.metrics = limits, refusal, metrics
-        self.most = limits.connections
-        self.connections = 0  # that are served
-        self.waiting: dict[Connection, float] = {}  # those without a request → since when, longest first
-        self.surplus: dict[Refusal, float] = {}  # those that are refused → since when
+    A connection has a place (a `Connection`, with a parser and its buffers) while it has a request under way, and until
+    another one needs the place. Without a place it is `Placeless`: it stays open, and costs next to nothing.
+    """
+
+    def __init__(self, service: InferenceService) -> None:
+        self.service, self.limits, self.refusal = service, service.limits, service.refusal
+        self.most = self.limits.connections
+        self.connections = 0  # that have a place
+        self.waiting: dict[Connection, float] = {}  # those without a whole header → since when, longest first
+        self.placeless: dict[Placeless, float] = {}  # → since when they have been silent, longest first
 
     def open(self) -> None:
         """Allow as many files as connections need, as far as the system does."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = (1 + SURPLUS) * self.limits.connections + SPARE
+        wanted = (1 + SPARES) * self.limits.connections + SPARE
         if soft != resource.RLIM_INFINITY and soft < wanted:
             soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -70,51 +75,102 @@ class Door:
         self.most = max(1, min(self.limits.connections, (files - SPARE) // 2))
 
     def protocol(self, **more: Any) -> asyncio.Protocol:
-        """What reads a new connection. If there are too many, the one that was silent longest makes room for it."""
-        if self.connections >= self.most:
-            oldest, now = next(iter(self.waiting), None), asyncio.get_running_loop().time()
-            if oldest is None or now - self.waiting[oldest] < GRACE:
-                return Refusal(self, now)
+        """What reads a new connection."""
+        return Placeless(self, more)
+
+    def has_place(self, now: float) -> bool:
+        """Whether another request can be read; the connection that has been silent longest may give up its place."""
+        if self.connections < self.most:
+            return True
+        oldest = next(iter(self.waiting), None)
+        if oldest is None:
+            return False
+        if oldest.conn.trailing_data[0]:  # it has begun a request, perhaps never to end it
+            if now - self.waiting[oldest] < GRACE:
+                return False
             oldest.leave()
-        self.connections += 1
-        return Connection(self, **more)
+        else:
+            oldest.step_back()
+        return True
 
     def close_silent(self, now: float, seconds: float) -> None:
         """Close connections whose next request has not arrived, with its whole header, within this time."""
-        for connection in [connection for connection, since in self.waiting.items() if now - since > seconds]:
-            connection.leave()
-        for refused in [refused for refused, since in self.surplus.items() if now - since > GRACE]:
-            refused.data_received(b"")
+        for silent in (self.waiting, self.placeless):
+            for connection in [connection for connection, since in silent.items() if now - since > seconds]:
+                connection.leave()
+
+    def refused(self, refusal: ApiError, path: str, *, close: bool) -> bytes:
+        """Count a refusal. path: as it was sent, perhaps with a model's prefix."""
+        self.service.metrics.failed(REASONS[refusal.why].tei)
+        openai = path.startswith(OPENAI) or (path.startswith("/models/") and OPENAI in path)
+        return written(refusal.why, refusal.message, refusal.retry, openai=openai, close=close)
 
 
-class Refusal(asyncio.Protocol):
-    """A connection beyond the limit: whatever it sends is answered with 429. It holds next to no memory."""
+class Placeless(asyncio.Protocol):
+    """A connection without a request under way. more: what uvicorn gives to a connection."""
 
-    __slots__ = ("began", "door", "transport")
+    __slots__ = ("door", "more", "transport")
 
-    def __init__(self, door: Door, began: float) -> None:
-        self.door, self.began = door, began
+    def __init__(self, door: Door, more: dict[str, Any]) -> None:
+        self.door, self.more = door, more
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first bytes, since a response before them would be read by nobody."""
+        """Wait for a request. If there are too many of us, the one that has been silent longest is closed."""
         self.transport = transport
-        self.door.surplus[self] = self.began
-        if len(self.door.surplus) > SURPLUS * self.door.most:
-            transport.abort()
+        self.more["server_state"].connections.add(self)
+        now, silent = asyncio.get_running_loop().time(), self.door.placeless
+        silent[self] = now
+        if len(silent) > SPARES * self.door.most:
+            oldest, since = next(iter(silent.items()))
+            (oldest if now - since >= GRACE else self).leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        self.door.surplus.pop(self, None)
+        self._forget()
 
     def data_received(self, data: bytes) -> None:
-        """Refuse the request in the shape of its path, as far as that can be seen."""
+        """Take a place for the request, or refuse it in the shape of its path, as far as that can be seen."""
         if self.transport.is_closing():
             return
-        busy = ApiError("busy", "The server is busy: it has too many connections.", retry=1)
-        path = data[:200].partition(b" ")[2].partition(b" ")[0].decode("latin-1")
-        self.door.metrics.failed(REASONS[busy.why].tei)
-        self.transport.write(written(busy, path, close=True))
-        self.transport.close()
+        now = asyncio.get_running_loop().time()
+        refusal, path = self.door.refusal(), path_of_whole(data)
+        if (refusal is None or path is None) and self.door.has_place(now):
+            self._forget()
+            connection = Connection(self.door, **self.more)
+            self.transport.set_protocol(connection)
+            connection.connection_made(self.transport)
+            connection.data_received(data)
+            return
+        refusal = refusal or ApiError("busy", "The server is busy: it has too many connections.", retry=1)
+        shown = data[:200].partition(b" ")[2].partition(b" ")[0].decode("latin-1") if path is None else path
+        self.transport.write(self.door.refused(refusal, shown, close=path is None))
+        if path is None:  # what else belongs to this request is unknown
+            self.transport.close()
+        else:
+            del self.door.placeless[self]
+            self.door.placeless[self] = now
+
+    def leave(self) -> None:
+        """Close the connection, without waiting for a client that does not read."""
+        self._forget()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    shutdown = leave  # uvicorn's word for it
+
+    def pause_writing(self) -> None:
+        """The client sends requests, but does not read the refusals: read no more of them."""
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self.transport.resume_reading()
+
+    def _forget(self) -> None:
+        self.door.placeless.pop(self, None)
+        self.more["server_state"].connections.discard(self)
 
 
 class StrictConnection(h11.Connection):
@@ -142,9 +198,10 @@ class Connection(H11Protocol):
 
     def __init__(self, door: Door, **more: Any) -> None:
         super().__init__(**more)
-        self.door = door
+        self.door, self.more = door, more
         self.conn = StrictConnection(h11.SERVER, self.conn._max_incomplete_event_size)
-        self.app_state = dict(self.app_state)  # its own: it carries the time at which a request arrived
+        # Its own: it carries the time at which a request arrived, and whether the request is counted already.
+        self.app_state = dict(self.app_state, admitted=False)
 
     @property
     def is_idle(self) -> bool:
@@ -154,13 +211,24 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Wait for the first request."""
         super().connection_made(transport)
+        self.door.connections += 1
         self.door.waiting[self] = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self.door.connections -= 1
         self.door.waiting.pop(self, None)
+        self._dismiss()
         super().connection_lost(exc)
+
+    def step_back(self) -> None:
+        """Give up the place, between two requests; the connection stays open."""
+        transport, resting = self.transport, Placeless(self.door, self.more)
+        self.door.connections -= 1
+        self.door.waiting.pop(self)
+        self.connections.discard(self)
+        transport.set_protocol(resting)
+        resting.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Read a request; refuse it at once if the server is full."""
@@ -168,16 +236,19 @@ class Connection(H11Protocol):
             return
         if self.is_idle:
             refusal = self.door.refusal()
-            path = None if refusal is None or self.conn.trailing_data[0] else path_of_whole(data)
-            if refusal is not None and path is not None:
-                self._refuse(refusal, path, close=False)
-                return
+            path = None if self.conn.trailing_data[0] else path_of_whole(data)
+            if path is not None:
+                if refusal is not None:
+                    self._refuse(refusal, path, close=False)
+                    return
+                self._admit()
             self.app_state["arrived"] = self.loop.time()
         super().data_received(data)
         self._mark()
 
     def on_response_complete(self) -> None:
         """Wait for the next request; uvicorn's own timer is not needed."""
+        self._dismiss()
         self.app_state["arrived"] = self.loop.time()  # of a request that was sent before this answer
         super().on_response_complete()
         self._unset_keepalive_if_required()
@@ -191,9 +262,18 @@ class Connection(H11Protocol):
         elif not self.transport.is_closing():
             self.door.waiting.setdefault(self, self.loop.time())
 
+    def _admit(self) -> None:
+        """Count a whole request before it is parsed: others that arrive at the same moment are refused cheaply."""
+        self.app_state["admitted"] = True
+        self.door.service.requests += 1
+
+    def _dismiss(self) -> None:
+        self.door.service.requests -= self.app_state["admitted"]
+        self.app_state["admitted"] = False
+
     def _refuse(self, refusal: ApiError, path: str, *, close: bool) -> None:
-        self.door.metrics.failed(REASONS[refusal.why].tei)
-        self.transport.write(written(refusal, path, close=close))
+        self._dismiss()
+        self.transport.write(self.door.refused(refusal, path, close=close))
         self.door.waiting.pop(self, None)
         if close:
             self.transport.close()

@@ -72,6 +72,11 @@ class Queue:
         return self._running
 
     @property
+    def long(self) -> bool:
+        """Whether a further job would wait too long for its turn, at the speed of the last batches."""
+        return self._size > self._speed * self.limits.waiting_seconds
+
+    @property
     def alive(self) -> bool:
         """Whether jobs are accepted and computed."""
         return self._thread.is_alive() and not self.closing
@@ -82,9 +87,9 @@ class Queue:
             if self.closing:
                 raise ApiError("stopping", "The server is stopping.", retry=5)
             full = len(self._waiting) >= self.limits.waiting
-            late = self._size > self._speed * self.limits.seconds  # its answer would come after its deadline
+            large = self._size + job.size > self.limits.waiting_characters
             # A request that keeps to its own limits is never refused by an empty queue.
-            if full or (self._waiting and (late or self._size + job.size > self.limits.waiting_characters)):
+            if full or (self._waiting and (self.long or large)):
                 raise ApiError("busy", "The server is busy: its queue is full.", retry=self.patience())
             self._waiting.append(job)
             self._size += job.size

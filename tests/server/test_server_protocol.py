@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -17,7 +18,7 @@ from bertkit.server import protocol
 from bertkit.server.errors import Limits
 from bertkit.server.middleware import WrongKeys
 from bertkit.server.protocol import path_of_whole
-from bertkit.server.service import InferenceService
+from bertkit.server.service import InferenceService, Turns
 from tests.support.running_server import Running
 
 BODY = b'{"inputs": "a"}'
@@ -214,23 +215,108 @@ def test_bodies_under_way_are_bounded_together(running, connect) -> None:
     assert server.ask("/embed", {"inputs": "a"})[0] == 200
 
 
-def test_more_connections_than_allowed_are_refused_in_words(running, connect) -> None:
+def test_more_connections_than_allowed_are_refused_in_words_and_stay_usable(running, connect) -> None:
     server = running(connections=2)
-    kept = [connect(server).send(HEALTH) for _ in range(2)]
-    assert [client.read()[0] for client in kept] == [200, 200]
-    status, headers, body = connect(server).send(POST % (b"/v1/embeddings", len(BODY), BODY)).read()
-    assert status == 429 and headers["connection"] == "close" and "retry-after" in headers
-    assert json.loads(body)["error"]["type"] == "rate_limit_error"
+    go = held(server.service)
+    sent = POST % (b"/embed", len(BODY), BODY)
+    busy = [connect(server).send(sent) for _ in range(2)]
+    until(lambda: server.service.requests == 2)
+    third = connect(server)
+    for path, kind in ((b"/v1/embeddings", dict), (b"/embed", str)):
+        status, headers, body = third.send(POST % (path, len(BODY), BODY)).read()
+        assert status == 429 and headers["connection"] == "keep-alive" and "retry-after" in headers
+        assert isinstance(json.loads(body)["error"], kind)
+    go.set()
+    assert [client.read()[0] for client in busy] == [200, 200]
+    assert third.send(sent).read()[0] == 200
+    until(lambda: server.service.requests == 0)
 
 
-def test_a_connection_that_is_silent_makes_room_for_a_new_one(running, connect, monkeypatch) -> None:
+def test_a_request_whose_end_is_not_seen_is_refused_and_its_connection_closed(running, connect) -> None:
+    server = running(connections=1)
+    go = held(server.service)
+    busy = connect(server).send(POST % (b"/embed", len(BODY), BODY))
+    until(lambda: server.service.requests == 1)
+    second = connect(server).send(POST % (b"/embed", 1000, b"{"))
+    status, headers, _ = second.read()
+    assert status == 429 and headers["connection"] == "close" and second.is_closed()
+    go.set()
+    assert busy.read()[0] == 200
+
+
+def test_a_connection_between_two_requests_gives_its_place_away_and_stays_open(running, connect) -> None:
+    server = running(connections=2)
+    kept = [connect(server) for _ in range(5)]
+    for _ in range(2):
+        assert [client.send(HEALTH).read()[0] for client in kept] == [200] * 5
+    assert server.server.door.connections == 2
+
+
+def test_a_connection_that_never_ends_its_header_makes_room_for_a_new_one(running, connect, monkeypatch) -> None:
     monkeypatch.setattr(protocol, "GRACE", 0.0)
-    server = running(connections=2)
-    kept = [connect(server).send(HEALTH) for _ in range(2)]
-    assert [client.read()[0] for client in kept] == [200, 200]
+    server = running(connections=1)
+    slow = connect(server).send(HEALTH[:20])
+    until(lambda: server.server.door.waiting)
     assert connect(server).send(HEALTH).read()[0] == 200
-    assert kept[0].is_closed()
-    assert kept[1].send(HEALTH).read()[0] == 200
+    assert slow.is_closed()
+
+
+def test_of_too_many_silent_connections_the_oldest_is_closed(running, connect, monkeypatch) -> None:
+    monkeypatch.setattr(protocol, "GRACE", 0.0)
+    server = running(connections=1)
+    silent = [connect(server) for _ in range(protocol.SPARES)]
+    until(lambda: len(server.server.door.placeless) == protocol.SPARES)
+    assert connect(server).send(HEALTH).read()[0] == 200
+    assert silent[0].is_closed()
+    assert silent[1].send(HEALTH).read()[0] == 200
+
+
+def test_requests_that_arrive_at_the_same_moment_are_counted_before_they_are_parsed(running, connect) -> None:
+    server = running(waiting=2)
+    go = held(server.service)
+    clients = [connect(server) for _ in range(8)]
+    for client in clients:
+        client.send(POST % (b"/embed", len(BODY), BODY))
+    failures = server.service.metrics.counters["request_failure"]
+    until(lambda: failures['{err="overloaded"}'] + server.service.requests == 8)
+    assert server.service.requests in (2, 3)  # two that wait, and perhaps one that is computed by now
+    go.set()
+    statuses = [client.read()[0] for client in clients]
+    assert statuses.count(429) == failures['{err="overloaded"}'] and set(statuses) == {200, 429}
+    until(lambda: server.service.requests == 0)
+
+
+def test_a_client_that_leaves_gives_its_place_in_the_queue_back(running, connect) -> None:
+    server = running()
+    go = held(server.service)
+    leaving = connect(server).send(POST % (b"/embed", len(BODY), BODY))
+    until(lambda: server.service.requests == 1)
+    leaving.socket.close()
+    until(lambda: server.service.requests == 0)
+    go.set()
+
+
+def test_few_tasks_continue_in_each_round_of_the_event_loop() -> None:
+    order: list[str] = []
+
+    async def task(turns: Turns, name: str) -> None:
+        await turns.take()
+        order.append(name)
+
+    async def all_of_them() -> None:
+        turns = Turns()
+        tasks = [asyncio.create_task(task(turns, f"task {number}")) for number in range(3 * Turns.EACH)]
+        tasks[Turns.EACH].cancel()  # one that waits for its turn
+        for _ in range(50):
+            await asyncio.sleep(0)
+            order.append("round")
+
+    asyncio.run(all_of_them())
+    assert [name for name in order if name != "round"] == [
+        f"task {number}" for number in range(3 * Turns.EACH) if number != Turns.EACH
+    ]
+    rounds = " ".join(order).split("round")
+    assert max(names.count("task") for names in rounds) == Turns.EACH
 
 
 def test_the_time_to_answer_is_counted_from_the_first_byte(running, connect) -> None:
