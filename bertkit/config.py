@@ -77,7 +77,7 @@ class Common:
 
 
 def hints(cls: type) -> dict[str, Any]:
-    """Field name → type, resolved."""
+    """For settings classes: field name → type, resolved."""
     return get_type_hints(cls)
 
 
@@ -206,7 +206,7 @@ def parse_set(assignment: str) -> dict[str, Any]:
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Two nested tables as one; `above` wins."""
+    """Two nested tables of settings as one; `above` wins."""
     out = dict(below)
     for key, value in above.items():
         key = key.replace("-", "_")

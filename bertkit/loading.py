@@ -27,7 +27,7 @@ PROBE = ("a b", "c d")
 
 @runtime_checkable
 class Suggests(Protocol):
-    """A model that guesses from left to right."""
+    """What `load` may return: a model that guesses from left to right."""
 
     def suggest(self, text: str, top: int = 5, /) -> list[dict[str, Any]]:
         """The likeliest next words or pieces, best first."""
@@ -35,7 +35,7 @@ class Suggests(Protocol):
 
 @runtime_checkable
 class Scores(Protocol):
-    """A model that says how likely texts are."""
+    """What `load` may return: a model that says how likely texts are."""
 
     def score(self, texts: Any, /) -> list[float]:
         """Log-likelihoods."""
@@ -43,14 +43,14 @@ class Scores(Protocol):
 
 @runtime_checkable
 class Measures(Protocol):
-    """A language model with a perplexity."""
+    """What `load` may return: a language model with a perplexity."""
 
     def perplexity(self, texts: Any, /) -> dict[str, float]:
         """How surprised it is, over all texts."""
 
 
 class ContenderPredictor:
-    """A saved contender with the face of a Predictor, as far as it goes: it predicts and is evaluated."""
+    """What `load` returns for a saved contender: it predicts and is evaluated like a Predictor."""
 
     precision, device = "fp32", "cpu"
 
@@ -94,7 +94,7 @@ class ContenderPredictor:
 
 
 def open_model(name: str | Path, precision: str = "auto", device: str = "auto", verify: bool = True) -> Opened:
-    """The model of a folder, an embedded or a hub name: what its bertkit.json says it is, else an encoder.
+    """Load the model of a folder, an embedded or a hub name: what its bertkit.json says it is, else an encoder.
 
     An n-gram model may be an ARPA file, by its name: x.arpa, x.arpa.gz. verify: compare the SHA-256 of every file with
     the folder's manifest; otherwise only the sizes are compared.

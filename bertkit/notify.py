@@ -22,7 +22,7 @@ _log = logging.getLogger("bertkit")
 
 
 class Listener(Protocol):
-    """Where notes and progress go."""
+    """Who is notified: where notes and progress go."""
 
     def note(self, message: str) -> None:
         """Something the user must know."""
@@ -56,7 +56,7 @@ def listen(listener: Listener) -> None:
 
 
 def note(message: str) -> None:
-    """Tell the user something they must know."""
+    """Notify the user of something they must know."""
     _listener.note(message)
 
 
@@ -98,7 +98,7 @@ _language = "en"
 
 
 def speak(language: str) -> None:
-    """Print in this language from now on."""
+    """Notify in this language from now on."""
     global _language
     _language = language
 
@@ -109,7 +109,7 @@ def language() -> str:
 
 
 def translated(line: str) -> str:
-    """The line in the program's language; as it is if the table has no template for it.
+    """A message in the program's language; as it is if the table has no template for it.
 
     Values are left alone, except where the table asks for it: a suggestion is a message inside a message.
     """

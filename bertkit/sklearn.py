@@ -36,7 +36,10 @@ CHOOSING = 8  # rows looked at once at the end where none are held out: too few 
 
 
 def texts_of(X: Any) -> list[str]:
-    """X as a list of texts. Anything else is a ValueError (a TypeError for one text or a sparse matrix)."""
+    """For the scikit-learn estimators: X as a list of texts.
+
+    Anything else is a ValueError (a TypeError for one text or a sparse matrix).
+    """
     if isinstance(X, (str, bytes, dict)) or hasattr(X, "toarray") or not hasattr(X, "__len__"):
         raise TypeError(
             f"X is of type {type(X).__name__}; pass a list or a dense array-like of texts, not sparse data."
@@ -55,7 +58,10 @@ def texts_of(X: Any) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The files of a model folder by their paths inside it, those of sentence-transformers' modules among them."""
+    """For pickling the scikit-learn estimators: the files of a model folder by their paths inside it.
+
+    Those of sentence-transformers' modules are among them.
+    """
     places = [folder, *(path for path in sorted(folder.iterdir()) if MODULE.fullmatch(path.name) and path.is_dir())]
     chosen = (path for place in places for path in sorted(place.iterdir()) if path.suffix in KEPT)
     return {
@@ -162,7 +168,7 @@ class _FineTuned(_OverTexts):
 
 
 class BertClassifier(ClassifierMixin, _FineTuned):
-    """Predicts one label per text. After fit: `classes_` (as in y), `result_` (scores and more)."""
+    """A scikit-learn classifier: one label per text. After fit: `classes_` (as in y), `result_` (scores and more)."""
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune on texts X and labels y of any type scikit-learn accepts."""
@@ -188,7 +194,7 @@ class BertClassifier(ClassifierMixin, _FineTuned):
 
 
 class BertRegressor(RegressorMixin, _FineTuned):
-    """Predicts one number per text. After fit: `result_` (scores and more)."""
+    """A scikit-learn regressor: one number per text. After fit: `result_` (scores and more)."""
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune on texts X and numbers y."""
@@ -203,7 +209,7 @@ class BertRegressor(RegressorMixin, _FineTuned):
 
 
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts):
-    """Turns texts into vectors: the first step of a pipeline. Nothing is trained.
+    """A scikit-learn transformer: texts to vectors, the first step of a pipeline. Nothing is trained.
 
     model: auto is the embedded model of the texts' language, chosen by fit (`model_`). pool, normalize: by default as
     the model's sentence-transformers files say, else the unscaled mean.

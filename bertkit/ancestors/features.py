@@ -34,7 +34,7 @@ AT_ONCE = 256  # sentences whose piece vectors are in memory at once
 
 
 class GivesVectors(Protocol):
-    """What is needed from a loaded model; bertkit.inference.predictor.Predictor has it."""
+    """What the feature-based approach needs of a loaded model; bertkit.inference.predictor.Predictor has it."""
 
     config: Config
     tokenizer: Tokenizer
@@ -47,7 +47,9 @@ class GivesVectors(Protocol):
 
 
 def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence[int] | None = None) -> list[Halves]:
-    """Vectors of every word: (layers, words, width) a sentence. numbers: which layers, 0 the embeddings; None: all.
+    """Features of every word from a model's layers: (layers, words, width) per sentence.
+
+    numbers: which, 0 the embeddings; None: all.
 
     Every vector has mean zero and variance one: in a pre-norm model the layers' own sizes grow with depth, and a tagger
     would see little but the largest. The first piece represents a word, as in tagging. A long sentence is read in
@@ -90,7 +92,10 @@ def _of_words(rows: Rows, words: int, answers: Any, shape: tuple[int, int]) -> H
 
 
 def joined(layers: Sequence[Halves], choice: str, depth: int) -> list[Halves]:
-    """What a tagger gets of one choice: the layers to mix (layers, words, width), or one wide layer. layers: all."""
+    """The features a tagger gets of one choice: the layers to mix (layers, words, width), or one wide layer.
+
+    layers: all.
+    """
     picked = choose(choice, depth)
     return [_join([sentence[n] for n in picked.numbers], picked.join) for sentence in layers]
 
@@ -114,7 +119,7 @@ class WordFeatures:
 
 
 def looked_up(sentences: Sentences, arrays: Sequence[np.ndarray]) -> Features:
-    """A function that gives each of these sentences its array: features that were computed once."""
+    """Features that were computed once: a function that gives each of these sentences its array."""
     by_sentence = {tuple(words): array for words, array in zip(sentences, arrays)}
     return lambda requested: [by_sentence[tuple(words)] for words in requested]
 
@@ -129,7 +134,9 @@ def six_features(
     width: int = 200,
     choices: Sequence[str] = tuple(CHOICES),
 ) -> list[dict[str, Any]]:
-    """A row per choice: {choice, metric, mean, spread, scores} on dev over `seeds` runs, each with its best pass.
+    """The paper's six choices of features, a row each: {choice, metric, mean, spread, scores}.
+
+    Scores are of dev over `seeds` runs, each with its best pass.
 
     metric: entity F1 where the tags are chunks, else accuracy. spread: the standard deviation over seeds. width: cells
     of each direction of the tagger (768 in the paper). Features are held in memory as float16.

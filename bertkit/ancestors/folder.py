@@ -28,7 +28,7 @@ NO_LIMIT = 1_000_000  # the maximum length in the tokenizer's files: most ancest
 
 @dataclass(frozen=True)
 class Layout:
-    """Which files a kind of model has.
+    """Which files the folder of a kind of ancestor has.
 
     name: what messages call it. numbers, tensors: its JSON and safetensors files; empty: it has none. kinds: what its
     JSON may say under "ancestor"; empty: that file does not say.
@@ -49,7 +49,9 @@ def save(
     folder: str | Path, layout: Layout, numbers: Any = None, tensors: Tensors | None = None,
     tokenizer: Tokenizer | None = None, *, limit: int = NO_LIMIT, also: Callable[[Path], None] | None = None,
 ) -> None:  # fmt: skip
-    """Write the files of a model: all of them or none. Other files of the folder stay, those of its parts too.
+    """Write the files of an ancestor's folder: all of them or none.
+
+    Other files of the folder stay, those of its parts too.
 
     limit: the longest text, for the tokenizer's files. also: writes what further files there are.
     """
@@ -66,7 +68,7 @@ def write(
     folder: Path, layout: Layout, numbers: Any = None, tensors: Tensors | None = None,
     tokenizer: Tokenizer | None = None, *, limit: int = NO_LIMIT,
 ) -> None:  # fmt: skip
-    """The files themselves, into a folder that the caller makes whole."""
+    """The files of an ancestor's folder, into a folder that the caller makes whole."""
     folder.mkdir(parents=True, exist_ok=True)
     if layout.tensors:
         from bertkit.files import tensors as tensor_file
@@ -81,7 +83,7 @@ def write(
 
 
 def load(folder: str | Path, layout: Layout) -> tuple[Any, dict[str, Tensor]]:
-    """The numbers and tensors of a model; a folder that lacks them, or holds another kind, is refused."""
+    """Read an ancestor's folder: its numbers and tensors; one that lacks them, or holds another kind, is refused."""
     folder = Path(folder)
     with opened(folder, layout):
         for file in layout.files:
@@ -94,7 +96,7 @@ def load(folder: str | Path, layout: Layout) -> tuple[Any, dict[str, Tensor]]:
 
 @contextmanager
 def opened(folder: str | Path, layout: Layout) -> Iterator[None]:
-    """Turn any error while a model is read and rebuilt into one of a few messages."""
+    """Turn any error while an ancestor's folder is read and rebuilt into one of a few messages."""
     folder = Path(folder)
     if not folder.is_dir():
         files = " and ".join(layout.files)
@@ -120,5 +122,5 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Tensors as numpy arrays."""
+    """The tensors of an ancestor's folder as numpy arrays."""
     return {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -37,13 +37,15 @@ SHAPES: dict[str, Callable[[str], bool]] = {
 
 
 def shape(word: str) -> str:
-    """What a word looks like: the names of all shapes it has, such as 'digit hyphen'."""
+    """For the HMM, what an unknown word looks like: the names of all shapes it has, such as 'digit hyphen'."""
     return " ".join(name for name, has in SHAPES.items() if has(word))
 
 
 @dataclass(frozen=True)
 class HmmSettings:
-    """longest_suffix: letters of the longest ending. rare: words seen up to so often teach the endings.
+    """How the HMM tagger learns. longest_suffix: letters of the longest ending.
+
+    rare: words seen up to so often teach the endings.
 
     mixing: the verdict of the ending one letter shorter counts as much as so many rare words.
     beam: a tag is dropped when its best path is more than so many times less likely than the best; 0 keeps all.
@@ -56,7 +58,7 @@ class HmmSettings:
 
 
 class HmmTagger:
-    """Learns tags of words in sentences with `fit`, gives them with `tag`."""
+    """A hidden Markov tagger: learns tags of words in sentences with `fit`, gives them with `tag`."""
 
     LAYOUT = Layout("HMM tagger", "hmm.json")
 
@@ -222,7 +224,9 @@ class HmmTagger:
 
 
 def interpolated(trigrams: Ids) -> Floats:
-    """P(c | a, b) by deleted interpolation. trigrams: (n, n, n) counts of tags a, b, c in a row. Returns like it.
+    """The HMM's P(c | a, b) by deleted interpolation. trigrams: (n, n, n) counts of tags a, b, c in a row.
+
+    Returns like it.
 
     Each trigram votes with its count for the length of context that predicts it best when its own occurrence is
     left out. One vote goes to each length beforehand, so that no probability is zero.
@@ -257,7 +261,7 @@ Judged = list[tuple[list[int], NDArray[np.floating[Any]]]]  # of each sentence: 
 
 
 class FrequentTag:
-    """The tag a word had most often; for a word never seen, the most frequent tag of all words seen once."""
+    """The HMM's simplest rival: the tag a word had most often; for an unknown word, that of most words seen once."""
 
     name = "most frequent tag"
     LAYOUT = Layout("table of tags", "tags.json")
@@ -316,7 +320,7 @@ class FrequentTag:
 
 
 class Hmm:
-    """The trigram tagger, for tags that are numbers."""
+    """The trigram HMM tagger, for tags that are numbers."""
 
     name = "HMM, trigram"
     LAYOUT = Layout("HMM tagger of numbered tags", "count.json")

@@ -38,7 +38,7 @@ POOLED = {"floats": "; sentence-transformers opens the folder as it is.", "int8"
 def write(
     about: dict[str, Any], config: dict[str, Any], tensors: int, pooled: str = "", weights: str = "floats"
 ) -> str:
-    """A README.md from what is known about the model.
+    """Write the model card (README.md) from what is known about the model.
 
     pooled: the pooling of an embedding model. weights: floats, int8 or onnx.
     """
@@ -118,7 +118,9 @@ FITTED = ("temperature", "abstain")  # options that were fitted to the outputs
 
 
 def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted: bool) -> dict[str, Any]:
-    """bertkit.json without the original's scores. said: what was done, for the card; facts: for its table.
+    """For the card of a changed model: bertkit.json without the original's scores.
+
+    said: what was done; facts: for its table.
 
     refitted: whether the outputs changed so much that options fitted to them (temperature, abstention) go; labels,
     windows and the other options are kept.

@@ -301,7 +301,7 @@ def check_writable(folder: Folder) -> None:
 
 
 def check_whole(folder: Folder) -> None:
-    """Refuse to write a folder that would give different answers from the one that was read."""
+    """Refuse to write a model folder that would give different answers from the one that was read."""
     model = folder.model
     if is_prepared(model):
         raise UserError(
@@ -324,7 +324,7 @@ def check_whole(folder: Folder) -> None:
 
 
 def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32, weights: str = "floats") -> None:
-    """Write a folder that transformers opens. The caller makes it atomic (train.saving).
+    """Write a model folder that transformers opens. The caller makes it atomic (files.atomic.write_folder).
 
     weights: what the caller will put in their place (int8, onnx), for the card.
     """

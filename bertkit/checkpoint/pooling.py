@@ -51,7 +51,7 @@ class Pooling:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """The content of modules.json, or None without one."""
+    """How a folder's sentence vectors are pooled, by the modules.json of sentence-transformers; None without one."""
     if not (folder / MODULES).is_file():
         return None
     where = folder / MODULES

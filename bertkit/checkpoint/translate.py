@@ -38,7 +38,7 @@ REFUSED = {  # keys whose unusual values change what the model computes, and the
 
 
 def family_of(raw: dict[str, Any], where: str) -> Family:
-    """The family a config.json names."""
+    """The family that a config.json names, with which it is translated."""
     kind = raw.get("model_type")
     if isinstance(kind, str) and kind in FAMILIES:
         return FAMILIES[kind]
@@ -63,7 +63,7 @@ def _nearest(raw: dict[str, Any]) -> str:
 
 
 def config_from(raw: dict[str, Any], where: str) -> Config:
-    """config.json → Config. `where` names the file in messages."""
+    """Translate a config.json of transformers to our Config. `where` names the file in messages."""
     family = family_of(raw, where)
     older = family.older_keys
     raw = {older[key]: value for key, value in raw.items() if key in older} | raw
@@ -108,7 +108,7 @@ def _spellings(family: Family, ours: str) -> dict[str, str]:
 
 
 def config_to(config: Config, family: Family, architecture: str, keep: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Config → config.json, on top of what a loaded config.json said (`keep`)."""
+    """Translate our Config to transformers' config.json, on top of what a loaded config.json said (`keep`)."""
     raw: dict[str, Any] = dict(family.written) | dict(keep or {})
     for key in ("auto_map", "_name_or_path", "torch_dtype", "id2label", "label2id", *family.older_keys):
         raw.pop(key, None)
@@ -154,7 +154,7 @@ def heads_of(family: Family, architecture: str | None) -> frozenset[str] | None:
 
 
 def names(model: Model, family: Family, architecture: Architecture, base: str) -> dict[str, tuple[str, ...]]:
-    """Our tensor → their tensor (or three to be joined), for every tensor of the model."""
+    """The translation of tensor names: ours → transformers' (or three to be joined), for every tensor of the model."""
     rows = dict(family.rows)
     if architecture.pooler:
         rows["pooler.dense"] = architecture.pooler
@@ -213,7 +213,7 @@ def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict
 
 
 def todays(raw: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
-    """Tensors under the names transformers uses today; `{a,b}` in a name splits one tensor into equal parts."""
+    """Older names of tensors translated to those transformers uses today; `{a,b}` splits a tensor into equal parts."""
     if not family.older_tensors:
         return raw
     renamed: dict[str, Tensor] = {}
@@ -233,7 +233,10 @@ def todays(raw: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
 def tensors_from(
     raw: dict[str, Tensor], model: Model, family: Family, architecture: Architecture, where: str
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
-    """Their tensors → ours. Returns (state, our missing tensors, their tensors that were left over)."""
+    """Translate transformers' tensors to ours.
+
+    Returns (state, our missing tensors, their tensors that were left over).
+    """
     raw = todays(raw, family)
     with_base = any(key.startswith(family.base) for key in raw)
     base = family.base if with_base else ""

@@ -36,7 +36,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
 
 
 def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Strip wrappers' prefixes, spell norms as weight and bias, drop buffers."""
+    """Names in a weight file without wrappers' prefixes, norms spelled weight and bias, buffers dropped."""
     raw = unwrapped(raw, WRAPPERS * 2)
     renamed = {
         key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
@@ -46,7 +46,7 @@ def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unwrapped(tensors: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
-    """The tensors without the prefix that a training wrapper put before every name."""
+    """The tensors of a weight file without the prefix that a training wrapper put before every name."""
     for prefix in prefixes:
         if tensors and all(key.startswith(prefix) for key in tensors):
             note(f"Every tensor's name begins with '{prefix}', left by a training wrapper; the prefix was stripped.")

@@ -142,7 +142,7 @@ def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The machine as a table, followed by each file; or what is in each folder."""
+    """What `bertkit doctor` prints: the machine as a table, followed by each file; or what is in each folder."""
     told = [
         f"{one['folder']}: {one['kind']}, "
         + (f"{one['files']} files checked, all sound" if one["files"] else "opens; it has no manifest to check it by")

@@ -117,7 +117,7 @@ def _probed(settings: Settings, predictor: Predictor) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The file, its shape and the speed, as one line."""
+    """What `bertkit embed` prints: the file, its shape and the speed, as one line."""
     return [
         f"{result['file']}: {result['rows']:,} texts × {result['width']} ({result['layers']}, {result['pool']}, "
         f"{result['precision']}), {result['seconds']} s, {result['texts_per_second']} texts/s"

@@ -43,7 +43,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One block per mask; guessed together, one line per filling."""
+    """What `bertkit fill` prints: one block per mask; guessed together, one line per filling."""
     if "joint" in result:
         return [f"{each['score']:9.5f}  {' '.join(each['tokens']):20}  {each['text']}" for each in result["fillings"]]
     shown = []
@@ -90,7 +90,7 @@ def run_suggest(settings: SuggestSettings) -> dict[str, Any]:
 
 
 def suggest_lines(result: dict[str, Any]) -> list[str]:
-    """One guess per line."""
+    """What `bertkit suggest` prints: one guess per line."""
     return [f"{guess['score']:7.3f}  {guess['token']}" for guess in result["found"]]
 
 
@@ -120,7 +120,7 @@ def run_next(settings: NextSettings) -> dict[str, Any]:
 
 
 def next_lines(result: dict[str, Any]) -> list[str]:
-    """The probability, and what it is of."""
+    """What `bertkit next` prints: the probability, and what it is of."""
     if "next" in result:
         return [f"{result['next']:7.3f}  B follows A"]
     return [f"{result['order']:7.3f}  A comes before B (if they are neighbours)"]
@@ -166,7 +166,7 @@ def run_score(settings: ScoreSettings) -> dict[str, Any]:
 
 
 def score_lines(result: dict[str, Any]) -> list[str]:
-    """One text per line, the likeliest first."""
+    """What `bertkit score` prints: one text per line, the likeliest first."""
     rows = sorted(result["texts"], key=lambda row: -row["score"])
     each = [f"{row['score']:10.2f}  {row['text']}" for row in rows]
     return [f"log-probability, each piece predicted from {result['from']}", *each]

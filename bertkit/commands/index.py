@@ -78,7 +78,7 @@ def _files(settings: Settings) -> list[Path]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The index and its size, as one line."""
+    """What `bertkit index` prints: the index and its size, as one line."""
     return [
         f"{result['folder']}: {result['passages']:,} passages from {result['files']:,} files, "
         f"{result['tokens']:,} tokens, vectors by {result['model']}, {result['seconds']} s"

@@ -230,7 +230,7 @@ def _reading(settings: Settings) -> Any:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """What `bertkit predict` prints at the end: one line."""
     return [f"{result['file']}: {result['rows']:,} rows"]
 
 
@@ -305,7 +305,7 @@ def _texts(settings: RewriteSettings) -> Iterator[str]:
 
 
 def rewrite_lines(result: dict[str, Any]) -> list[str]:
-    """One line."""
+    """What `bertkit rewrite` prints at the end: one line."""
     return [f"{result['file']}: {result['rows']:,} texts"]
 
 

@@ -42,5 +42,5 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The store's name, then the report."""
+    """What `bertkit prepare` prints: the store's name, then the report."""
     return [result["store"], *result["lines"]]

@@ -45,7 +45,7 @@ def run(settings: Any) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The final scores, or with --plan the expected cost."""
+    """What `bertkit pretrain` prints: the final scores, or with --plan the expected cost."""
     if "plan" in result:
         p = result["plan"]
         low, high = p["expected_loss"]

@@ -46,7 +46,7 @@ def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, An
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One passage per line, with its file and document."""
+    """What `bertkit search` prints: one passage per line, with its file and document."""
     return [
         f"{hit['score']:6.3f}  {' '.join(hit['text'].split())}  ({hit['file']}, document {hit['document']})"
         for hit in result["found"]

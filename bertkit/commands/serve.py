@@ -94,5 +94,5 @@ def _key(settings: Settings) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """A summary, when the server has stopped."""
+    """What `bertkit serve` prints: a summary, when the server has stopped."""
     return [f"{result['address']}: {result['answered']:,} requests answered in {result['seconds']:,} s"]

@@ -27,7 +27,7 @@ ROUND = 64
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbouring texts that attend together: tokens [start, stop) of the run."""
+    """Neighbouring texts of a batch that attend together: tokens [start, stop) of the run."""
 
     start: int
     stop: int
@@ -96,7 +96,7 @@ Row = Sequence[int] | np.ndarray
 
 
 def rounded(length: int) -> int:
-    """A length rounded up to one of a few: by at most an eighth, or to a multiple of 8 where that is more."""
+    """For batches of few shapes: a length rounded up by at most an eighth, or to a multiple of 8 where that is more."""
     step = max(8, 1 << max(0, (length - 1).bit_length() - 4))
     return -(-length // step) * step
 
@@ -104,7 +104,7 @@ def rounded(length: int) -> int:
 def pack(
     ids: Sequence[Row], segments: Sequence[Row] | None = None, *, multiple: int = 1, steady: bool = False
 ) -> Batch:
-    """Pack texts given as piece ids. Without `segments`, every token is in segment 0.
+    """Pack texts given as piece ids into one batch. Without `segments`, every token is in segment 0.
 
     `multiple`: fill the run up to a multiple of this many tokens.
     `steady`: for a server. The shape in which a text attends depends on its own length alone, so that its numbers are
@@ -222,7 +222,10 @@ WORTH_SHARING = 1024  # with fewer tokens, several threads are not faster
 
 
 def run_batched(sizes: Sequence[int], compute: Callable[[list[int]], None], device: str = "cpu") -> None:
-    """Call `compute` with lists of indices until all are done. sizes: tokens of each."""
+    """Call `compute` with batches (lists of indices of texts) until all are done, on all cores.
+
+    sizes: tokens of each.
+    """
     total = sum(sizes)
     alone = not device.startswith("cpu") or total < WORTH_SHARING
     threads = 1 if alone else torch.get_num_threads()

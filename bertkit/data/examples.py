@@ -13,7 +13,9 @@ Label = str | float | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """A text or a pair of texts. label: a name, a number (regression), several names (multi-label), or None.
+    """An example: a text or a pair of texts.
+
+    label: a name, a number (regression), several names (multi-label), or None.
 
     text_c: the negative text of a triple.
     """
@@ -27,7 +29,7 @@ class TextRow:
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """Words and, if the file has them, one tag per word."""
+    """An example for tagging: words and, if the file has them, one tag per word."""
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...] | None = None
@@ -36,7 +38,7 @@ class TaggedSentence:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context.
+    """An example for question answering: a question about a context.
 
     answers: (text, start) with start counted in characters of the context, or -1 where the text does not
     occur in it (such an answer counts for scoring but not for training: see `placed`).
@@ -58,7 +60,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A text and its possible continuations. label: index of the right one, from 0."""
+    """An example for multiple choice: a text and its possible continuations. label: index of the right one, from 0."""
 
     text: str
     choices: tuple[str, ...]

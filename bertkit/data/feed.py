@@ -24,14 +24,14 @@ from bertkit.settings.training import MaskSettings
 
 
 class Feed(Protocol):
-    """Anything that provides the batches of a step."""
+    """Anything that feeds the training loop with the batches of a step."""
 
     def step(self, step: int) -> list[Batch]:
         """The micro-batches of this step for this rank."""
 
 
 class CountedFeed(Feed, Protocol):
-    """A feed that knows how often its text has been read."""
+    """A training feed that knows how often its text has been read."""
 
     def epoch(self, step: int) -> float:
         """Passes over the text before this step."""
@@ -39,7 +39,7 @@ class CountedFeed(Feed, Protocol):
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps [first, last) with one length. rows: examples per step."""
+    """A phase of a pretraining feed: steps [first, last) with one length. rows: examples per step."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ def phases(
     ramp: float = 0.0,
     typical: Callable[[int], int] = lambda length: length,
 ) -> list[Phase]:
-    """The run's phases: lengths by fraction of the steps, and a batch that grows from a quarter over `ramp` of them.
+    """A pretraining feed's phases: lengths by fraction of the steps, a batch that grows over `ramp` of them.
 
     typical: the tokens of an example, by the length it may have.
     """
@@ -81,7 +81,7 @@ def phases(
 
 
 class PretrainingFeed:
-    """Masked examples from a store.
+    """The feed of pretraining: masked examples from a store.
 
     causal: this fraction of a step's examples is read from left to right, with nothing masked.
     beside: another feed, whose batches are added to each step.

@@ -22,7 +22,7 @@ from bertkit.text.words import HAN, HANGUL, KANA, SUSPICIONS
 
 @dataclass
 class Lengths:
-    """How long the texts are, in one unit: {50: …, 90: …, 99: …, 100: …}."""
+    """Found in a data file: how long the texts are, in one unit: {50: …, 90: …, 99: …, 100: …}."""
 
     unit: str
     percentiles: dict[int, int] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Lengths:
 
 @dataclass
 class Cut:
-    """What a model of `limit` tokens would not see: special tokens count."""
+    """Found in a data file: what a model of `limit` tokens would not see; special tokens count."""
 
     limit: int
     rows: int
@@ -42,7 +42,7 @@ class Cut:
 
 @dataclass
 class FileReport:
-    """Everything found in one file. `lines()` for people, `asdict` for programs."""
+    """Everything an inspection found in one data file. `lines()` for people, `asdict` for programs."""
 
     path: str
     form: str
@@ -146,7 +146,7 @@ MOST_BAD = 20  # rows that cannot be read, shown
 
 
 class Tokenizes(Protocol):
-    """Texts to lists of ids, without special tokens."""
+    """What inspecting a file needs of a tokenizer: texts to lists of ids, without special tokens."""
 
     def pieces_batch(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text."""
@@ -160,7 +160,7 @@ def inspect_file(
     encoding: str = "utf-8",
     **columns: Any,
 ) -> FileReport:
-    """Read a file once and report what is in it; `others` are read too, to find texts in both.
+    """Inspect a data file: read it once and report what is in it; `others` are read too, to find texts in both.
 
     columns: text=, text_b=, label=, header= as for `read_rows`; where no text is named and the file has two columns of
     texts by their well-known names, the rows are pairs. Texts are compared without regard to case and spaces. A row
@@ -199,7 +199,7 @@ def _until_broken(rows: Iterable[Seen], bad: list[UserError]) -> Iterator[Seen]:
 
 
 def first_texts(path: str | Path, count: int, encoding: str = "utf-8", **columns: Any) -> list[str]:
-    """The beginnings of the first texts, to detect their language."""
+    """The beginnings of the first texts of an inspected file, to detect their language."""
     form, _ = form_of(path, encoding, **columns)
     rows = islice(seen_in(path, form, encoding, [], **columns), count)
     return [text[:BEGINNING] for row in rows for text in row.texts]
@@ -284,7 +284,7 @@ def _normal(text: str) -> str:
 
 
 def alike(labels: Counter[str]) -> list[dict[str, int]]:
-    """Groups of labels that differ in case, in spaces, or in one letter (of four or more), the most frequent first."""
+    """Labels of an inspected file that differ in case, spaces, or one letter (of four or more), most frequent first."""
     names = [label for label, _ in labels.most_common(MOST_COMPARED)]
     groups: list[list[str]] = []
     for name in names:

@@ -17,7 +17,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class MaskVocabulary:
-    """The vocabulary as masking sees it."""
+    """The vocabulary as masking sees it: the mask's id, and the ids that may replace a masked piece."""
 
     mask: int
     ordinary: np.ndarray  # ids that may replace a masked piece: all but the specials
@@ -32,7 +32,7 @@ class MaskVocabulary:
 def mask_tokens(
     example: Example, settings: MaskSettings, rate: float, pieces: MaskVocabulary, chance: Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (ids with the masked tokens replaced, the masked places, in order)."""
+    """Mask tokens of a row: returns (ids with the masked tokens replaced, the masked places, in order)."""
     candidates = np.flatnonzero(~example.special)
     budget = max(1, round(len(candidates) * rate)) if rate and len(candidates) else 0
     budget = min(budget, settings.most or budget, len(candidates))
@@ -118,7 +118,7 @@ def masked_text(
 
 
 def described(tokenizer: Tokenizer, example: Example, ids: np.ndarray, places: np.ndarray) -> dict[str, Any]:
-    """A row before and after masking.
+    """A row before and after masking, for people to read.
 
     tokens: [{token, shown (after masking), segment, special, word (begins one), fate}]; fate is mask, random or kept
     for a token that is to be predicted, else empty. label: 0 where the second text follows (or is in order), 1 where

@@ -19,7 +19,7 @@ from bertkit.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One pretraining row, before masking. All arrays: (tokens,). label: 0 true order, 1 not, -1 none."""
+    """A packed row of pretraining, before masking. All arrays: (tokens,). label: 0 true order, 1 not, -1 none."""
 
     ids: np.ndarray
     segments: np.ndarray
@@ -31,7 +31,7 @@ class Example:
 
 
 class Packing(Protocol):
-    """A packing: numbered examples of a store."""
+    """The base of all packings: numbered pretraining examples of a store."""
 
     def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
         """Split these documents of the store into chunks for examples of at most `length` tokens."""
@@ -50,7 +50,7 @@ class Packing(Protocol):
 def sentence_chunks(
     store: Store, documents: np.ndarray, room: int, least: int = 1, *, over: bool = False
 ) -> np.ndarray:
-    """Greedy runs of sentences with at most `room` tokens: (chunks, 2) of sentence numbers, in text order.
+    """For packing: greedy runs of sentences with at most `room` tokens: (chunks, 2) of sentence numbers, in text order.
 
     A run has at least `least` sentences where its document has them, even if they do not fit. `over`: a run continues
     until it has at least `room` tokens, as in BERT's code, and is truncated later.
@@ -143,7 +143,7 @@ class FullSentences(_Chunks):
 
 
 class Sentences(FullSentences):
-    """One sentence per example; one of a word or two, such as a heading, is joined with the next."""
+    """A packing of one sentence per example; one of a word or two, such as a heading, is joined with the next."""
 
     LEAST = 4  # tokens
 
@@ -157,7 +157,7 @@ class Sentences(FullSentences):
 
 
 class MixedSentences(FullSentences):
-    """Rows and sentences at random: half of the chunks whole, one single sentence of each of the others."""
+    """A packing of rows and sentences at random: half of the chunks whole, one sentence of each of the others."""
 
     def example(self, number: int, chance: Generator) -> Example:
         """The chunk, or one of its sentences; one of a word or two is joined with the next."""
@@ -230,7 +230,7 @@ class _Pairs(_Chunks):
 
 
 class NextSentence(_Pairs):
-    """BERT's pairs: half of the second texts really follow, half come from another document."""
+    """The packing of BERT's pairs: half of the second texts really follow, half come from another document."""
 
     def __init__(self, store: Store, documents: np.ndarray, length: int, short_prob: float = 0.0) -> None:
         super().__init__(store, documents, length, short_prob)
@@ -268,7 +268,7 @@ class NextSentence(_Pairs):
 
 
 class SentenceOrder(_Pairs):
-    """ALBERT's pairs: two neighbouring runs, swapped in half of the examples."""
+    """The packing of ALBERT's pairs: two neighbouring runs, swapped in half of the examples."""
 
     def example(self, number: int, chance: Generator) -> Example:
         """[CLS] a [SEP] b [SEP], label 0 in the right order and 1 swapped."""

@@ -18,7 +18,10 @@ ON_LONG = ("window", "truncate", "error")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence: a text, or a window of one. core: the tokens [a, b) it owns. whole: the only row of its text."""
+    """One row for the encoder: a text, or a window of a long one. core: the tokens [a, b) it owns.
+
+    whole: the only row of its text.
+    """
 
     ids: list[int]
     segments: list[int] | None
@@ -29,8 +32,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Windows:
-    """How long texts are read. side: the text of a pair that is read in windows, the other whole in each; the longer
-    of the two by default. from_start: truncate the beginning of a text, not its end."""
+    """How long texts are read: in windows, truncated, or refused.
+
+    side: the text of a pair that is read in windows, the other whole in each; the longer of the two by default.
+    from_start: truncate the beginning of a text, not its end.
+    """
 
     limit: int
     on_long: str = "window"
@@ -45,7 +51,7 @@ class Windows:
 
 @dataclass(slots=True)
 class Rows:
-    """A text's rows. tokens: how many of its tokens are seen; cut: how many are not."""
+    """A text's rows, one per window. tokens: how many of its tokens are seen; cut: how many are not."""
 
     rows: list[Row]
     tokens: int
@@ -55,7 +61,10 @@ class Rows:
 def encode_rows(
     tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, windows: Windows, *, keep: bool = False
 ) -> list[Rows]:
-    """Rows of each text. `keep`: every row keeps its Encoding (offsets, words), which is slower."""
+    """Texts as rows of ids, in windows where they are long.
+
+    `keep`: every row keeps its Encoding (offsets, words), which is slower.
+    """
     if keep or pairs is not None:
         encodings = tokenizer.encode_batch(texts, pairs)
         return [rows_of(tokenizer, encoding, windows, n) for n, encoding in enumerate(encodings)]

@@ -59,7 +59,7 @@ def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Numpy scalars and arrays as Python values (json's `default`)."""
+    """For writing rows as JSON: numpy scalars and arrays as Python values (json's `default`)."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "isoformat"):
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """One line of standard JSON in plain characters."""
+    """A row as one line of standard JSON in plain characters, ready to be written."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=plain)
 
 
@@ -270,7 +270,7 @@ def _without_nulls(arrow: Any, schema: Any) -> Any:
 
 
 def arrow_for(path: str | Path) -> Any:
-    """Import pyarrow with its parquet module, or say how to install it."""
+    """For writing rows as parquet: import pyarrow with its parquet module, or say how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -164,7 +164,7 @@ def _replaced(target: Path, swap: Path) -> list[Path]:
 
 @contextmanager
 def staged(parent: Path, label: str) -> Iterator[Path]:
-    """An empty folder `.tmp-<pid>-<label>` in `parent`, removed at the end unless it was renamed."""
+    """For atomic writes: an empty folder `.tmp-<pid>-<label>` in `parent`, removed at the end unless it was renamed."""
     path = parent / f".tmp-{os.getpid()}-{label}"
     calls.mkdir(path)
     handle = calls.open(path, os.O_RDONLY)
@@ -181,7 +181,10 @@ def staged(parent: Path, label: str) -> Iterator[Path]:
 
 
 def sweep(parent: Path, label: str) -> None:
-    """Remove the staging and discarded folders that dead processes left. `label`: a pattern."""
+    """After interrupted atomic writes: remove the staging and discarded folders of dead processes.
+
+    `label`: a pattern.
+    """
     leftover = re.compile(rf"\.(tmp|old)-\d+-{label}")
     for path in sorted(parent.iterdir()):
         if leftover.fullmatch(path.name) and not _is_claimed(path):
@@ -212,7 +215,7 @@ def _is_claimed(path: Path) -> bool:
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
-    """Write a new file and sync it. chunks: its bytes, in order. Returns (SHA-256 in hex, bytes)."""
+    """Write a new file and sync it to the disk. chunks: its bytes, in order. Returns (SHA-256 in hex, bytes)."""
     digest, size = hashlib.sha256(), 0
     handle = calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -267,14 +270,14 @@ def check_folder(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """The same for a folder that must be empty or absent."""
+    """Refuse a folder that cannot be made or written, or that exists and is not empty. Changes nothing."""
     if path.is_dir() and any(path.iterdir()):
         raise UserError(f"{path} exists and is not empty. Choose another folder, or empty it.")
     check_folder(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with everything in it."""
+    """Remove a file, or a folder with everything in it, by calls that the crash tests can watch."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove(child)
@@ -285,7 +288,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def explained(what: str, hint: Callable[[], str] = str) -> Iterator[None]:
-    """Turn disk errors into a UserError: what, why, and the fix. hint: adds a sentence when needed."""
+    """Turn disk errors while a folder is written into a UserError: what, why, and the fix. hint: adds a sentence."""
     try:
         yield
     except Exception as error:
@@ -377,7 +380,7 @@ def not_the_input(out: str | Path | None, *sources: str | Path | None) -> None:
 
 @contextmanager
 def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
-    """Close a writer before its file, also after an error, when its own errors no longer matter."""
+    """Close a file's writer before the file, also after an error, when its own errors no longer matter."""
     try:
         yield
     except BaseException:
@@ -390,7 +393,7 @@ def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Turn disk errors into messages for the user."""
+    """Turn disk errors while a file is written into messages for the user."""
     try:
         yield
     except OSError as error:

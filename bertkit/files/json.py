@@ -29,7 +29,10 @@ SPARSE, HOLES = 1 << 30, 16
 
 
 def open_regular(path: Path, largest: int | None = None) -> IO[bytes]:
-    """Open a file for reading, if it is a regular file of at most `largest` bytes. FileNotFoundError passes."""
+    """Open a folder's file for guarded reading, if it is a regular file of at most `largest` bytes.
+
+    FileNotFoundError passes.
+    """
     try:
         # Without O_NONBLOCK a pipe under a file's name would wait for ever.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -51,7 +54,7 @@ def open_regular(path: Path, largest: int | None = None) -> IO[bytes]:
 
 
 def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
-    """A whole file. A missing one is a UserError that names its folder."""
+    """Guarded reading of a whole file of a folder. A missing one is a UserError that names its folder."""
     try:
         with open_regular(path, largest) as file:
             return file.read(largest)
@@ -62,7 +65,7 @@ def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def read_text(path: Path, largest: int = LARGEST) -> str:
-    """A whole UTF-8 file, with or without a byte order mark."""
+    """Guarded reading of a whole UTF-8 file of a folder, with or without a byte order mark."""
     try:
         return read_bytes(path, largest).decode("utf-8-sig")
     except UnicodeDecodeError as reason:
@@ -70,7 +73,7 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
 
 
 def read_json(path: Path, kind: type | tuple[type, ...] = dict) -> Any:
-    """A JSON object (or, with `kind` list, an array; with object, any value) from a file."""
+    """Guarded reading of a JSON file: an object (or, with `kind` list, an array; with object, any value)."""
     value = parse_json(read_text(path), str(path))
     if not isinstance(value, kind):
         wanted = {dict: "an object", list: "a list"}.get(kind, "the expected kind of value")  # type: ignore[call-overload]
@@ -123,7 +126,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """An .npy file, memory-mapped: a header that claims more than the file holds takes no memory."""
+    """Guarded reading of an .npy file, memory-mapped: a header that claims more than the file holds takes no memory."""
     import math
 
     from numpy.lib.format import open_memmap
@@ -141,7 +144,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, none of them larger than its header and the archive agree on."""
+    """Guarded reading of an .npz file: no array is larger than its header and the archive agree on."""
     import zipfile
     import zlib
 

@@ -18,7 +18,7 @@ from bertkit.notify import note
 
 
 def claim(handle: int, path: Path) -> bool:
-    """Lock an open file or folder for this process; False if another process has it."""
+    """Lock an open file or folder for this process; False if another process has locked it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -30,7 +30,7 @@ Entries: TypeAlias = dict[str, dict[str, Any]]
 
 
 def sealed(manifest: Mapping[str, Any]) -> bytes:
-    """The bytes of a manifest file."""
+    """The bytes of a manifest file, with a seal (a digest of its content)."""
     seal = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     return json.dumps({**manifest, "seal": seal}, sort_keys=True, indent=1).encode()
 
@@ -47,12 +47,12 @@ def unsealed(raw: bytes) -> dict[str, Any]:
 
 
 def of_files(entries: Entries) -> bytes:
-    """The manifest of a folder with these files."""
+    """The manifest of a folder with these files: their sizes and SHA-256."""
     return sealed({"format": FORMAT, "files": entries})
 
 
 def describe(folder: Path) -> Entries:
-    """Size and SHA-256 of every file below a folder that a manifest lists."""
+    """For a manifest: size and SHA-256 of every file below a folder that it lists."""
     listed = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_listed(path.relative_to(folder))]
     return {path.relative_to(folder).as_posix(): facts_of(path) for path in listed}
 
@@ -63,14 +63,14 @@ def is_listed(name: PurePosixPath | Path) -> bool:
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """Size and SHA-256 of a file."""
+    """For a manifest: size and SHA-256 of a file."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         return {"bytes": size, "sha256": digest_of(file.fileno())}
 
 
 def digest_of(handle: int) -> str:
-    """SHA-256 of an open file in hex."""
+    """For a manifest: SHA-256 of an open file in hex."""
     digest = hashlib.sha256()
     for block in blocks(handle):
         digest.update(block)
@@ -78,7 +78,7 @@ def digest_of(handle: int) -> str:
 
 
 def blocks(handle: int) -> Iterator[bytes]:
-    """The bytes of an open file from its beginning; the position in it stays."""
+    """For a manifest's digests: the bytes of an open file from its beginning; the position in it stays."""
     offset = 0
     while block := os.pread(handle, BLOCK, offset):
         yield block
@@ -110,7 +110,7 @@ def _refuse_outside(folder: Path, entries: Entries) -> None:
 
 
 def accept(folder: Path) -> int:
-    """Take the files that a folder's manifest lists as they are now. Returns how many; 0 where nothing is listed."""
+    """Write the manifest of a folder's listed files as they are now. Returns how many; 0 where nothing is listed."""
     from bertkit.files.atomic import atomic_write  # which writes manifests
 
     count = 0
@@ -132,7 +132,10 @@ def _names(path: Path) -> list[str]:
 
 
 def check(folder: Path, entries: Entries, contents: bool = True) -> None:
-    """Refuse a folder of which a listed file is missing or changed. contents: compare SHA-256, not sizes alone."""
+    """Refuse a folder where a file its manifest lists is missing or changed.
+
+    contents: compare SHA-256, not sizes alone.
+    """
     _refuse_outside(folder, entries)
     for name, facts in entries.items():
         path = folder / name
@@ -168,7 +171,7 @@ _checked: ContextVar[tuple[Path, ...]] = ContextVar("checked", default=())
 
 
 def read_whole(folder: Path, read: Callable[[], Result], *, verify: bool = True, what: str = "folder") -> Result:
-    """What `read` makes of a folder, which it sees as it was before a write or after it, never between.
+    """What `read` makes of a folder with a manifest, seen as it was before a write or after it, never between.
 
     Every file is first compared with the manifest, if there is one (verify: by SHA-256, else by size). When a writer
     changed the folder meanwhile, everything is done again. Whatever `read` stumbles over in the files is a
@@ -196,7 +199,7 @@ def read_whole(folder: Path, read: Callable[[], Result], *, verify: bool = True,
 
 @contextmanager
 def reading(folder: Path, *, verify: bool = True, what: str = "folder") -> Iterator[None]:
-    """The same for a block, which cannot be done again: a folder that was replaced meanwhile is refused."""
+    """Read a folder with a manifest in a block that cannot be repeated: a folder replaced meanwhile is refused."""
     outer = _checked.get()
     token = _checked.set(outer)
     try:

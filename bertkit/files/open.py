@@ -50,7 +50,7 @@ _OTHER_NAMES = {"ndjson": "jsonl", "jsonlines": "jsonl", "tab": "tsv", "pq": "pa
 
 
 def kind_of(path: str | Path) -> str:
-    """The ending that tells the format: 'csv' for `a.csv.gz`, '' for a name without one, 'txt' for `-` (stdin)."""
+    """The ending of a file's name that tells its format: 'csv' for `a.csv.gz`, '' if none, 'txt' for `-` (stdin)."""
     if str(path) == "-":
         return "txt"
     name = Path(path)
@@ -61,7 +61,7 @@ def kind_of(path: str | Path) -> str:
 
 
 def check_file(path: str | Path) -> Path:
-    """The path, if a file that can be read is there; otherwise the error says what is there instead."""
+    """A user's path, if a file that can be opened is there; otherwise the error says what is there instead."""
     path = Path(path)
     try:
         if "\0" in str(path):
@@ -95,7 +95,7 @@ def _close(name: str, names: list[str]) -> str:
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """A readable stream of the unpacked bytes."""
+    """Open a user's file, compressed or not: a stream of the unpacked bytes."""
     if str(path) == "-":
         return sys.stdin.buffer
     path = check_file(path)
@@ -105,7 +105,7 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 def open_text(
     path: str | Path, encoding: str = "utf-8", split: int | None = None, nul: Literal["refuse", "drop"] = "refuse"
 ) -> Iterator[str]:
-    """The lines of a text file without their line ends (LF or CRLF), decoded strictly; a BOM is dropped.
+    """Open a user's text file: its lines without line ends (LF or CRLF), decoded strictly; a BOM is dropped.
 
     The file is opened at once, so that a wrong name is reported before any work. `split`: lines longer than this
     many bytes are split, at a space if possible: bounded memory for texts without line ends.
@@ -115,7 +115,7 @@ def open_text(
 
 
 def open_whole(path: str | Path, encoding: str = "utf-8") -> str:
-    """The whole text at once, for formats that are one document (SQuAD)."""
+    """Open a user's file and return its whole text, for formats that are one document (SQuAD)."""
     return "\n".join(open_text(path, encoding))
 
 
@@ -320,7 +320,7 @@ _BOMS = {
 
 
 def by_mark(sample: bytes) -> str:
-    """The encoding given by a byte order mark; empty without one."""
+    """The encoding of a file given by its byte order mark; empty without one."""
     return next((name for bom, name in _BOMS.items() if sample.startswith(bom)), "")
 
 
@@ -343,7 +343,7 @@ def guess_encoding(sample: bytes) -> str:
 
 
 def why_not(encoding: str, sample: bytes) -> str:
-    """The sentence that says what the bytes are instead of `encoding`, and what to do."""
+    """The sentence that says what a file's bytes are instead of `encoding`, and what to do."""
     text = sample.decode("utf-8", errors="replace")
     damaged, sound = text.count("\ufffd"), sum(character > "\u007f" for character in text)
     if encoding == "utf-8" and not by_mark(sample) and sound - damaged > 4 * damaged > 0:

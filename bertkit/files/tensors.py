@@ -31,12 +31,12 @@ Tensors = Mapping[str, Tensor | np.ndarray]
 
 
 def size(tensors: Tensors) -> int:
-    """The size of the file with these tensors, in bytes."""
+    """The size of a safetensors file with these tensors, in bytes."""
     return len(_header(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
 
 
 def chunks(tensors: Tensors) -> Iterator[memoryview]:
-    """The bytes of the file, one chunk per tensor: at most one tensor is copied at a time."""
+    """The bytes of a safetensors file, one chunk per tensor: at most one tensor is copied at a time."""
     yield memoryview(_header(tensors))
     for name in _order(tensors):
         flat = _as_tensor(tensors[name]).detach().cpu().contiguous().reshape(-1)
@@ -45,7 +45,7 @@ def chunks(tensors: Tensors) -> Iterator[memoryview]:
 
 
 def write(path: Path, tensors: Tensors) -> tuple[str, int]:
-    """Write a new file and sync it. Returns (SHA-256 in hex, bytes).
+    """Write a new safetensors file and sync it. Returns (SHA-256 in hex, bytes).
 
     Unlike the library's `save_file`, it leaves the file readable to whomever the user's umask allows.
     """
@@ -53,7 +53,10 @@ def write(path: Path, tensors: Tensors) -> tuple[str, int]:
 
 
 def read(handle: int, where: str) -> dict[str, Tensor]:
-    """All tensors of an open file, read directly into their memory. where: the file's name, for messages."""
+    """All tensors of an open safetensors file, read directly into their memory.
+
+    where: the file's name, for messages.
+    """
     length = os.fstat(handle).st_size
     try:
         header_length = int.from_bytes(_fetch(handle, 8, 0), "little")

@@ -17,7 +17,7 @@ LONGEST = 256  # tokens: larger maps are not readable on a page
 
 
 def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[str, Any]:
-    """Everything about one text (or pair).
+    """Explain how a model reads one text (or pair): its tokens, where every head looks, and which tokens matter.
 
     tokens: [{token, start, end, importance, looked_at}]; attention: (layers, heads, tokens, tokens), rows look at
     columns; heads: [{layer, head, itself, before, after, special, spread}]; said: the label and its score, if the model

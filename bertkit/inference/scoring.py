@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> list[float]:
-    """Natural-log likelihood of each text, summed over its pieces."""
+    """Score texts with a masked or causal model: the natural-log likelihood of each, summed over its pieces."""
     limit = predictor.config.max_tokens
     encodings = predictor.tokenizer.encode_batch(texts)
     for number, encoding in enumerate(encodings):

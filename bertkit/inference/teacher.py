@@ -30,7 +30,7 @@ KNOWN_WORDS = 500_000  # spellings kept at once
 
 
 class Words:
-    """The words of a row of pieces: where each begins, and how it is spelled."""
+    """A row of pieces as its teacher sees it: where each word begins, and how it is spelled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -77,7 +77,7 @@ class Words:
 
 
 class WordTeacher:
-    """An encoder that provides normalized states of chosen layers, as the mean of each word's pieces."""
+    """A teacher at every word: normalized states of an encoder's chosen layers, the mean of each word's pieces."""
 
     def __init__(
         self, folder: Folder, layers: Sequence[int], student: Tokenizer, precision: str = "auto", device: str = "cpu"
@@ -148,7 +148,7 @@ class WordTeacher:
 
 
 def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto") -> Teacher:
-    """A function from texts to the named model's vectors, cached in the folder `keep`."""
+    """A sentence-vector teacher: a function from texts to the named model's vectors, cached in the folder `keep`."""
     return partial(_vectors, name, keep, precision, device)
 
 

@@ -45,7 +45,7 @@ FLUSH = 64  # batches between two restart points
 
 
 class WordCache:
-    """An open cache; called like a teacher, it reads what the teacher computed."""
+    """An open cache of a teacher's word states; called like a teacher, it reads what the teacher computed."""
 
     def __init__(self, folder: Path, store: Store, words: Words) -> None:
         """Use `open_cache`, which makes and checks the folder."""
@@ -81,7 +81,7 @@ class WordCache:
 
 
 def word_numbers(store: Store, words: Words, first: np.ndarray, start: int, last: int) -> np.ndarray:
-    """The number of each token's word for the store's tokens start to last, both included."""
+    """For the word cache: the number of each token's word for the store's tokens start to last, both included."""
     starts = store.sentence_starts
     sentence = int(np.searchsorted(starts, start, side="right")) - 1
     begin = int(starts[sentence])
@@ -98,7 +98,7 @@ def _begins(store: Store, words: Words, start: int, stop: int) -> np.ndarray:
 
 
 def cache_folder(store: Store, teacher: WordTeacher, numbers: int, length: int) -> Path:
-    """The folder of this teacher's states: beside the store, named after everything they depend on."""
+    """The folder of the word cache of this teacher: beside the store, named after everything it depends on."""
     key = json.dumps(
         [FORMAT, store.facts["files"]["tokens.bin"]["sha256"], teacher.digest, teacher.layers, numbers, length]
     )
@@ -106,7 +106,7 @@ def cache_folder(store: Store, teacher: WordTeacher, numbers: int, length: int) 
 
 
 def open_cache(store: Store, teacher: WordTeacher, numbers: int, length: int) -> WordCache:
-    """The cache of this teacher's states of this store, made now if it is missing or unfinished."""
+    """Open the word cache of this teacher's states of this store, made now if it is missing or unfinished."""
     if numbers > teacher.width:
         raise UserError(f"teaching.cache is {numbers}; the teacher's states have {teacher.width} numbers. Use fewer.")
     folder = cache_folder(store, teacher, numbers, length)

@@ -41,7 +41,7 @@ _NUMBERS_AT_ONCE = 2_000_000
 
 
 class Difference(NamedTuple):
-    """The score of a minus the score of b, its interval, and how likely so large a difference is by chance."""
+    """The difference of two scores: a minus b, its interval, and how likely one so large is by chance."""
 
     difference: float
     low: float

@@ -42,7 +42,7 @@ def classification_tallies(
 
 
 def label_counts(columns: Array, weights: Array, labels: int) -> tuple[Array, Array, Array]:
-    """How often each label is right, gold and predicted: three arrays of (resamples, labels)."""
+    """For metrics of labels: how often each is right, gold and predicted: three arrays of (resamples, labels)."""
     truth, guess = (columns[:, [side]] == np.arange(labels) for side in (0, 1))
     return weights @ (truth & guess), weights @ truth, weights @ guess
 
@@ -67,7 +67,7 @@ def macro_f1(right: Array, truth: Array, guess: Array) -> Array:
 
 
 def auc(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
-    """How often a positive item outscores a negative one, ties as half. scores, positive: (items,)."""
+    """AUC of a label: how often a positive item outscores a negative one, ties as half. scores, positive: (items,)."""
     order = np.argsort(scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
     ordered = weights[:, order]
@@ -97,7 +97,7 @@ def per_class(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[st
 
 
 def class_rows(labels: Sequence[str], right: Array, truth: Array, guess: Array) -> list[dict[str, str | float]]:
-    """Rows of a per-label table from counts of (labels,)."""
+    """Rows of a per-label table of metrics, from counts of (labels,)."""
     columns = share(right, guess), share(right, truth), share(2 * right, truth + guess)
     return [
         {"label": label, "precision": p, "recall": r, "f1": f, "gold": int(g), "predicted": int(s)}
@@ -168,7 +168,7 @@ def _flags(rows: Sequence[Collection[str]], labels: Sequence[str], side: str) ->
 
 
 def choice(gold: Sequence[int], predicted: Sequence[int]) -> Scores:
-    """accuracy of choosing one of several: positions of the right and of the chosen one."""
+    """Metric of multiple choice: accuracy, from the labels (positions) of the right and of the chosen one."""
     return score(choice_tallies(gold, predicted))
 
 

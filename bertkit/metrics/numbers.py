@@ -12,7 +12,7 @@ from bertkit.metrics.tally import Array, Measures, Scores, Tally, check_same_len
 
 
 def regression(gold: Sequence[float], predicted: Sequence[float]) -> Scores:
-    """spearman, pearson, mae (mean absolute error), rmse (root mean square error).
+    """Metrics of predicted numbers: spearman, pearson, mae (mean absolute error), rmse (root mean square error).
 
     A correlation with a constant is undefined; it counts as 0, since a constant says nothing about order.
     """
@@ -36,7 +36,10 @@ def _regression_measures(columns: Array, weights: Array) -> Measures:
 
 
 def midranks(values: Array, weights: Array) -> Array:
-    """The rank of each value if each item stood there weight times, ties sharing their mean: (resamples, items)."""
+    """For rank correlation of numbers: each value's rank, ties sharing their mean: (resamples, items).
+
+    An item stands there weight times.
+    """
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
     tied = np.add.reduceat(weights[:, order], starts, axis=1)

@@ -27,7 +27,7 @@ _OUTSIDE = -1
 
 
 class Spans(NamedTuple):
-    """Entities of a flat tag sequence: three arrays of (entities,), the end exclusive."""
+    """Entities of a tag sequence without nesting: three arrays of (entities,), the end exclusive."""
 
     start: np.ndarray
     end: np.ndarray
@@ -35,7 +35,7 @@ class Spans(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(label, start, end) of each entity, so that words[start:end] are its words.
+    """The entities that tags mark: (label, start, end) of each, so that words[start:end] are its words.
 
     Reads BIO (IOB1 and IOB2), BIOES, BMES, BILOU, and tags without prefix (a run of one tag is one entity).
     Bare prefixes (B I E S M) have the label "_".
@@ -57,8 +57,10 @@ def chunk_like(sentences: Sentences) -> bool:
 
 
 def tagging(gold: Sentences, predicted: Sentences) -> Scores:
-    """For entity tags f1, precision, recall of whole entities, and accuracy of single tags;
-    for other tags accuracy, macro_f1, micro_f1, mcc of single tags. The gold tags decide (`chunk_like`).
+    """Metrics of tags.
+
+    For entity tags f1, precision, recall of whole entities, and accuracy of single tags; for other tags accuracy,
+    macro_f1, micro_f1, mcc of single tags. The gold tags decide (`chunk_like`).
     """
     return score(tagging_tallies(gold, predicted))
 
@@ -89,7 +91,7 @@ def tagging_tallies(gold: Sentences, predicted: Sentences) -> list[Tally]:
 
 
 def per_sentence_tag(tags: np.ndarray, owners: np.ndarray, sentences: int, kinds: int) -> Array:
-    """How often each sentence (row) has each tag (column): (sentences, kinds)."""
+    """For metrics of tags: how often each sentence (row) has each tag (column): (sentences, kinds)."""
     return np.bincount(owners * kinds + tags, minlength=sentences * kinds).reshape(sentences, kinds).astype(float)
 
 

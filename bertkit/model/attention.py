@@ -39,7 +39,10 @@ class Rotation:
 
 
 def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """The attention mask, as an addend to the scores: (texts or 1, 1, length or 1, length), or None."""
+    """The attention mask of a group of texts.
+
+    An addend to the scores: (texts or 1, 1, length or 1, length), or None.
+    """
     hidden: Tensor | None = None
     places = torch.arange(group.length, device=device)
     if group.lengths is not None:
@@ -100,7 +103,10 @@ class Distances:
 
 
 def bucketed(apart: Tensor, span: int, limit: int) -> Tensor:
-    """Distances; beyond half the span they share buckets that grow logarithmically up to `limit`. Like `apart`."""
+    """For disentangled attention: distances in buckets. Beyond half the span they grow logarithmically up to `limit`.
+
+    Like `apart`.
+    """
     half = span // 2
     far = torch.where(apart.abs() < half, half - 1, apart.abs()).float()
     # In this order and precision, as in transformers: at the border of two buckets a last digit decides.
@@ -124,7 +130,7 @@ class AttentionContext:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Softmax over the last axis, in the precision of scores.
+    """Softmax of attention scores over the last axis, in their precision.
 
     On a CPU torch's softmax leaves its vector code for rows shorter than a register (16 float32,
     32 bfloat16) and becomes 5 to 15 times slower; there it is written out, or computed in float32.

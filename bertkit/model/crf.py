@@ -50,7 +50,7 @@ class Crf(nn.Module):
 
 
 def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """Score of one sequence per text. Tags beyond a text's length may be any number. Returns (texts,)."""
+    """The CRF's score of one sequence per text. Tags beyond a text's length may be any number. Returns (texts,)."""
     is_word = _there(emissions, lengths)
     words = emissions.gather(2, tags[:, :, None])[:, :, 0]
     steps = chain.step[tags[:, :-1], tags[:, 1:]]
@@ -60,7 +60,7 @@ def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Chain) -
 
 
 def log_partition(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """Log of the sum of exp(score) over all sequences: (texts,)."""
+    """The CRF's log of the sum of exp(score) over all sequences: (texts,)."""
     return (_forward(emissions, lengths, chain)[:, -1] + chain.end).logsumexp(1)
 
 
@@ -75,7 +75,7 @@ def _forward(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
 
 
 def log_marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """Marginal log-probability of each tag at each word: (texts, words, labels)."""
+    """The CRF's marginal log-probability of each tag at each word: (texts, words, labels)."""
     is_word = _there(emissions, lengths)
     suffixes = [chain.end.expand_as(emissions[:, 0])]
     for word in range(emissions.shape[1] - 1, 0, -1):
@@ -86,7 +86,7 @@ def log_marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
 
 
 def best_path(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """The sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
+    """The CRF's sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
     is_word = _there(emissions, lengths)
     best = chain.start + emissions[:, 0]
     came_from = []
@@ -107,7 +107,7 @@ def _there(emissions: Tensor, lengths: Tensor) -> Tensor:
 
 
 def rules_of(labels: Sequence[str]) -> Chain | None:
-    """What BIO and related schemes forbid, as 0 or FORBIDDEN; None for other tags.
+    """Transitions of tags that BIO and related schemes forbid in a CRF, as 0 or FORBIDDEN; None for other tags.
 
     An entity continues (I, M) or closes (E, L) only if one of its kind is open. If tags for closing or for entities
     of one word exist (BIOES, BMES, BILOU), an open entity must also continue.
@@ -133,7 +133,7 @@ def rules_of(labels: Sequence[str]) -> Chain | None:
 
 
 def obeys(rules: Chain, tags: Sequence[int]) -> bool:
-    """Whether a sequence of tag numbers breaks no rule."""
+    """Whether a sequence of tag numbers breaks no rule of the CRF's scheme."""
     if not len(tags):
         return True
     at = np.asarray(tags)

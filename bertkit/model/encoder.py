@@ -32,7 +32,7 @@ class Encoded:
 
 
 class Embeddings(nn.Module):
-    """Ids to vectors: token, position and segment embeddings added up, then normalized."""
+    """The encoder's embeddings: token, position and segment vectors added up, then normalized."""
 
     def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Embeddings(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """The feed-forward part: each token independently through a wider layer and back."""
+    """The encoder's feed-forward part: each token independently through a wider layer and back."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward; the norm after each sum (post) or before each part (pre)."""
+    """One layer of the encoder: attention, then feed-forward; norms after each sum (post) or before each part (pre)."""
 
     def __init__(self, config: Config, dropout_masks: DropoutMasks, first: bool) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of layers over packed texts."""
+    """The encoder: a stack of layers over packed texts."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

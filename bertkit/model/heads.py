@@ -19,7 +19,7 @@ from bertkit.settings.model import Config
 
 @dataclass(frozen=True)
 class HeadKind:
-    """What a head sees (the text's pooled vector, or every token) and how many outputs it has."""
+    """A kind of head: what it sees (the text's pooled vector, or every token) and how many outputs it has."""
 
     looks_at: str  # pooler | tokens
     outputs: int = 0  # 0: as many as there are labels
@@ -44,7 +44,7 @@ def is_trained(kind: str, untrained: Collection[str]) -> bool:
 
 
 class Transform(nn.Module):
-    """A dense layer, its activation, and (for masked words and in ModernBERT) a norm."""
+    """The transform of a head: a dense layer, an activation, and (for masked words, in ModernBERT) a norm."""
 
     def __init__(self, config: Config, outputs: int, activation: str, norm: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Transform(nn.Module):
 
 
 class Head(nn.Module):
-    """Vectors to outputs: an optional transform, dropout, one linear map."""
+    """A head over the encoder: vectors to outputs by an optional transform, dropout, one linear map."""
 
     def __init__(self, kind: str, config: Config, labels: int, dropout_masks: DropoutMasks) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Model(nn.Module):
 
 
 def first_vectors(encoded: Encoded, pool: str) -> Tensor:
-    """The first, last, mean or element-wise maximum token vector of each text: (texts, width), packed order."""
+    """What a text's head sees: the first, last, mean or maximum token vector: (texts, width), packed order."""
     batch = encoded.batch
     if pool == "first":
         return encoded.tokens[batch.starts]

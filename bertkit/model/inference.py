@@ -17,7 +17,9 @@ LARGEST = 127
 
 
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Integers from -127 to 127 and the scale of each row: x ≈ integers · scale, with an error of at most half a scale.
+    """Weights for int8 inference: integers from -127 to 127 and the scale of each row.
+
+    x ≈ integers · scale, with an error of at most half a scale.
 
     x: (rows, n) float. Returns (rows, n) int8 and (rows, 1) float32. Values made from integers convert back to them.
     """
@@ -27,12 +29,12 @@ def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_int8(numbers: Tensor, scale: Tensor) -> Tensor:
-    """The float32 numbers they represent."""
+    """The float32 weights that int8 integers and their scales represent."""
     return numbers.float() * scale
 
 
 class Int8Linear(nn.Module):
-    """A linear map computed in int8.
+    """A linear map computed in int8 at inference.
 
     Each token has its own scale, computed on the fly: a text's outputs do not depend on its neighbours in the batch, as
     they would with one scale for all, and one loud token does not cost the others their precision.
@@ -59,7 +61,7 @@ _FUSED = {ACTIVATION["gelu"]: ("gelu", "none"), ACTIVATION["gelu_tanh"]: ("gelu"
 
 
 def choose(precision: str, device: torch.device | str = "cpu") -> torch.dtype:
-    """The precision to compute in: `auto` is bf16 if the hardware supports it."""
+    """The precision to compute in, in training or inference: `auto` is bf16 if the hardware supports it."""
     if precision not in PRECISIONS:
         raise UserError(f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}.")
     if precision == "auto":
@@ -70,7 +72,7 @@ def choose(precision: str, device: torch.device | str = "cpu") -> torch.dtype:
 
 
 class PreparedLinear(nn.Module):
-    """A linear map with its weights laid out once for oneDNN, and the activation after it fused in."""
+    """A linear map prepared for inference: weights laid out once for oneDNN, the activation after it fused in."""
 
     def __init__(self, linear: Linear, dtype: torch.dtype, fused: tuple[str, str] = ("none", "")) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ class PreparedLinear(nn.Module):
 
 
 class CastLinear(nn.Module):
-    """A linear map whose weights are stored in the precision of its input."""
+    """A linear map prepared for inference whose weights are stored in the precision of its input."""
 
     def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
         super().__init__()

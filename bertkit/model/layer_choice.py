@@ -24,7 +24,10 @@ CHOICES: dict[str, tuple[Callable[[int], Sequence[int]], str]] = {
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """numbers: 0 is the embeddings, 1 the first layer … depth the last. join: sum or concat."""
+    """A choice of layers for features. numbers: 0 is the embeddings, 1 the first layer … depth the last.
+
+    join: sum or concat.
+    """
 
     numbers: tuple[int, ...]
     join: str
@@ -49,7 +52,7 @@ class LayerChoice:
 
 
 def choose(choice: str | Sequence[int], depth: int) -> LayerChoice:
-    """One of the six names, or layer numbers ("-1,-2", "0,6,12"), joined end to end."""
+    """A choice of layers for features: one of six names, or layer numbers ("-1,-2", "0,6,12"), joined end to end."""
     if isinstance(choice, str) and choice in CHOICES:
         numbers, join = CHOICES[choice]
         picked = tuple(numbers(depth))

@@ -53,7 +53,7 @@ class RmsNorm(nn.RMSNorm):
 
 
 def norm_of(config: Config, width: int = 0) -> nn.Module:
-    """The norm this encoder uses; width 0: as wide as the encoder."""
+    """The norm layer this encoder uses; width 0: as wide as the encoder."""
     width = width or config.width
     return RmsNorm(width, config.eps) if config.rms_norm else Norm(width, config.eps, config.norm_bias)
 
@@ -125,7 +125,7 @@ class Dropout(nn.Module):
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: Config) -> None:
-    """Truncated normals at two deviations as in BERT; biases zero; norms one.
+    """First weights of a model's layers: truncated normals at two deviations as in BERT; biases zero; norms one.
 
     In a pre-norm stack the maps back into the residual stream are scaled down with depth, as in
     GPT-2 and ModernBERT, so that the sum of many layers starts at the size of one.

@@ -13,7 +13,7 @@ from bertkit.training.objective import Objective
 
 
 class NextToken(Objective):
-    """The next-piece objective; the model must be causal."""
+    """GPT's causal objective: predict the next piece; the model must be causal."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class NextToken(Objective):
 
 
 def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Places that have a next piece, and that piece."""
+    """For the causal objective: places that have a next piece, and that piece."""
     last = batch.starts + torch.tensor(batch.lengths, device=batch.ids.device) - 1
     inner = torch.ones(batch.tokens, dtype=torch.bool, device=batch.ids.device)
     inner[last] = False
@@ -53,7 +53,7 @@ def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def next_term(model: Model, encoded: Encoded) -> Tensor:
-    """Summed loss of predicting every piece from those before it."""
+    """The causal objective's loss: every piece from those before it, summed."""
     places, targets = rounded(*next_pieces(encoded.batch))
     vectors = model.head("mlm").vectors(encoded.tokens[places])
     return vocab_loss(vectors, *model.mlm_weights(), targets)

@@ -17,7 +17,7 @@ from bertkit.training.objective import Objective
 
 
 def generator_config(config: Config, fraction: float) -> Config:
-    """The generator: equally deep, a fraction as wide; it shares the discriminator's embeddings."""
+    """ELECTRA's generator: equally deep, a fraction as wide; it shares the discriminator's embeddings."""
     heads = max(1, round(config.heads * fraction))
     width = max(heads, round(config.width * fraction) // heads * heads)
     inner = max(1, round(config.inner * fraction))
@@ -25,7 +25,7 @@ def generator_config(config: Config, fraction: float) -> Config:
 
 
 class Electra(Objective):
-    """Replaced-token detection with tied embeddings."""
+    """ELECTRA's objective: replaced-token detection with tied embeddings."""
 
     weights: ClassVar[dict[str, float]] = {"replaced": 50.0}
 

@@ -21,7 +21,7 @@ PAIR_HEADS = ("next_sentence", "order")
 
 
 class Masked(Objective):
-    """Masked words, with next sentence or sentence order where the model has that head.
+    """BERT's objective: masked words, with next sentence or sentence order where the model has that head.
 
     A batch read from left to right masks nothing: the same head predicts each next piece. If the
     batch carries a teacher's word states, they are matched too (`match`).
@@ -87,7 +87,7 @@ class Masked(Objective):
 
 
 def mlm_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
-    """Summed loss of the mlm head, computed only at the masked places."""
+    """The masked-word loss of the mlm head, summed, computed only at the masked places."""
     places, targets = rounded(batch.extra["places"], batch.extra["targets"])
     vectors = model.head("mlm").vectors(encoded.tokens[places])
     return vocab_loss(vectors, *model.mlm_weights(), targets)
@@ -97,7 +97,7 @@ def mlm_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
 
 
 class MaskedTaught(Masked):
-    """A batch is either masked text or texts with a teacher's vectors ("target")."""
+    """Masked words with a teacher: a batch is either masked text or texts with a teacher's vectors ("target")."""
 
     def __init__(self, model: Model, task: Taught) -> None:
         super().__init__(model)

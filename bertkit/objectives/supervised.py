@@ -18,7 +18,7 @@ from bertkit.training.objective import Objective
 
 
 class Supervised(Objective):
-    """A model and the task it learns.
+    """The objective of fine-tuning: a model and the task it learns from labels.
 
     language: with a causal model, the weight of an extra language-modelling loss, as in GPT's fine-tuning.
     """
@@ -44,7 +44,9 @@ class Supervised(Objective):
 
 
 def soft_labels(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """Kullback–Leibler divergence from the teacher's softened distribution (Hinton et al., 2015): (rows,).
+    """Distillation's loss for labels: divergence from the teacher's softened distribution (Hinton et al., 2015).
+
+    Kullback–Leibler: (rows,).
 
     logits, taught: the student's and the teacher's, (rows, labels). Multiplied by temperature², so that gradients keep
     their size.
@@ -54,7 +56,7 @@ def soft_labels(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
 
 
 def soft_several(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """The same for each label independently, averaged over labels: (rows,)."""
+    """Distillation's loss for several labels per text: each independently, averaged over labels: (rows,)."""
     target = (taught / temperature).sigmoid()
     loss = F.binary_cross_entropy_with_logits(logits / temperature, target, reduction="none")
     lowest = F.binary_cross_entropy_with_logits(taught / temperature, target, reduction="none")
@@ -62,13 +64,13 @@ def soft_several(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
 
 
 def soft_number(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """Squared distance from the teacher's number; temperature has no effect: (rows,)."""
+    """Distillation's loss for numbers: squared distance from the teacher's; temperature has no effect: (rows,)."""
     return (logits - taught).square()[:, 0]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The two losses of a kind of answer, one number per row: to the teacher, and to the label."""
+    """The two losses of distillation for a kind of answer, one number per row: to the teacher, and to the label."""
 
     soft: Callable[[Tensor, Tensor, float], Tensor]
     hard: Callable[[Tensor, Tensor], Tensor]
@@ -83,7 +85,9 @@ KINDS = {"labels": LABELS, "several": SEVERAL, "number": NUMBER}  # a task's `an
 
 
 class Distill(Objective):
-    """A student, its task, and batches that carry the teacher's logits ("taught") and which answers are "known".
+    """The objective of distillation: a student, its task.
+
+    Batches carry the teacher's logits ("taught") and which answers are "known".
 
     temperature: of both softmaxes. alpha: the weight of the loss on labels.
     """

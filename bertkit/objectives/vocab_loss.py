@@ -57,14 +57,17 @@ class _VocabLoss(torch.autograd.Function):
 
 
 def rounded(places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Places and targets filled up to a multiple of ROUND, with targets to ignore (see data.batch.ROUND)."""
+    """For the loss over the vocabulary: places and targets filled up to a multiple of ROUND, with targets to ignore."""
     missing = -len(places) % ROUND
     fill = torch.nn.functional.pad
     return fill(places, (0, missing)), fill(targets, (0, missing), value=-1)
 
 
 def vocab_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Summed cross-entropy. x: (n, width), weight: (vocabulary, width), targets: (n,), -1 to ignore."""
+    """Summed cross-entropy over the vocabulary.
+
+    x: (n, width), weight: (vocabulary, width), targets: (n,), -1 to ignore.
+    """
     if not torch.is_grad_enabled():
         logits = (
             torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))

@@ -26,7 +26,7 @@ TERM = "states"
 
 
 class WordStates(nn.Module):
-    """The maps from the student's layers to the teacher's, and the loss.
+    """The loss of matching a teacher's word states: maps from the student's layers to the teacher's.
 
     A batch carries the teacher's word states in extra["states"]: (words, pairs, teacher's width), and in extra["word"]
     the word of every token: (tokens,), `words` for a token of none.

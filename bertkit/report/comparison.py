@@ -17,7 +17,7 @@ COLUMNS = ("p_value", "train_seconds", "ms_per_text", "megabytes", "parameters",
 
 
 def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
-    """The page of a comparison; every key but `contenders` is optional.
+    """The report page of a comparison; every key but `contenders` is optional.
 
     | key | meaning |
     |---|---|
@@ -190,7 +190,7 @@ COSTS = ("ms_per_text", "train_seconds", "megabytes")
 
 
 def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_below: float = NOISE) -> str:
-    """The cheapest contender that is clearly cheaper than the best and within noise of it, else the best.
+    """A comparison's verdict: the cheapest contender clearly cheaper than the best and within noise, else the best.
 
     If a cheaper one is much worse, but not significantly so on these few rows, the verdict stays open.
 

@@ -15,7 +15,7 @@ Series = dict[str, tuple[list[float], list[float]]]
 
 
 class Panel(NamedTuple):
-    """word: the caption. keys: a pattern of the names drawn together. floor: a y the axis must show.
+    """A panel of curves. word: the caption. keys: a pattern of the names drawn together. floor: a y the axis must show.
 
     of_rows: the numbers are of certain rows, which the caption then names.
     """
@@ -47,12 +47,12 @@ MOST_OTHERS = 4
 
 
 def is_evaluation(row: Mapping[str, Any]) -> bool:
-    """Whether a row of metrics is of held-out data."""
+    """For curves: whether a row of metrics is of held-out data."""
     return bool(row.get("eval"))
 
 
 def numbers_of(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The finite numbers of a row; a dict within is one level of names."""
+    """For curves: the finite numbers of a row of metrics; a dict within is one level of names."""
     for key, value in row.items():
         if isinstance(value, Mapping):
             yield from ((f"{key} · {inner}", number) for inner, number in numbers_of(value))
@@ -61,7 +61,7 @@ def numbers_of(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def last_number(rows: Sequence[Mapping[str, Any]], *keys: str, evaluation: bool | None = None) -> float | None:
-    """The newest finite value of the first of `keys` that occurs."""
+    """For curves: the newest finite value of the first of `keys` that occurs in the metrics."""
     for key in keys:
         for row in reversed(rows):
             if evaluation is None or is_evaluation(row) == evaluation:
@@ -79,7 +79,7 @@ def curve_figures(
     marks: Mapping[str, float] | None = None,
     levels: Mapping[str, float] | None = None,
 ) -> list[Figure]:
-    """One figure per panel with data. marks: name → step; levels: name → loss.
+    """The curves of a run: one figure per panel with data. marks: name → step; levels: name → loss.
 
     held_out: what the evaluation rows were measured on, "documents" or "dev".
     """

@@ -21,7 +21,7 @@ SMALL = 11.0  # the letters beside a map
 
 
 def explain_report(result: Mapping[str, Any], *, model: str, lang: str = "en") -> str:
-    """The page for a result of `explain`. Chart, table and maps number the tokens alike."""
+    """The report page for a result of `explain`. Chart, table and maps number the tokens alike."""
     strings = words(lang)
     tokens, attention = result["tokens"], result["attention"]
     sections = [

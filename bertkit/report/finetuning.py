@@ -138,7 +138,10 @@ class FinetuneResult:
 
 
 def finetuning_report(result: FinetuneResult | Mapping[str, Any], *, lang: str = "en") -> str:
-    """The page of a result, or of a table of its parts. Texts may be as long and as hostile as they like."""
+    """The report page of a fine-tuning result, or of a table of its parts.
+
+    Texts may be as long and as hostile as they like.
+    """
     result = result if isinstance(result, FinetuneResult) else FinetuneResult.from_dict(result)
     said = words(lang)
     run = dict(result.run or {})

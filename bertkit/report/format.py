@@ -59,7 +59,7 @@ def clip(text: object, limit: int) -> str:
 
 
 def as_number(value: Any) -> float | None:
-    """The value as a number, or None for texts, NaN, None and absurdly large numbers."""
+    """A value of a report as a number, or None for texts, NaN, None and absurdly large numbers."""
     if isinstance(value, (str, bytes)) or value is None:
         return None
     try:
@@ -101,13 +101,13 @@ def _short_power(text: str) -> str:
 
 
 def percent(share: Any, places: int = 1) -> str:
-    """0.123 → 12.3 %."""
+    """A share formatted for a report: 0.123 → 12.3 %."""
     number = as_number(share)
     return NOTHING if number is None else f"{100 * number:.{places}f}{GLUE}%"
 
 
 def large(value: Any) -> str:
-    """A count at a glance: 950 · 12.3 k · 4.4 M · 1.2 B."""
+    """A count formatted for a report: 950 · 12.3 k · 4.4 M · 1.2 B."""
     number = as_number(value)
     if number is None:
         return NOTHING
@@ -118,7 +118,7 @@ def large(value: Any) -> str:
 
 
 def duration(seconds: Any, lang: str = "en") -> str:
-    """0.42 s · 1 min 5 s · 2 h 3 min."""
+    """A time formatted for a report: 0.42 s · 1 min 5 s · 2 h 3 min."""
     number = as_number(seconds)
     if number is None:
         return NOTHING
@@ -141,7 +141,7 @@ def between(value: Any, interval: Any = None) -> Between:
 
 
 def facts_of(facts: Mapping[str, Any], lang: str, table: str = "facts") -> dict[str, Any]:
-    """Nested facts as one list of names and values that read well: seconds as time, shares as per cent.
+    """Nested facts formatted as one list of names and values: seconds as time, shares as per cent.
 
     table: where the outer names are looked up first.
     """
@@ -156,7 +156,7 @@ def facts_of(facts: Mapping[str, Any], lang: str, table: str = "facts") -> dict[
 
 
 def readable(key: str, value: Any, lang: str) -> Any:
-    """A value in the unit its key names."""
+    """A value formatted in the unit its key names."""
     if isinstance(value, bool) or as_number(value) is None:
         return clip(value, 19) if key.endswith("sha256") else value
     if key == "seconds" or key.endswith("_seconds"):
@@ -167,7 +167,7 @@ def readable(key: str, value: Any, lang: str) -> Any:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Nested settings as a TOML file has them; what is not set is left out."""
+    """Nested settings formatted as a TOML file has them; what is not set is left out."""
     return to_toml(_set(settings)).strip()
 
 

@@ -27,14 +27,14 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs; a blank line begins a new one."""
+    """Paragraphs of an HTML page; a blank line begins a new one."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """rows: cells by column; a cell is text, a number or a Between.
+    """A table of an HTML page. rows: cells by column; a cell is text, a number or a Between.
 
     align: one letter per column, l, r or c ("" picks by content). heat: column number → (least, most), for shading.
     best: the row to print in bold. digits: of numbers that are not whole. row_names: the first column names the row;
@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """svg: markup from `svg/`, the one thing that is not escaped. wide: takes the whole row.
+    """A figure of an HTML page. svg: markup from `svg/`, the one thing that is not escaped. wide: takes the whole row.
 
     narrow_svg: drawn instead of `svg` on a phone, where a wide drawing would be too small to read.
     is_grid: svg holds several small drawings, as many beside each other as fit.
@@ -68,28 +68,28 @@ class Figure:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and their values."""
+    """Names and their values in an HTML page."""
 
     facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Warning_:
-    """Something the reader must not overlook."""
+    """Something the reader of an HTML page must not overlook."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Good:
-    """Something that is as it should be, or a verdict."""
+    """In an HTML page: something that is as it should be, or a verdict."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it was typed."""
+    """In an HTML page: text as it was typed."""
 
     text: str
 
@@ -99,14 +99,14 @@ Block = Text | Table | Figure | Facts | Warning_ | Good | Code
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is under it."""
+    """A heading of an HTML page and what is under it."""
 
     title: str
     body: Sequence[Block] = field(default_factory=list)
 
 
 class Shown(NamedTuple):
-    """A value as the templates print it."""
+    """A value as the HTML templates print it."""
 
     text: str
     interval: str = ""
@@ -181,7 +181,7 @@ def _letters(value: Any, digits: int) -> float:
 
 
 def shown(value: Any, lang: str, digits: int = 4) -> Shown:
-    """One value as text, whatever it is."""
+    """One value as the HTML templates print it, whatever it is."""
     if isinstance(value, Between):
         has_interval = value.low is not None and value.high is not None
         return Shown(plain(value.value), f"{plain(value.low, 3)} – {plain(value.high, 3)}" if has_interval else "")
@@ -280,7 +280,7 @@ def table_of(
     heat: Sequence[str] = (),
     **look: Any,
 ) -> list[Block]:
-    """Rows of dicts as a table: the keys of `only` that occur, or all keys in order of appearance. No rows: nothing.
+    """Rows of dicts as an HTML table: the keys of `only` that occur, or all keys in order. No rows: nothing.
 
     heat: the keys whose shares are shaded. look: other fields of the Table.
     """
@@ -301,7 +301,7 @@ def _cell(key: str, value: Any, lang: str) -> Any:
 
 
 def notes_of(notes: Sequence[Any], lang: str) -> list[Block]:
-    """The notes of a run, each once; of many, the number is shown."""
+    """The notes of a run for its HTML page, each once; of many, the number is shown."""
     distinct = list(dict.fromkeys(map(str, notes)))
     blocks: list[Block] = [Warning_(note) for note in distinct[:20]]
     if len(distinct) > 20:

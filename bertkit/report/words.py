@@ -18,25 +18,25 @@ FOLDER = Path(__file__).parent / "words"
 
 @cache
 def tables(lang: str) -> dict[str, dict[str, str]]:
-    """All tables of a language: `text` holds the sentences, the others names."""
+    """All words of a report's language: `text` holds the sentences, the others names."""
     if lang not in LANGUAGES:
         raise UserError(f"lang is {lang!r}; reports are written in en or zh. {suggest(lang, list(LANGUAGES))}")
     return tomllib.loads((FOLDER / f"{lang}.toml").read_text("utf-8"))
 
 
 def words(lang: str) -> dict[str, str]:
-    """The sentences of a language."""
+    """The sentences of a report's language."""
     return tables(lang)["text"]
 
 
 def rows_of(role: object, lang: str) -> str:
-    """The rows of a role in the middle of a sentence: the test rows. An unknown role: held-out rows."""
+    """In a report's words, the rows of a role in the middle of a sentence: the test rows. Unknown: held-out rows."""
     table = tables(lang)["rows"]
     return table.get(str(role), table["held_out"])
 
 
 def name_of(key: str, lang: str, table: str = "names") -> str:
-    """A key in the reader's words, by `table` first; an unknown key has its underscores replaced.
+    """A key in the words of a report's reader, by `table` first; an unknown key has its underscores replaced.
 
     One key may mean two things: `precision` is a metric, and in `facts` the precision of numbers; `choose` is a role
     of rows in `roles`, and in `tasks` multiple choice.

@@ -17,7 +17,10 @@ ON_LONG = ("drop", "truncate", "error")
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of an encoder and a decoder. The paper's base model: width 512, depth 6, heads 8, inner 2048."""
+    """The numbers of the Transformer, an ancestor: encoder and decoder.
+
+    The paper's base model: width 512, depth 6, heads 8, inner 2048.
+    """
 
     vocabulary: int = 0  # 0: as many as the tokenizer has pieces
     width: int = 256
@@ -102,7 +105,7 @@ POOLS = ("max", "mean")
 
 @dataclass(frozen=True)
 class BiLstmSettings:
-    """The model and its training."""
+    """Settings of an ancestor, the BiLSTM, and of its training."""
 
     cells: int = option(200, "Memory cells per direction.", at_least=1)
     depth: int = option(2, "Layers.", at_least=1)
@@ -130,7 +133,7 @@ class BiLstmSettings:
 
 @dataclass(frozen=True)
 class ElmoNumbers:
-    """The model. width: of a word vector, both directions together."""
+    """Numbers of an ancestor, ELMo. width: of a word vector, both directions together."""
 
     width: int = option(256, "Width of a word vector; half of it for each direction.", at_least=2)
     cells: int = option(512, "Memory cells per LSTM; more than half the width.", at_least=1)
@@ -158,7 +161,7 @@ class ElmoNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class ElmoSettings(RunSettings):
-    """Settings for training ELMo."""
+    """Settings for training an ancestor, ELMo."""
 
     texts: tuple[Path, ...] = option(help="Files or folders of running text; each line is a sentence.")
     out: Path = option(Path("runs/elmo"), "The run folder.")

@@ -37,7 +37,7 @@ class DistillSettings(SupervisedSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings(TableSettings):
-    """Options of every command that compares a model before and after."""
+    """Options of the commands that compress a model (quantize, prune, export) and compare it before and after."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     out: Path = option(help="The folder to write.")

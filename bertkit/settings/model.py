@@ -24,7 +24,7 @@ LATER = (
 
 @dataclass(frozen=True, repr=False)
 class Config:
-    """Every number of one encoder.
+    """Every number that defines a model's encoder.
 
     Zero switches a part off: `positions` 0 means no learned positions, `segments` 0 no segment
     vectors, `rotary_base` 0 no rotation, `local_window` 0 attention over the whole text.

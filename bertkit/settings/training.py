@@ -16,7 +16,7 @@ SCHEDULES = ("linear", "cosine", "trapezoid", "constant")  # training/optimizer.
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings of the optimizer and its schedule."""
+    """Settings of training's optimizer and its schedule."""
 
     optimizer: str = option(
         "adamw",
@@ -42,7 +42,7 @@ BUDGETS = ("steps", "tokens", "minutes")  # of several that are asked for, the f
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's budget and rhythm, whatever its settings call them.
+    """The budget and rhythm of a training run, whatever its settings call them.
 
     steps: what a budget in steps, tokens or passes comes to; 0: as many as fit into the minutes.
     capped: steps and minutes both count: the steps are shortened to what fits into the minutes.
@@ -85,7 +85,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetSettings(Common):
-    """How long a run trains, whatever it trains."""
+    """How long a training run takes, whatever it trains."""
 
     minutes: float = option(0.0, "Time budget in minutes; the schedule ends with it.", at_least=0)
     steps: int = option(0, "Budget in steps.", at_least=0)
@@ -93,7 +93,7 @@ class BudgetSettings(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class PassSettings(BudgetSettings):
-    """How long a run over a set of rows trains."""
+    """How long a training run over a set of rows takes."""
 
     epochs: float = option(0.0, "Passes over the training rows; with --minutes, at most this many.", at_least=0)
 
@@ -135,7 +135,7 @@ class RunSettings(BudgetSettings):
 
 @dataclass(frozen=True)
 class MaskSettings:
-    """How tokens are masked."""
+    """How tokens are masked in training."""
 
     rate: float = option(0.15, "Fraction of the tokens that is masked.", at_least=0, at_most=1)
     rate_end: float = option(0.0, "Masking rate at the end of the run; 0: constant.", at_least=0, at_most=1)

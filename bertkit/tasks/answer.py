@@ -30,7 +30,10 @@ IGNORED = -100  # a target that cross-entropy passes over
 
 @dataclass
 class Answer(Task):
-    """options: threshold (how much better no answer must be than the best answer), impossible (whether to try)."""
+    """Question answering, extracted from a context.
+
+    options: threshold (how much better no answer must be than the best answer), impossible (whether to try).
+    """
 
     name: ClassVar[str] = "answer"
     head: ClassVar[str] = "span"

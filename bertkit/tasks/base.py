@@ -34,7 +34,7 @@ NOT_A_LABEL = ("nan", "null", "n/a")  # what tables write where nothing is known
 
 @dataclass(frozen=True)
 class Reading:
-    """Which columns to read, and how."""
+    """Which columns of a file a task reads, and how."""
 
     text: str = "text"
     text_b: str = "text_b"
@@ -45,7 +45,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Item:
-    """An example ready for the encoder."""
+    """An example of a task, ready for the encoder."""
 
     example: Any
     rows: list[Row]
@@ -337,7 +337,7 @@ def text_row(given: Any, number: int, paired: bool) -> TextRow:
 
 
 def learnt_labels(found: Sequence[str], given: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """Label names in a stable order: as given, else sorted (numbers by value)."""
+    """A task's label names in a stable order: as given, else sorted (numbers by value)."""
     names = set(found)
     if empty := [f"{name!r} ({found.count(name):,} times)" for name in sorted(names) if name.lower() in NOT_A_LABEL]:
         note(f"{what}: {', '.join(empty)} counts as a label like any other. If it means that none is known, drop it.")
@@ -373,7 +373,7 @@ KINDS: dict[str, tuple[type, str]] = {  # key → what its value must be
 
 
 def validated(about: dict[str, Any], where: str) -> dict[str, Any]:
-    """The same, if every value is of its kind. where: names the file."""
+    """What bertkit.json says of a task, if every value is of its kind. where: names the file."""
     for key, (kind, wanted) in KINDS.items():
         if key in about and not isinstance(about[key], kind):
             raise DamagedFile(f"{where}: '{key}' is {about[key]!r:.60}; it must be {wanted}. {FIX}")
@@ -387,12 +387,12 @@ def validated(about: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def check_labels(labels: Sequence[str], outputs: int, where: str) -> None:
-    """Refuse labels that are not as many as the head gives numbers."""
+    """Refuse labels of a task that are not as many as the head gives numbers."""
     if len(labels) != outputs:
         raise DamagedFile(f"{where}: there are {len(labels)} labels, and the weights give {outputs} numbers. {FIX}")
 
 
 def outputs_of_heads(model: Model) -> dict[str, int]:
-    """Head → how many numbers it gives; without the words'."""
+    """For a task: head → how many numbers it gives; without the words'."""
     maps = {kind: model.head(kind).out for kind in model.heads}
     return {kind: out.weight.shape[0] for kind, out in maps.items() if out is not None}

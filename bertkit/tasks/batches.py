@@ -12,7 +12,7 @@ from bertkit.tasks.base import Item, Task
 
 
 class SupervisedFeed:
-    """Each pass visits every example once, in its own random order."""
+    """Batches of labelled examples for training a task: each pass visits every example once, in a random order."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SupervisedFeed:
 def outputs_of(
     model: Model, task: Task, items: Sequence[Item], device: str = "cpu", *, steady: bool = False
 ) -> list[np.ndarray]:
-    """The head's numbers for each item, computed in the fastest order; steady: the same bits in any batch."""
+    """A model's outputs for the items of a task, in the fastest batches; steady: the same bits in any batch."""
     found: list[np.ndarray] = [np.zeros(0)] * len(items)
 
     def compute(numbers: list[int]) -> None:

@@ -31,7 +31,7 @@ NEVER = -1e4  # the score of a choice that is not there
 
 @dataclass
 class Choose(Task):
-    """Each choice is a second text beside the question; the scores of one question compete.
+    """Multiple choice: each choice is a second text beside the question; the scores of one question compete.
 
     A long question cannot be read in windows here, because its choices stand at its end: it is cut, and counted.
     """

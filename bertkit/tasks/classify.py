@@ -34,8 +34,11 @@ BACKGROUND = 0.25
 
 @dataclass
 class Classify(Task):
-    """options: multi_label, temperature (of folders whose head was not divided by it), thresholds {label: number}
-    (multi-label), class_weights {label: weight}."""
+    """Classification of texts, with one label or several.
+
+    options: multi_label, temperature (of folders whose head was not divided by it), thresholds {label: number} (multi-
+    label), class_weights {label: weight}.
+    """
 
     name: ClassVar[str] = "classify"
     labelled_by_name: ClassVar[bool] = True
@@ -269,7 +272,7 @@ def _agreed(rows: list[TextRow], path: str | Path) -> list[TextRow]:
 
 @dataclass
 class Pair(Classify):
-    """Like classify, with a second text. In long pairs the second text is read in windows."""
+    """Classification of pairs of texts. In long pairs the second text is read in windows."""
 
     name: ClassVar[str] = "pair"
     abilities: ClassVar[tuple[str, ...]] = ("predict", "rerank")

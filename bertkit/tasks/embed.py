@@ -30,8 +30,10 @@ SCALE = 20.0  # cosines are multiplied by this before the softmax, as in SBERT's
 
 @dataclass
 class Embed(Task):
-    """Pairs (text, text_b) without labels learn by contrast with the batch's other pairs, and triples with every
-    `text_c` of the batch besides; with numbers as labels (similarity scores) by the order of their cosines.
+    """Sentence vectors.
+
+    Pairs (text, text_b) without labels learn by contrast with the batch's other pairs, and triples with every `text_c`
+    of the batch besides; with numbers as labels (similarity scores) by the order of their cosines.
 
     options: scored (there are numbers), pool (how token vectors become one: mean, cls or max).
     """
@@ -156,7 +158,10 @@ class Embed(Task):
 
 
 def agreement(gold: Sequence[float], said: Sequence[float]) -> Scores:
-    """Correlations alone: the distance of a cosine from a score of another scale says nothing."""
+    """How well cosines of embeddings agree with scores: correlations alone.
+
+    The distance of a cosine from a score of another scale says nothing.
+    """
     scores = metrics.regression(gold, said)
     for name in ("mae", "rmse"):
         scores.pop(name)
@@ -172,7 +177,9 @@ NEIGHBOURS = 16  # held-out texts are judged by their cosines with this many oth
 
 @dataclass
 class Taught(Embed):
-    """Every text of a batch learns its cosines with all the others from the teacher's (whose width may differ).
+    """Sentence vectors from a teacher: every text of a batch learns its cosines with all the others.
+
+    The teacher's width may differ.
 
     Rows are texts, or pairs whose texts count one by one; a dev file may also hold scored pairs.
     """

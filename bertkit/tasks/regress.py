@@ -25,7 +25,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass
 class Regress(Task):
-    """options: paired, mean and spread of the training numbers.
+    """Regression: a number for a text or a pair. options: paired, mean and spread of the training numbers.
 
     The head learns standardised numbers, which any learning rate suits; `finalize` brings it to the user's scale.
     """

@@ -51,7 +51,10 @@ class Words:
 
 
 def words_of(row: Row) -> list[tuple[int, int, int]]:
-    """(place, pieces, word) of every word whose first piece this row owns: where it begins, how many pieces it has."""
+    """For tagging: (place, pieces, word) of every word whose first piece this row owns.
+
+    Where it begins, how many pieces it has.
+    """
     encoding = row.encoding
     assert encoding is not None
     words, special = encoding.words, encoding.special
@@ -67,7 +70,9 @@ def words_of(row: Row) -> list[tuple[int, int, int]]:
 
 @dataclass
 class Tag(Task):
-    """A word is tagged by the window in which it has most context; its first piece, or all of them, speak for it.
+    """Tagging of words.
+
+    A word is tagged by the window in which it has most context; its first piece, or all of them, speak for it.
 
     options: word (one of POOLS), crf (tags are chosen together, by the model's `crf`), rules (what BIO forbids is never
     said), class_weights {tag: weight}.
@@ -353,7 +358,7 @@ class Tag(Task):
 
 
 def first_cells(path: str | Path, reading: Reading) -> list[str]:
-    """The cells of a file's first line."""
+    """For tagging: the cells of a file's first line."""
     return next(open_text(path, reading.encoding), "").split("\t")
 
 

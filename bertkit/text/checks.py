@@ -91,7 +91,7 @@ def by_line(lines: Sequence[int], file: str = "") -> Iterator[None]:
 
 @contextmanager
 def of_row(number: int) -> Iterator[None]:
-    """Report what is wrong inside a text (its words, its choices) as an error of row `number`, from 0."""
+    """Report a text that cannot be used inside a row (its words, its choices) as an error of row `number`, from 0."""
     try:
         yield
     except UserError as error:

@@ -22,12 +22,12 @@ TABLE = Path(__file__).with_suffix(".bin")
 
 @cache
 def simplifying() -> normalizers.Normalizer:
-    """The normalizer that replaces every form by its simplified one."""
+    """The normalizer that replaces every traditional or full-width Chinese form by its simplified one."""
     return normalizers.Precompiled(TABLE.read_bytes())
 
 
 def simplify(text: str) -> str:
-    """A text in simplified forms."""
+    """A Chinese text in simplified forms."""
     return str(simplifying().normalize_str(text))
 
 

@@ -21,7 +21,7 @@ PERCENTILES = (50, 90, 95, 99, 100)
 
 @dataclass(frozen=True, slots=True)
 class VocabularyReport:
-    """Counts over a sample of texts.
+    """How well a vocabulary covers a sample of texts, as counts.
 
     words: as the tokenizer's rules see them. unknown_rate: unknown pieces among all pieces. one_piece_share: words
     that are a single known piece. length_percentiles: tokens per text, special tokens included, by percentile.
@@ -50,7 +50,7 @@ class VocabularyReport:
 
 
 def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top: int = 10) -> VocabularyReport:
-    """Report on the first `sample` texts, naming up to `top` unknown characters."""
+    """How well a vocabulary covers the first `sample` texts, naming up to `top` unknown characters."""
     pieces_of_word: Counter[int] = Counter()
     unknown_characters: Counter[str] = Counter()
     lengths: list[int] = []
@@ -103,7 +103,7 @@ AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """counts: how often each character occurs. inside: those that follow a character of the same word."""
+    """Characters to cover. counts: how often each occurs. inside: those that follow a character of the same word."""
 
     counts: Counter[str]
     inside: frozenset[str]
@@ -126,7 +126,7 @@ class Survey:
 
 
 def survey(texts: Iterable[str]) -> Survey:
-    """Count the characters of all texts; memory does not grow with them."""
+    """Count the characters of all texts that a vocabulary must cover; memory does not grow with them."""
     counts = np.zeros(CODES, dtype=np.int64)
     inside = np.zeros(CODES, dtype=bool)
     breaks = np.zeros(CODES, dtype=bool)

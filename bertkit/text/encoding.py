@@ -44,7 +44,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a long encoding that fits the model.
+    """A part of a long encoding that fits the model, and the tokens it owns.
 
     core: the token range [start, end) within `encoding.ids` that this window owns. The cores of all windows
     together hold every token of the long side exactly once.
@@ -58,7 +58,7 @@ class Window:
 
 
 def windows_of(encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -> list[Window]:
-    """Windows of at most `limit` tokens over the long side, neighbours sharing `overlap` tokens.
+    """Windows of an encoding with at most `limit` tokens over the long side, neighbours sharing `overlap` tokens.
 
     The long side is text `side` of a pair, else the only text; the rest (the other text and special tokens) is
     repeated in full in every window. A token belongs to the window in which it has most context: neighbours

@@ -210,7 +210,10 @@ OWN_SPLITTING = (
 
 
 def configure_bert(backend: tokenizers.Tokenizer) -> None:
-    """Words end at spaces and punctuation; pieces inside a word begin with '##'."""
+    """When a vocab.txt is loaded: BERT's rules.
+
+    Words end at spaces and punctuation; pieces inside a word begin with '##'.
+    """
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
 
@@ -223,7 +226,7 @@ def dress_as_bytes(backend: tokenizers.Tokenizer, add_prefix_space: bool = False
 
 
 def lowers(backend: tokenizers.Tokenizer) -> bool | None:
-    """Whether the normalizer lower-cases, judged by its effect on a letter; None if it does something else."""
+    """Whether a loaded tokenizer lower-cases, judged by its effect on a letter; None if it does something else."""
     if backend.normalizer is None:
         return False
     return {"a": True, "A": False}.get(backend.normalizer.normalize_str("A").strip(" ▁"))

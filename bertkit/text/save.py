@@ -25,7 +25,7 @@ MODEL_RULES = [
 
 
 def save(tokenizer: Tokenizer, folder: Path, max_tokens: int, segments: int) -> None:
-    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the vocabulary in its classic form."""
+    """Save a tokenizer: tokenizer.json, tokenizer_config.json, special_tokens_map.json and its classic vocabulary."""
     if max_tokens < 1:
         raise UserError(f"max_tokens is {max_tokens}; it must be the model's actual limit, such as 512.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def save(tokenizer: Tokenizer, folder: Path, max_tokens: int, segments: int) -> 
 
 
 def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int) -> dict[str, Any]:
-    """The content of tokenizer_config.json. segments: how many the model has."""
+    """The tokenizer_config.json of a saved tokenizer. segments: how many the model has."""
     name, settings = _class_and_settings(tokenizer.shape)
     specials = {token.content: token for token in tokenizer.backend.get_added_tokens_decoder().values()}
     roles: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.roles.items()}

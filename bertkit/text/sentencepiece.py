@@ -129,7 +129,7 @@ def _layout_of(path: Path, config: Mapping[str, Any]) -> Layout:
 
 
 def albert_normalizer(lower: bool, keep_accents: bool, charsmap: bytes = b"") -> normalizers.Normalizer:
-    """ALBERT's order: quotes, accents, case, then SentencePiece's own character map."""
+    """ALBERT's normalizer before SentencePiece: quotes, accents, case, then SentencePiece's own character map."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     steps += [] if keep_accents else [normalizers.NFKD(), normalizers.StripAccents()]
     steps += [normalizers.Lowercase()] if lower else []
@@ -156,7 +156,7 @@ def _deberta_normalizer(config: Mapping[str, Any], charsmap: bytes) -> normalize
 
 
 def dress_as_albert(backend: tokenizers.Tokenizer) -> None:
-    """Words begin with '▁', including the first."""
+    """SentencePiece as ALBERT uses it: words begin with '▁', including the first."""
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
     )

@@ -31,7 +31,7 @@ def add_specials(backend: tokenizers.Tokenizer, names: Iterable[str], *, eats_sp
 
 
 def set_template(backend: tokenizers.Tokenizer, pair: str, cls: str, sep: str) -> None:
-    """Put `cls` and `sep` around one text and around two, as `pair` says."""
+    """Set the template of special tokens: `cls` and `sep` around one text and around two, as `pair` says."""
     single = pair[: pair.index("{sep}:0") + len("{sep}:0")]
     backend.post_processor = processors.TemplateProcessing(
         single=single.format(cls=cls, sep=sep),
@@ -41,7 +41,10 @@ def set_template(backend: tokenizers.Tokenizer, pair: str, cls: str, sep: str) -
 
 
 def set_roberta_template(backend: tokenizers.Tokenizer, add_prefix_space: bool) -> None:
-    """<s> A </s>, and <s> A </s></s> B </s>, all of segment 0; offsets leave the space before a word out."""
+    """RoBERTa's template: <s> A </s>, and <s> A </s></s> B </s>, all of segment 0.
+
+    Offsets leave the space before a word out.
+    """
     number = backend.get_vocab()
     backend.post_processor = processors.RobertaProcessing(
         ("</s>", number["</s>"]),
@@ -52,7 +55,7 @@ def set_roberta_template(backend: tokenizers.Tokenizer, add_prefix_space: bool) 
 
 
 def roles_of(backend: tokenizers.Tokenizer, config: Mapping[str, Any], unknown: str | None) -> dict[str, str]:
-    """Which token has which role: as named in `config`, else by its usual name. Missing roles are left out."""
+    """Which special token has which role: as named in `config`, else by its usual name. Missing roles are left out."""
     specials = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     roles = {}
     for role in ROLES:

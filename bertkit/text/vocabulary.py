@@ -43,7 +43,7 @@ TRAINERS_STEP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class VocabularySettings:
-    """How a vocabulary is learned.
+    """How a vocabulary is learned from text: its size, algorithm and rules.
 
     kind: wordpiece (BERT), bpe (byte-level, RoBERTa) or unigram (ALBERT). size: maximum number of pieces, special
     tokens included. cased: keep case and accents. min_frequency: how often a piece must occur (not for unigram).
@@ -245,7 +245,7 @@ def _batches(stream: Iterator[str]) -> Iterator[list[str]]:
 
 
 def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
-    """A tokenizer for which each of these words is one piece; old ids keep their meaning.
+    """A tokenizer whose vocabulary has each of these words as one piece; old ids keep their meaning.
 
     The words go into the vocabulary itself, under the tokenizer's own rules (lower-cased where it lower-cases).
     Byte-level BPE also needs the steps that lead to a word, so it may grow by more than the words.

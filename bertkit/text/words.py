@@ -42,7 +42,7 @@ def without_spaces(texts: Sequence[str]) -> bool:
 
 
 def closed_up(text: str) -> str:
-    """Without the blanks that decoding pieces leaves around Chinese characters and their punctuation."""
+    """A text without the blanks that decoding pieces leaves around Chinese words and their punctuation."""
     return _BETWEEN.sub("", text) if any(map(is_cjk, text)) else text
 
 

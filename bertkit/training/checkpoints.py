@@ -43,7 +43,7 @@ _GENERATION = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 @dataclass(frozen=True)
 class Generation:
-    """A checkpoint whose every byte was verified. Its files stay open, so rotation cannot take them away."""
+    """A training checkpoint whose every byte was verified. Its files stay open, so rotation cannot take them away."""
 
     path: Path
     step: int
@@ -80,7 +80,10 @@ RENAMED = ((".heads.mlm.", ".heads.words."), (".embeddings.tokens.", ".embedding
 
 
 def under_current_names(tensors: Mapping[str, Tensor], known: Collection[str]) -> dict[str, Tensor]:
-    """Saved tensors under the names that the parameters have now. A name may stand after a prefix and a colon."""
+    """Tensors of an older checkpoint under the names that the parameters have now.
+
+    A name may stand after a prefix and a colon.
+    """
     found = {}
     for full, tensor in tensors.items():
         prefix, colon, name = full.rpartition(":")
@@ -92,13 +95,13 @@ def under_current_names(tensors: Mapping[str, Tensor], known: Collection[str]) -
 
 
 def list_generations(folder: Path) -> list[Path]:
-    """The generations in `folder` by name, oldest first; nothing is verified."""
+    """The checkpoints (generations) in `folder` by name, oldest first; nothing is verified."""
     found = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=age)
 
 
 def newest_generation(folder: Path) -> Generation | None:
-    """The newest generation that verifies, or None where there is none. Damaged ones are told and passed over."""
+    """The newest checkpoint (generation) that verifies, or None. Damaged ones are reported and passed over."""
     while True:
         damage: list[str] = []
         try:
@@ -122,14 +125,14 @@ def newest_generation(folder: Path) -> Generation | None:
 
 
 def age(path: Path) -> tuple[int, int]:
-    """(step, revision) of a generation, from its name; both grow with time."""
+    """(step, revision) of a checkpoint (generation), from its name; both grow with time."""
     match = _GENERATION.fullmatch(path.name)
     assert match, path
     return int(match[1]), int(match[2] or 0)
 
 
 def damage_in(folder: Path) -> list[str]:
-    """What is wrong with each damaged generation in `folder`."""
+    """What is wrong with each damaged checkpoint (generation) in `folder`."""
     damage = []
     for path in list_generations(folder):
         try:
@@ -142,7 +145,7 @@ def damage_in(folder: Path) -> list[str]:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether a generation verifies."""
+    """Whether a checkpoint (generation) verifies."""
     try:
         _open(path)
     except (_Unsound, _Vanished):
@@ -245,7 +248,7 @@ def save_generation(
     also_keep: Collection[int] = (),
     about: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Save one generation and rotate the old ones out. Returns its folder.
+    """Save one checkpoint (generation) and rotate the old ones out. Returns its folder.
 
     tensors: file stem to named tensors. values: state that JSON can hold (tuples come back as lists).
     about: facts for the manifest, such as hashes of settings and data. keep: how many sound generations stay,

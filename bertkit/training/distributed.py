@@ -17,7 +17,7 @@ BUCKET = 1 << 23  # numbers added up in one message: 32 MB
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among its peers."""
+    """This process's place among its peers in distributed training."""
 
     rank: int = 0
     size: int = 1
@@ -117,17 +117,17 @@ class World:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether each rank holds only its part of this tensor."""
+    """In distributed training: whether each rank holds only its part of this tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The complete tensor; every rank must call this."""
+    """In distributed training: the complete tensor; every rank must call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def like(saved: Tensor, parameter: Tensor) -> Tensor:
-    """A complete tensor, sharded as `parameter` is."""
+    """In distributed training: a complete tensor, sharded as `parameter` is."""
     if not is_sharded(parameter):
         return saved
     from torch.distributed.tensor import distribute_tensor
@@ -136,7 +136,7 @@ def like(saved: Tensor, parameter: Tensor) -> Tensor:
 
 
 def join(device: str) -> World:
-    """The process group that torchrun started, or a world of one process."""
+    """Join distributed training: the process group that torchrun started, or a world of one process."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World(device=device)
@@ -150,6 +150,6 @@ def join(device: str) -> World:
 
 
 def leave() -> None:
-    """Take the process group down, if there is one."""
+    """Leave distributed training: take the process group down, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -24,7 +24,7 @@ from bertkit.training.optimizer import load_optimizer_tensors, make_optimizers, 
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one step. losses: each term's mean; loss: their weighted sum."""
+    """The result of one step of the training loop. losses: each term's mean; loss: their weighted sum."""
 
     step: int
     loss: float
@@ -35,12 +35,12 @@ class Step:
 
 
 class NotFinite(UserError):
-    """A loss or gradient that is not a number."""
+    """A loss or gradient of the training loop that is not a number."""
 
 
 @dataclass
 class Training:
-    """One run of an objective over a feed. `done` counts finished steps."""
+    """The training loop of an objective over a feed. `done` counts finished steps."""
 
     objective: Objective
     feed: Feed
@@ -173,7 +173,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few steps cost on this machine at this moment."""
+    """What a few steps of the training loop cost on this machine at this moment."""
 
     seconds_per_step: float
     tokens_per_step: float
@@ -181,7 +181,7 @@ class Trial:
 
 
 def try_out(training: Training, seconds: float) -> Trial:
-    """Train a copy for a moment; the run itself is untouched."""
+    """Run the training loop on a copy for a moment; the run itself is untouched."""
     t = training
     times, tokens = [time.perf_counter()], 0
     for step in Training(copy.deepcopy(t.objective), t.feed, t.steps, t.settings, t.seed, t.world, t.scale):

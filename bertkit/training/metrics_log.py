@@ -85,7 +85,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All rows, also while the file is being written: an incomplete last line is left out."""
+    """All rows of a metrics file, also while it is being written: an incomplete last line is left out."""
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except OSError as error:

@@ -12,7 +12,10 @@ from bertkit.model.layers import DropoutMasks
 
 
 class Objective(nn.Module):
-    """A loss as a module that owns encoders and heads; the loop sees only this interface."""
+    """The base of every training objective: a loss as a module that owns encoders and heads.
+
+    The loop sees only this interface.
+    """
 
     weights: ClassVar[dict[str, float]] = {}  # terms whose weight is not 1
 

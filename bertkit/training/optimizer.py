@@ -15,7 +15,7 @@ from bertkit.training.distributed import is_sharded, like, whole
 
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Trainable parameters by name, shared ones once."""
+    """The parameters an optimizer trains, by name, shared ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -98,7 +98,7 @@ def _groups(parameters: dict[tuple[bool, float], list[nn.Parameter]], decay: flo
 
 
 def set_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
-    """Set the learning rate of the next step, times each group's factor."""
+    """Set the optimizers' learning rate of the next step, times each group's factor."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         group["lr"] = rate * group["scale"]
 
@@ -145,7 +145,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 def rate(
     step: int, steps: int, peak: float, *, warmup: float = 0.0, shape: str = "linear", floor: float = 0.0
 ) -> float:
-    """The learning rate of this step (counted from 0): `warmup` of the steps upwards, then down by `shape`."""
+    """The optimizers' learning rate of this step (from 0): `warmup` of the steps upwards, then down by `shape`."""
     up = round(warmup * steps)
     if step < up:
         return peak * (step + 1) / up

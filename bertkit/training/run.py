@@ -31,7 +31,7 @@ Result = TypeVar("Result")  # what a finished run returns
 
 
 class Run(Generic[Result]):
-    """One run. After `go`:
+    """One training run, from start or resume to the finished folder. After `go`:
 
     scores: the newest evaluation. tokens: all tokens seen, also before an interruption.
     best, best_step: the best evaluation and its step.
@@ -320,7 +320,10 @@ class Run(Generic[Result]):
 
 
 class MemoryRun(Run[dict[str, Any]]):
-    """A run of seconds or minutes inside another program: it leaves no files, and only updates the status line."""
+    """A training run of seconds or minutes inside another program.
+
+    It leaves no files, and only updates the status line.
+    """
 
     def __init__(self, plan: Plan, training: Training, folder: MemoryFolder, keep_best: nn.Module | None) -> None:
         super().__init__(None, plan, training, folder, keep_best=keep_best)

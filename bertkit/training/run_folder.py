@@ -33,7 +33,10 @@ FREE = FREE_AFTERWARDS | {"steps", "tokens", "minutes", "epochs", "patience", "t
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step; a second one stops at once."""
+    """While a run folder is open: SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step.
+
+    A second one stops at once.
+    """
 
     NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
@@ -63,7 +66,7 @@ class Signals:
 
 
 class RunFolder:
-    """`metrics.jsonl`, `timing.jsonl`, `run.toml` and `checkpoints/` of one run; locked while it is open.
+    """The folder of one run: `metrics.jsonl`, `timing.jsonl`, `run.toml` and `checkpoints/`; locked while it is open.
 
     metrics.jsonl holds only what the same run gives again to the last bit; what depends on the
     machine's mood (seconds, memory) is in timing.jsonl.

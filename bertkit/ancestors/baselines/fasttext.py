@@ -31,7 +31,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FastTextNumbers:
-    """buckets: word pairs share this many vectors, by their hash. rate: of Adam's sparse form."""
+    """Hyper-parameters of fastText. buckets: word pairs share this many vectors, by their hash.
+
+    rate: of Adam's sparse form.
+    """
 
     width: int = 32
     buckets: int = 1 << 15
@@ -42,7 +45,10 @@ class FastTextNumbers:
 
 
 def bags(rows: Sequence[list[int]]) -> Batch:
-    """The ids of several texts as one batch; a text may have none. Their order within a text does not matter."""
+    """For fastText: the ids of several texts as one batch; a text may have none.
+
+    Their order in a text does not matter.
+    """
     lengths = [len(row) for row in rows]
     ids, none = torch.tensor([i for row in rows for i in row], dtype=torch.long), torch.zeros(0, dtype=torch.long)
     starts = torch.from_numpy(np.cumsum([0, *lengths[:-1]]))
@@ -50,7 +56,7 @@ def bags(rows: Sequence[list[int]]) -> Batch:
 
 
 class Bags(Objective):
-    """The label of a text from the mean of its vectors."""
+    """fastText's objective: the label of a text from the mean of its word vectors."""
 
     def __init__(self, vectors: nn.EmbeddingBag, out: nn.Linear) -> None:
         super().__init__()
@@ -71,7 +77,7 @@ class Bags(Objective):
 
 
 class BagFeed:
-    """Each pass visits every text once, in its own random order."""
+    """fastText's feed: each pass visits every text once, in its own random order."""
 
     def __init__(self, rows: Sequence[list[int]], labels: Sequence[int], batch: int, seed: int) -> None:
         self.rows, self.labels, self.seed = rows, torch.tensor(labels), seed
@@ -103,7 +109,7 @@ class _Run(MemoryRun):
 
 
 class FastText:
-    """Every word and every two neighbouring words have a vector; a text is their mean."""
+    """The fastText baseline: every word and every two neighbouring words have a vector; a text is their mean."""
 
     name = "averaged words (fastText-like)"
     LAYOUT = Layout("fastText-like classifier", "averaged.json", "averaged.safetensors")

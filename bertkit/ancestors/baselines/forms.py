@@ -46,7 +46,7 @@ class SavedModel(Protocol):
 
 
 class TextClassifier(SavedModel, Protocol):
-    """The model in `Texts`. It reads pairs of texts as tuples if its class says `reads_pairs`."""
+    """A classifier that the form `Texts` holds. It reads pairs of texts as tuples if its class says `reads_pairs`."""
 
     def fit(
         self, texts: Sequence[Any], labels: Sequence[int], count: int, dev_texts: Sequence[Any],
@@ -59,7 +59,7 @@ class TextClassifier(SavedModel, Protocol):
 
 
 class TextRegressor(SavedModel, Protocol):
-    """The model in `Numbers`."""
+    """A regressor of texts that the form `Numbers` holds."""
 
     def fit(
         self, texts: Sequence[Any], numbers: Sequence[float], count: int, dev_texts: Sequence[Any],
@@ -72,7 +72,7 @@ class TextRegressor(SavedModel, Protocol):
 
 
 class SentenceTagger(SavedModel, Protocol):
-    """The model in `Tags`."""
+    """A tagger that the form `Tags` holds."""
 
     def fit(
         self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]], count: int,
@@ -87,7 +87,7 @@ class SentenceTagger(SavedModel, Protocol):
 
 @runtime_checkable
 class TrainedInSteps(Protocol):
-    """A model whose training has steps."""
+    """A contender whose training has steps."""
 
     progress: Any
 
@@ -142,7 +142,7 @@ class _OfTexts(Form[Inner]):
 
 
 class Texts(_OfTexts[TextClassifier]):
-    """A classifier of texts, or of pairs of texts."""
+    """The form of a baseline that classifies texts, or pairs of texts."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
         """Fit the model on labels as numbers."""
@@ -166,7 +166,7 @@ class Texts(_OfTexts[TextClassifier]):
 
 
 class Numbers(_OfTexts[TextRegressor]):
-    """A number for a text, or for a pair of texts."""
+    """The form of a baseline that gives a number for a text, or for a pair of texts."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
         """Fit the model on the user's own numbers."""
@@ -186,7 +186,7 @@ class Numbers(_OfTexts[TextRegressor]):
 
 
 class Tags(Form[SentenceTagger]):
-    """A tagger of sentences."""
+    """The form of a baseline that tags sentences."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
         """Fit the model on tags as numbers."""
@@ -241,7 +241,7 @@ def _with_words(example: Words) -> Words:
 
 
 class OneStrength(TfIdf):
-    """Logistic regression with the regularisation that suits most texts: a tenth of the time that choosing it takes."""
+    """TF-IDF under logistic regression of one strength that suits most texts. Choosing it takes ten times as long."""
 
     strengths = (10.0,)
 

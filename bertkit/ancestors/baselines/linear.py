@@ -22,7 +22,7 @@ IMPOSSIBLE = -50.0  # the logit of a label that no training row had
 
 
 class LinearModel:
-    """weights: (labels, features). bias: (labels,)."""
+    """Linear baseline on features of texts. weights: (labels, features). bias: (labels,)."""
 
     LAYOUT = Layout("linear model", tensors="linear.safetensors")
 
@@ -90,7 +90,7 @@ class LinearModel:
 
 
 class Ridge(LinearModel):
-    """Learns a number instead of labels: `outputs` is (rows, 1)."""
+    """Linear baseline under ridge regression: learns a number instead of labels. `outputs` is (rows, 1)."""
 
     def fit(
         self, features: Any, labels: NDArray[Any], count: int = 1, *, strengths: Sequence[float] = (1.0,), seed: int = 0
@@ -118,7 +118,7 @@ Text = str | tuple[str, str]  # one text, or the two of a pair
 
 
 class Majority:
-    """Predicts the frequency of each label for every text."""
+    """The simplest baseline: predicts the frequency of each label for every text."""
 
     name = "majority"
     LAYOUT = Layout("shares of labels", "majority.json")
@@ -259,10 +259,10 @@ class NaiveBayes(TfIdf):
 
 
 def frequent(labels: Sequence[int]) -> int:
-    """The most frequent label."""
+    """The most frequent label, which the majority baseline predicts."""
     return Counter(labels).most_common(1)[0][0]
 
 
 def flat(texts: Sequence[Text]) -> list[str]:
-    """The single texts, with pairs taken apart."""
+    """The single texts a linear baseline reads, with pairs taken apart."""
     return [part for text in texts for part in ([text] if isinstance(text, str) else text)]

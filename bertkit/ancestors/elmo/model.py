@@ -31,7 +31,7 @@ HEAD = 2000  # frequent words that the softmax looks at first
 
 
 class CharacterWords(nn.Module):
-    """A word's letters through filters of several widths, the highest answer of each, highways, and a projection."""
+    """ELMo's character CNN: a word's letters through filters of several widths, maxima, highways and a projection."""
 
     def __init__(self, letters: int, numbers: ElmoNumbers) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class CharacterWords(nn.Module):
 
 
 class LstmStack(nn.Module):
-    """LSTM layers in one direction; from the second on, each has a residual connection."""
+    """ELMo's LSTM layers in one direction; from the second on, each has a residual connection."""
 
     def __init__(self, numbers: ElmoNumbers, chance: DropoutMasks) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class LstmStack(nn.Module):
 
 
 class BiLM(nn.Module):
-    """The language model: letters and softmax are shared, the LSTMs of the two directions are not."""
+    """ELMo's bidirectional language model: letters and softmax are shared, the LSTMs of the two directions are not."""
 
     def __init__(self, letters: int, guesses: int, numbers: ElmoNumbers) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class BiLM(nn.Module):
 
 
 class BiLMObjective(Objective):
-    """Predict every word from those before it, and from those after it."""
+    """ELMo's objective: predict every word from those before it, and from those after it."""
 
     weights: ClassVar[dict[str, float]] = {"ahead": 0.5, "back": 0.5}
 
@@ -137,7 +137,7 @@ class BiLMObjective(Objective):
 
 
 def cutoffs(guesses: int) -> list[int]:
-    """Where the frequent words end and the rarer ones begin, which the softmax puts into clusters behind them."""
+    """For ELMo's adaptive softmax: where frequent words end and the rarer ones begin, which are put into clusters."""
     return sorted({min(HEAD, guesses - 1), min(5 * HEAD, guesses - 1)})
 
 
@@ -159,7 +159,7 @@ def _lstm(width: int, cells: int) -> nn.LSTM:
 
 
 class Elmo:
-    """A lexicon and the model over it. about: facts of its training, kept in its folder."""
+    """A trained ELMo: a lexicon and the model over it. about: facts of its training, kept in its folder."""
 
     name = "ELMo"
     LAYOUT = Layout("ELMo", "bertkit.json", "model.safetensors", ("elmo",))

@@ -26,7 +26,7 @@ POOL = 32  # batches whose rows are sorted by length together, so that rows of a
 
 
 def stretches(first: Ids, last: Ids, length: int) -> Ids:
-    """Sentences [first, last) cut into rows of at most `length` words: (rows, 2).
+    """ELMo's training rows: sentences [first, last) split into rows of at most `length` words: (rows, 2).
 
     Neighbouring rows share one word, so that every word but a sentence's first follows another in exactly one row.
     """
@@ -37,7 +37,7 @@ def stretches(first: Ids, last: Ids, length: int) -> Ids:
 
 
 class WordFeed:
-    """Batches of about `batch_words` words; every row comes once an epoch."""
+    """ELMo's feed: batches of about `batch_words` words; every row comes once per epoch."""
 
     def __init__(self, text: Numbered, rows: Ids, *, batch_words: int, seed: int) -> None:
         self.text, self.rows, self.seed = text, rows, seed
@@ -76,7 +76,7 @@ class WordFeed:
 
 
 def train(settings: ElmoSettings) -> dict[str, Any]:
-    """Run it. Returns what was reached; the model is in settings.out."""
+    """Train an ELMo on running text. Returns what was reached; the model is in settings.out."""
     machine.set_up(settings.threads)
     world = World(device=machine.device_for(settings.device))
     lexicon, text = read_text(

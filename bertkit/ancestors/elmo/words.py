@@ -29,7 +29,10 @@ RARE = 2  # words and characters seen less often are unknown, so that the unknow
 
 @dataclass(frozen=True)
 class Lexicon:
-    """characters: those that can be read, words: those that can be guessed; both most frequent first."""
+    """ELMo's lexicon.
+
+    characters: those that can be read, words: those that can be guessed; both most frequent first.
+    """
 
     characters: str
     words: tuple[str, ...]
@@ -75,7 +78,7 @@ class Lexicon:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Sentences as numbers of different words: sentence s is words[ends[s]:ends[s + 1]], borders included.
+    """A text in ELMo's word numbers: sentence s is words[ends[s]:ends[s + 1]], borders included.
 
     Word n is spelt letters[spelt[n]:spelt[n + 1]], and targets[n] is its number among the words that can be guessed.
     """
@@ -136,7 +139,7 @@ class Numbered:
 
 
 def read_text(documents: Iterable[str], *, vocabulary: int, units: str, cased: bool) -> tuple[Lexicon, Numbered]:
-    """The lexicon of a text and the text in its numbers, in one pass."""
+    """ELMo's lexicon of a text and the text in its numbers, in one pass."""
     check_units(units)
     numbers: defaultdict[str, int] = defaultdict(lambda: END + 1 + len(numbers))
     ids, lengths = array("i"), array("q")

@@ -25,7 +25,9 @@ State = Any  # a network's state after the pieces it has read; None at the begin
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a network. context: preceding pieces it sees (nnlm); layers: recurrent ones (all others).
+    """The numbers of a language model's network.
+
+    context: preceding pieces it sees (nnlm); layers: recurrent ones (others).
 
     direct: 1 where the nnlm's word vectors also reach the output past the hidden layer. hidden: 0 is like width.
     """
@@ -58,7 +60,7 @@ class Shape:
 
 
 class Network(nn.Module):
-    """Reads pieces from left to right; the vector of a piece knows that piece and those before it, never a later one.
+    """The base of language-model networks, read left to right: a piece's vector knows that piece and those before it.
 
     The vocabulary's product, which is most of the work, is computed in `dtype`.
     """
@@ -108,7 +110,7 @@ class LockedDropout(nn.Module):
 
 
 def unpacked(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The packed run as ids (texts, time), in packed order, and lengths (texts,).
+    """For recurrent networks: the packed run as ids (texts, time), in packed order, and lengths (texts,).
 
     The last piece of a text is repeated to its right; time is a multiple of 8 (see data.batch.ROUND).
     """
@@ -118,7 +120,7 @@ def unpacked(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class LanguageModelObjective(Objective):
-    """Predict every piece of a text from those before it, except the first."""
+    """The objective of left-to-right language models: predict every piece from those before it, except the first."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -169,7 +171,7 @@ class LanguageModelObjective(Objective):
 
 
 def add_bos_eos(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The pieces of each text between the marks of its beginning and its end."""
+    """For language models: the pieces of each text between the marks of its beginning and its end."""
     first, last = tokenizer.cls_id, tokenizer.sep_id
     if first is None or last is None:
         raise UserError("This tokenizer has no [CLS] and [SEP] (or <s> and </s>); learn one with bertkit tokenizer.")
@@ -179,7 +181,7 @@ def add_bos_eos(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 def perplexity_of(
     texts: Sequence[str], likelihoods: Sequence[float], rows: Sequence[Sequence[int]], unknown: int | None
 ) -> dict[str, float]:
-    """Perplexity and bits per byte over all texts together.
+    """A language model's perplexity and bits per byte over all texts together.
 
     likelihoods: natural-log likelihood of each text. rows: the ids that were read for it, of which all but the first
     were guessed. unknown: the id of the unknown piece. Returns perplexity (per guessed piece), bits_per_byte (of the
@@ -208,7 +210,7 @@ def perplexity_of(
 
 
 class Nnlm(Network):
-    """Bengio's network. The state is the last `context` pieces."""
+    """Bengio's neural language model (2003). The state is the last `context` pieces."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -247,7 +249,7 @@ CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "
 
 
 class Rnnlm(Network):
-    """Stacked recurrent layers. The state is that of every layer."""
+    """The recurrent language model: stacked LSTM, GRU or plain layers. The state is that of every layer."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

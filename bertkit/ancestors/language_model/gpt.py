@@ -17,7 +17,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Causal(Protocol):
-    """What is needed from a causal model; bertkit.load(…) returns one."""
+    """What a causal encoder such as GPT must have to act as a language model; bertkit.load(…) returns one."""
 
     model: Model
     config: Config
@@ -26,7 +26,7 @@ class Causal(Protocol):
 
 
 def score(predictor: Causal, texts: Sequence[str]) -> list[float]:
-    """Natural-log likelihood of each text, as bertkit.inference.scoring gives it; longer texts are read in windows.
+    """GPT's natural-log likelihood of each text, as bertkit.inference.scoring gives it; long texts are read in windows.
 
     A window begins with the text's first piece and then half a window of pieces that were guessed before.
     """
@@ -35,14 +35,14 @@ def score(predictor: Causal, texts: Sequence[str]) -> list[float]:
 
 
 def perplexity(predictor: Causal, texts: Sequence[str]) -> dict[str, float]:
-    """See base.perplexity_of. Without a mark before the text, its first piece is not predicted."""
+    """GPT's perplexity: see base.perplexity_of. Without a mark before the text, its first piece is not predicted."""
     _refuse_others(predictor)
     rows = predictor.tokenizer.ids_batch(texts)
     return perplexity_of(texts, _scores(predictor, rows), rows, predictor.tokenizer.unk_id)
 
 
 def suggest(predictor: Causal, text: str, top: int = 5) -> list[dict[str, Any]]:
-    """The likeliest next pieces, best first; of a text too long for the model, its first piece and its end are read."""
+    """GPT's likeliest next pieces, best first; of a text too long for the model, its first piece and end are read."""
     _refuse_others(predictor)
     ids = predictor.tokenizer.ids_batch([text])[0]
     if ids and ids[-1] == predictor.tokenizer.sep_id:  # it would end the text
@@ -64,7 +64,7 @@ def _refuse_others(predictor: Causal) -> None:
 
 
 def windows(ids: list[int], limit: int) -> list[tuple[list[int], int]]:
-    """The text in runs of at most `limit` ids: (run, how many of its last ids are guessed there)."""
+    """A text for GPT in runs of at most `limit` ids: (run, how many of its last ids are guessed there)."""
     runs = [(ids[:limit], min(len(ids), limit) - 1)] if len(ids) > 1 else []
     start = limit
     while start < len(ids):

@@ -23,14 +23,14 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 def ordinary(tokenizer: Tokenizer, chances: np.ndarray, allowed_special: int = -1) -> np.ndarray:
-    """Probabilities with 0 for ids that are not text: special ones but `allowed_special`, and padding rows."""
+    """A language model's probabilities with 0 for padding rows and special ids, but for `allowed_special`."""
     allowed = np.arange(len(chances)) < tokenizer.size
     allowed[sorted(tokenizer.special_ids - {allowed_special})] = False
     return np.where(allowed, chances, 0.0)
 
 
 def suggestions(tokenizer: Tokenizer, ids: Sequence[int], chances: np.ndarray, top: int) -> list[dict[str, Any]]:
-    """The likeliest next pieces, best first: {token, score (its probability), text (`ids` continued with it)}."""
+    """A language model's likeliest next pieces: {token, score (probability), text (`ids` continued)}, best first."""
     chances = ordinary(tokenizer, chances)
     return [
         {
@@ -50,12 +50,12 @@ ANCESTOR = {"nnlm": "nnlm", "rnn": "rnnlm", "lstm": "rnnlm", "gru": "rnnlm"}  # 
 
 
 def network_of(shape: Shape) -> Network:
-    """A network with random weights (torch's generator)."""
+    """A language model's network with random weights (torch's generator)."""
     return NETWORKS[ANCESTOR[shape.kind]](shape)
 
 
 class LanguageModel:
-    """A network and its tokenizer. about: further facts for bertkit.json."""
+    """A left-to-right language model: a network and its tokenizer. about: further facts for bertkit.json."""
 
     LAYOUT = Layout("left-to-right model", "bertkit.json", "model.safetensors", tuple(NETWORKS))
 
@@ -171,7 +171,7 @@ class LanguageModel:
 
 
 def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Network:
-    """A network with these weights; their shapes are checked before memory is allocated."""
+    """A language model's network with these weights; their shapes are checked before memory is allocated."""
     try:
         with torch.device("meta"):
             network = network_of(shape)
@@ -182,7 +182,7 @@ def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Networ
 
 
 def fill(module: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Load tensors into a module made on the meta device; an error names the first that does not fit."""
+    """Load tensors into a language model made on the meta device; an error names the first that does not fit."""
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     actual = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in sorted(expected.keys() | actual.keys()):

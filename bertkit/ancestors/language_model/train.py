@@ -32,7 +32,7 @@ NOTHING_HIDDEN = MaskSettings(rate=0.0)
 
 
 def split(store: Store, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Documents to learn from and to measure on, as pretraining splits them (two on either side where there are)."""
+    """Documents to train a language model on and to measure it on, as pretraining splits them (at least two each)."""
     least = 2 / store.documents if held_out and store.documents >= 4 else 0.0
     return store.split(max(held_out, least), seed)
 
@@ -40,7 +40,7 @@ def split(store: Store, held_out: float, seed: int) -> tuple[np.ndarray, np.ndar
 def training_feed(
     store: Store, documents: np.ndarray, steps: int, settings: LearnSettings, world: World
 ) -> PretrainingFeed:
-    """Examples for this many steps."""
+    """A language model's training examples for this many steps."""
     return PretrainingFeed(
         store, documents, packing=PACKING, masking=NOTHING_HIDDEN, plan=plan(steps, settings), seed=settings.seed,
         micro_tokens=settings.micro_tokens, rank=world.rank, ranks=world.size,
@@ -48,12 +48,12 @@ def training_feed(
 
 
 def plan(steps: int, settings: LearnSettings) -> list[Phase]:
-    """One phase, from the first step to the last."""
+    """The one phase of a language model's training, from the first step to the last."""
     return phases(steps, ((1.0, settings.length),), settings.batch_tokens)
 
 
 def held_out_batches(store: Store, documents: np.ndarray, settings: LearnSettings) -> list[Batch]:
-    """A fixed choice of held-out examples: the ones pretraining's evaluation takes."""
+    """A fixed choice of held-out examples for a language model in training: the ones pretraining's evaluation takes."""
     if not len(documents):
         return []
     s, length = settings, settings.length
@@ -72,7 +72,7 @@ def held_out_batches(store: Store, documents: np.ndarray, settings: LearnSetting
 
 
 def learn(settings: LearnSettings) -> dict[str, Any]:
-    """Run it. Returns what was reached; the folder opens with LanguageModel.load."""
+    """Train a left-to-right language model. Returns what was reached; the folder opens with LanguageModel.load."""
     machine.set_up(settings.threads)
     world = worlds.join(machine.device_for(settings.device))
     try:

@@ -49,7 +49,7 @@ FEWEST_STEPS = 200  # patience cannot end the run earlier: passes over few sente
 
 
 class BiLstm:
-    """Labels of words or texts. features: frozen features of words; vectors: initial word vectors."""
+    """A BiLSTM that labels words or texts. features: frozen features of words; vectors: initial word vectors."""
 
     ancestor: ClassVar[str]
 
@@ -234,7 +234,7 @@ Tags = Sequence[Sequence[int]]
 
 
 class BiLstmTagger(BiLstm):
-    """One label per word."""
+    """A BiLSTM with one label per word."""
 
     ancestor = "bilstm-tagger"
 
@@ -284,7 +284,7 @@ class BiLstmTagger(BiLstm):
 
 
 class BiLstmClassifier(BiLstm):
-    """One label per text; its words are pooled (settings.pool)."""
+    """A BiLSTM with one label per text; its words are pooled (settings.pool)."""
 
     ancestor = "bilstm-classifier"
 

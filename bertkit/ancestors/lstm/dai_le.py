@@ -29,7 +29,10 @@ STARTS = ("random", "language-model", "autoencoder")
 
 @dataclass(frozen=True)
 class DaiLeSettings:
-    """reading_…: how the autoencoder learns; reading_length: pieces it must remember at once."""
+    """Settings of Dai and Le's classifier.
+
+    reading_…: how the autoencoder learns; reading_length: pieces it must remember at once.
+    """
 
     epochs: int = 6
     lr: float = 3e-3
@@ -42,7 +45,7 @@ class DaiLeSettings:
 
 
 class Autoencode(LanguageModelObjective):
-    """Rows `[CLS] text [SEP] text [SEP]`: only what stands after the first [SEP] is guessed."""
+    """Dai and Le's autoencoder, on rows `[CLS] text [SEP] text [SEP]`: only what follows the first [SEP] is guessed."""
 
     def guessed(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """(texts, time - 1): whether the piece after this place is to be guessed."""
@@ -56,12 +59,12 @@ class Autoencode(LanguageModelObjective):
 
 
 def doubled(row: list[int]) -> list[int]:
-    """`[CLS] text [SEP]` → `[CLS] text [SEP] text [SEP]`."""
+    """A row of Dai and Le's autoencoder: `[CLS] text [SEP]` → `[CLS] text [SEP] text [SEP]`."""
     return [*row, *row[1:]]
 
 
 class DaiLe(RecurrentClassifier):
-    """An LSTM classifier with the shape and tokenizer of a language model, started in one of three ways.
+    """Dai and Le's LSTM classifier (2015): shape and tokenizer of a language model, started in one of three ways.
 
     reading: texts the autoencoder learns from; without them, those of the task.
     """

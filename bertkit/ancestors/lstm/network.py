@@ -57,7 +57,7 @@ def read_in_order(lstm: nn.Module, x: Tensor, order: ReadingOrder) -> Tensor:
 
 
 class ScalarMix(nn.Module):
-    """scale × the sum of softmax(weights) × layer; begins as the mean of the layers."""
+    """ELMo's mix for a BiLSTM: scale × the sum of softmax(weights) × layer; begins as the mean of the layers."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -83,7 +83,9 @@ FORGOTTEN = 0.5  # fraction of the words seen once that training reads as unknow
 
 
 class WordEmbedding(nn.Module):
-    """A vector per word. words: those that are trained; further: those with a fixed vector from another model.
+    """The word vectors of a BiLSTM network.
+
+    words: those that are trained; further: those with a fixed vector from another model.
 
     once: which of `words` the training text holds only once. A word not known as it stands is looked up in lower case.
     """
@@ -141,7 +143,7 @@ class WordEmbedding(nn.Module):
 
 
 class GivenFeatures(nn.Module):
-    """Features of words from a function; several layers are combined in a learned mix."""
+    """The input of a BiLSTM network: features of words from a function; several layers are mixed as learned."""
 
     def __init__(self, features: Features, layers: int, width: int) -> None:
         super().__init__()
@@ -203,7 +205,7 @@ POOL: dict[str, Callable[[Tensor, Batch], Tensor]] = {
 
 
 class BiLstmNetwork(Objective):
-    """Words through BiLSTM layers to labels, of words (pool "none") or of texts."""
+    """The BiLSTM's network: words through BiLSTM layers to labels, of words (pool "none") or of texts."""
 
     def __init__(self, source: Source, labels: int, settings: BiLstmSettings, pool: str, chance: DropoutMasks) -> None:
         super().__init__()
@@ -232,7 +234,7 @@ class BiLstmNetwork(Objective):
 
 
 class SentenceFeed:
-    """Mini-batches of sentences of about the same length; the same sentences in another order every epoch."""
+    """The feed of a BiLSTM network: mini-batches of sentences of similar length, in another order every epoch."""
 
     def __init__(
         self, source: Source, rows: Sequence[np.ndarray], targets: Sequence[np.ndarray], size: int, seed: int

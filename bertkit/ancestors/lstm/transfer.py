@@ -39,7 +39,9 @@ POOLINGS: dict[str, tuple[str, ...]] = {"last": ("last",), "concat": ("last", "m
 
 
 def pooled(network: Rnnlm, ids: Tensor, lengths: Tensor, ways: Sequence[str]) -> Tensor:
-    """Read texts of any length and pool the last layer's vectors, side by side (texts, len(ways) × hidden).
+    """Transfer from a language model: texts of any length, its last layer pooled side by side.
+
+    Returns (texts, len(ways) × hidden).
 
     ids: (texts, time); what is right of a text's length changes nothing. ways: last, max, mean.
     """
@@ -63,7 +65,10 @@ def pooled(network: Rnnlm, ids: Tensor, lengths: Tensor, ways: Sequence[str]) ->
 
 
 class Reader(nn.Module):
-    """Network, pooling and head. inner: width of the head's hidden layer; 0: it has none."""
+    """Transfer from a language model: its network, pooling and a head.
+
+    inner: width of the head's hidden layer; 0: it has none.
+    """
 
     def __init__(self, network: Rnnlm, pooling: str, labels: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -97,7 +102,7 @@ class Reader(nn.Module):
 
 
 class Classify(Objective):
-    """Texts and their labels."""
+    """The objective of an LSTM classifier that transfers a language model: texts and their labels."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__()
@@ -113,7 +118,7 @@ class Classify(Objective):
 
 
 class TextFeed:
-    """Rows of ids, with labels or without: each pass visits all of them once, in its own random order."""
+    """The feed of an LSTM classifier that transfers a language model: all rows once per pass, in a random order."""
 
     def __init__(self, rows: Sequence[list[int]], labels: Sequence[int] = (), *, batch: int, seed: int) -> None:
         self.rows, self.labels, self.seed = rows, labels, seed
@@ -138,7 +143,7 @@ class TextFeed:
 
 
 def cut_rows(rows: Sequence[list[int]], length: int) -> list[list[int]]:
-    """Split rows from [CLS] to [SEP] into rows of at most `length` ids, each with its own marks; nothing is lost."""
+    """For transfer: split rows from [CLS] to [SEP] into rows of at most `length` ids, each with its own marks."""
     room = length - 2
     return [
         [row[0], *row[start : min(start + room, len(row) - 1)], row[-1]]
@@ -154,13 +159,13 @@ SLANTED: dict[str, Any] = {"warmup": 0.1, "schedule": "linear", "floor": 1 / 32,
 
 
 def loop_of(lr: float) -> LoopSettings:
-    """Slanted triangular rates with this peak."""
+    """The loop of a transfer stage: slanted triangular rates with this peak."""
     return LoopSettings(lr=lr, **SLANTED)
 
 
 @dataclass(frozen=True)
 class StageSettings:
-    """One stage of training: `epochs` passes or, with `seconds` (0: none), as many steps as fit into them.
+    """One stage of transfer: `epochs` passes or, with `seconds` (0: none), as many steps as fit into them.
 
     divisor: the learning rate of a layer is that of the layer above, divided by this.
     """
@@ -173,7 +178,7 @@ class StageSettings:
 
 
 class Stage(MemoryRun):
-    """One stage of training, with slanted triangular rates.
+    """One stage of transfer learning, with slanted triangular rates.
 
     scores: on the dev texts, after every pass. earlier: the stage before, whose best weights stay the best until these
     are better. Each stage goes on from the last weights; only after the last one are the best restored.
@@ -222,7 +227,7 @@ class Stage(MemoryRun):
 
 
 class RecurrentClassifier:
-    """A reader that starts from a left-to-right model's numbers, and its tokenizer."""
+    """LSTM transfer learning: a reader that starts from a left-to-right model's numbers, and its tokenizer."""
 
     ancestor: ClassVar[str]  # what bertkit.json calls it
 

@@ -20,7 +20,9 @@ from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, StageSe
 
 @dataclass(frozen=True)
 class UlmfitSettings:
-    """divisor: how much slower each lower layer learns. epochs: passes with all groups thawed, after one a group.
+    """Settings of ULMFiT. divisor: how much slower each lower layer learns.
+
+    epochs: passes with all groups thawed, after one per group.
 
     Each time a group thaws the rate of the head is halved, as the authors' later code does.
     """

@@ -24,14 +24,14 @@ BYTES_PER_ENTRY = 16
 
 
 def tally(keys: Keys) -> Run:
-    """The distinct keys, sorted, and how often each occurs."""
+    """Counting n-grams: the distinct keys, sorted, and how often each occurs."""
     keys = np.sort(keys)
     first = _first_of_each(keys)
     return keys[first], np.diff(np.append(first, len(keys)))
 
 
 def sorting(keys: Keys) -> Ids:
-    """The order that sorts the keys."""
+    """Counting n-grams: the order that sorts the keys."""
     places = len(keys).bit_length()
     if len(keys) and int(keys.max()).bit_length() + places <= 64:
         # numpy sorts numbers about twice as fast as it finds their order: let each key carry its place.
@@ -41,7 +41,7 @@ def sorting(keys: Keys) -> Ids:
 
 
 def merge(runs: list[Run]) -> Run:
-    """One sorted run out of many; counts of equal keys are added."""
+    """Counting n-grams: one sorted run out of many; counts of equal keys are added."""
     if len(runs) == 1:
         return runs[0]
     keys = np.concatenate([run[0] for run in runs]) if runs else np.empty(0, np.uint64)
@@ -61,7 +61,7 @@ def _first_of_each(ordered: Keys) -> Ids:
 
 
 class Runs:
-    """Sorted runs of keys and counts. What is beyond `budget` bytes waits in `folder`."""
+    """Sorted runs of n-gram keys and counts. What is beyond `budget` bytes waits in `folder`."""
 
     def __init__(self, budget: int, folder: Path) -> None:
         """An empty collection; `folder` must exist, and belongs to the caller."""
@@ -102,7 +102,10 @@ class Runs:
 
 
 class Spool:
-    """Arrays of word numbers in the order they came. Beyond `budget` bytes they wait in `folder`."""
+    """Counting n-grams in bounded memory: word numbers in the order they came.
+
+    Beyond `budget` bytes they wait in `folder`.
+    """
 
     def __init__(self, budget: int, folder: Path) -> None:
         """An empty spool."""
@@ -130,7 +133,7 @@ class Spool:
 
 
 class Windows:
-    """Packs windows of `order` words into 64-bit keys, and unpacks them."""
+    """Counting n-grams: packs windows of `order` words into 64-bit keys, and unpacks them."""
 
     def __init__(self, order: int, vocabulary: int) -> None:
         """`vocabulary` is the number of different words."""
@@ -201,7 +204,7 @@ def _places(table: Keys, keys: Keys) -> Keys:
 def count_windows(
     chunks: Callable[[], Iterable[Ids]], order: int, vocabulary: int, start: int, budget: int, folder: Path
 ) -> tuple[list[Words], Ids]:
-    """Count every window of `order` words that does not end in `start`.
+    """Counting n-grams: every window of `order` words that does not end in `start`.
 
     `chunks` starts the text over at each call; each chunk must begin with order - 1 times `start`.
     Returns the words of the different windows, the last word first (`order` arrays, sorted by these columns),

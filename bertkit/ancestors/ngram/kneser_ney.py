@@ -24,7 +24,7 @@ NEVER = -99.0  # log10 probability of what is never predicted: the start of a se
 
 @dataclass
 class Level:
-    """All n-grams of one order, sorted. An n-gram's rank is its place here; a single word's rank is its id.
+    """Kneser-Ney's table of one order, sorted. An n-gram's rank is its place here; a single word's rank is its id.
 
     keys: (n,) uint64, rank of the n-gram without its last word * vocabulary + last word; empty at order 1.
     log_prob: (n,) float32, log10 p(last word | the words before it).
@@ -38,7 +38,7 @@ class Level:
 
 @dataclass
 class Grams:
-    """The different n-grams of one order, sorted by their last word, then the one before it, and so on.
+    """Kneser-Ney's different n-grams of one order, sorted by their last word, then the one before it, and so on.
 
     first, last: (n,) words; shorter: (n,) place of the n-gram without its first word among the Grams one
     order down; counts: (n,) a in the formula above.
@@ -51,7 +51,7 @@ class Grams:
 
 
 def gather(columns: list[Words], counts: Ids, start: int) -> list[Grams]:
-    """The n-grams of every order, from the counted windows of the highest.
+    """For Kneser-Ney: the n-grams of every order, from the counted windows of the highest.
 
     columns: as `ngram_counting.count_windows` gives them; places before the sentence hold `start`.
     """
@@ -76,7 +76,7 @@ def gather(columns: list[Words], counts: Ids, start: int) -> list[Grams]:
 
 
 def discounts(counts: Ids) -> tuple[tuple[float, float, float], bool]:
-    """What is taken off counts of 1, 2, and 3 or more, and whether it could be estimated.
+    """Kneser-Ney's discounts: what is taken off counts of 1, 2, and 3 or more, and whether it could be estimated.
 
     The estimate divides by the numbers of n-grams counted once to four times, which small or odd texts lack;
     then the fallback 0.5, 1, 1.5 stands in for all three.
@@ -91,7 +91,7 @@ def discounts(counts: Ids) -> tuple[tuple[float, float, float], bool]:
 
 
 def estimate(orders: list[Grams], vocabulary: int, start: int, end: int) -> tuple[list[Level], list[int]]:
-    """Probabilities and back-off weights of every order, and the orders whose discounts fell back.
+    """Modified Kneser-Ney: probabilities and back-off weights of every order, and the orders whose discounts fell back.
 
     Empties `orders` as it goes: they are the largest thing in memory.
     """

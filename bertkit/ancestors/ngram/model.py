@@ -59,18 +59,18 @@ UNITS: dict[str, Callable[[str], list[str]]] = {
 
 
 def check_units(units: str) -> None:
-    """Refuse a way of cutting that does not exist."""
+    """Refuse a way of splitting text into words that an n-gram model does not have."""
     if units not in UNITS:
         raise UserError(f"units '{units}' is not a way to cut text. {suggest(units, list(UNITS))}")
 
 
 def sentences(text: str) -> list[str]:
-    """The lines of a text that hold anything: each is a sentence to an n-gram model."""
+    """Sentences of an n-gram model: the lines of a text that hold anything."""
     return [line for line in text.splitlines() if line and not line.isspace()]
 
 
 def blocks(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """The sentences of all texts in blocks of about so many characters, a line break after each sentence."""
+    """Text for an n-gram model: sentences in blocks of about so many characters, a line break after each."""
     lines: list[str] = []
     size = 0
     for text in texts:
@@ -85,7 +85,7 @@ def blocks(texts: Iterable[str], characters: int) -> Iterator[str]:
 
 
 def cut(block: str, units: str, cased: bool) -> list[str]:
-    """The words of a block; a line break is a word of its own and ends a sentence."""
+    """The words an n-gram model reads in a block; a line break is a word of its own and ends a sentence."""
     return UNITS[units](block if cased else block.lower())
 
 
@@ -101,7 +101,7 @@ SCORED_AT_ONCE = 1 << 20  # characters; bounds the memory of scoring
 
 @dataclass(frozen=True)
 class NgramSettings:
-    """How an n-gram model reads text, and how far it looks back.
+    """Settings of an n-gram model: how it reads text, and how far it looks back.
 
     order: words in the longest n-gram. min_count: rarer words are unknown. cased: keep capitals apart.
     units: 'words' (every ideograph by itself), 'jieba' (Chinese words) or 'characters'.
@@ -390,7 +390,7 @@ class NgramModel:
 
 
 def padded(ids: Ids, starts: int) -> Ids:
-    """Put so many START before each sentence. ids: (t,), every sentence closed by END."""
+    """For an n-gram model: put so many START before each sentence. ids: (t,), every sentence closed by END."""
     is_end = ids == END
     sentence = np.cumsum(is_end) - is_end
     stream = np.full(len(ids) + starts * int(is_end.sum()), START, np.int64)

@@ -28,7 +28,7 @@ Ids = NDArray[np.int64]
 
 
 class PieceNgram:
-    """Modified Kneser-Ney over pieces. The marks [CLS] and [SEP] are the model's own start and end of a sentence."""
+    """An n-gram model over pieces of a tokenizer. The marks [CLS] and [SEP] are its own start and end of a sentence."""
 
     LAYOUT = Layout("n-gram model of pieces", "bertkit.json", kinds=("piece-ngram",))
 

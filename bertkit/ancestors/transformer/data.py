@@ -22,7 +22,10 @@ USUAL = (("text", "text_b"), ("source", "target"))  # taken by themselves where 
 
 
 class Pair(NamedTuple):
-    """One pair as ids. source: with its end; given: what the decoder reads; wanted: what it must say, as long."""
+    """A pair of texts for the Transformer as ids.
+
+    source: with its end; given: what the decoder reads; wanted: what it must say, as long.
+    """
 
     source: list[int]
     given: list[int]
@@ -30,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def read_pairs(path: Path, text: str, text_b: str, encoding: str = "utf-8") -> list[TextRow]:
-    """Every row's source (`text`) and target (`text_b`); a file of two columns needs no header."""
+    """Pairs for the Transformer: every row's source (`text`) and target (`text_b`); two columns need no header."""
     first, second = _columns(path, text, text_b, encoding)
     rows = list(read_rows(path, text=first, text_b=second, labelled=False, encoding=encoding))
     for row in rows:
@@ -41,7 +44,10 @@ def read_pairs(path: Path, text: str, text_b: str, encoding: str = "utf-8") -> l
 
 
 def read_sources(path: Path, text: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Every row's source, one at a time; a table without a header has it in the first column, a .txt in each line."""
+    """Texts for the Transformer to rewrite.
+
+    Every row's source, one at a time; a table without a header has it in the first column, a .txt in each line.
+    """
     columns = columns_of(path, ("source", "1"), encoding) if text == "text" and kind_of(path) != "txt" else []
     usual = "source" if "source" in columns and "text" not in columns else "1" if columns[:1] == ["1"] else text
     return (row.text for row in read_rows(path, text=usual, labelled=False, encoding=encoding))
@@ -65,7 +71,7 @@ def _columns(path: Path, text: str, text_b: str, encoding: str) -> tuple[str, st
 def encode_pairs(
     rows: Sequence[TextRow], tokenizer: Tokenizer, limit: int, on_long: str, where: str
 ) -> tuple[list[Pair], dict[str, int]]:
-    """Pairs as ids, and what became of the long ones: {"pairs", "long", "tokens_cut"}; told where there are any.
+    """Pairs for the Transformer as ids, and what became of long ones: {"pairs", "long", "tokens_cut"}, with a note.
 
     limit: tokens of a source and of a target, the end included. A target that is cut has no end, so that no model
     learns to stop there.
@@ -96,7 +102,7 @@ def encode_pairs(
 
 
 def ends(tokenizer: Tokenizer) -> tuple[int, int]:
-    """The ids that begin and end a text."""
+    """The ids that begin and end a text of the Transformer."""
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
         raise UserError("The tokenizer has no token that begins a text and one that ends it. Choose another.")
     return tokenizer.cls_id, tokenizer.sep_id
@@ -104,7 +110,7 @@ def ends(tokenizer: Tokenizer) -> tuple[int, int]:
 
 @dataclass
 class Pairs(Batch):
-    """Packed sources with their packed targets. `tokens` counts the sources'.
+    """A batch of the Transformer: packed sources with their packed targets. `tokens` counts the sources'.
 
     extra: asking (texts, longest target), the target token at each place; seen (texts, longest source), the source
     token at each place; seen_lengths (texts,); back (target tokens,), the place of each; wanted (target tokens and
@@ -121,7 +127,7 @@ class Pairs(Batch):
 
 
 def collate(pairs: Sequence[Pair], multiple: int = ROUND) -> Pairs:
-    """Pairs as one batch, runs filled up to a multiple of tokens."""
+    """Pairs of texts as one batch of the Transformer, runs filled up to a multiple of tokens."""
     source = pack([pair.source for pair in pairs], multiple=multiple)
     target = pack([pair.given for pair in pairs], multiple=multiple)
     seen, seen_lengths = places(source)
@@ -139,14 +145,17 @@ def collate(pairs: Sequence[Pair], multiple: int = ROUND) -> Pairs:
 
 
 def places(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Each text's tokens in the run, (texts, longest), past its end the last; and lengths. In the caller's order."""
+    """For the Transformer's attention to sources: the places of each text's tokens in the run, and lengths.
+
+    (texts, longest), past a text's end its last token; in the caller's order.
+    """
     starts, lengths = batch.restore(batch.starts), batch.restore(torch.tensor(batch.lengths))
     column = torch.arange(max(batch.lengths))
     return starts[:, None] + torch.minimum(column[None, :], lengths[:, None] - 1), lengths
 
 
 class PairFeed:
-    """Each pass visits every pair once, in its own random order: a pure function of (seed, step, rank)."""
+    """The Transformer's feed: every pair once per pass, in a random order: a pure function of (seed, step, rank)."""
 
     def __init__(
         self, pairs: Sequence[Pair], *, batch: int, seed: int, micro_tokens: int, rank: int = 0, ranks: int = 1
@@ -173,6 +182,6 @@ class PairFeed:
 
 
 def batches(pairs: Sequence[Pair], tokens: int) -> Iterator[Pairs]:
-    """Pairs in batches of about so many tokens of both sides, longest first."""
+    """Pairs of texts in batches of about so many tokens of both sides, longest first."""
     for part in batches_by_tokens([len(pair.source) + len(pair.given) for pair in pairs], tokens):
         yield collate([pairs[n] for n in part])

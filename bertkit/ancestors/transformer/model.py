@@ -36,14 +36,14 @@ Mixing = Callable[[Tensor], Tensor]  # (tokens, width) → like it
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Section 3.5 of the paper: sines at even places, cosines at odd ones. Returns (length, width)."""
+    """The Transformer's positions (section 3.5): sines at even places, cosines at odd ones. Returns (length, width)."""
     steps = torch.arange(0, width, 2, dtype=torch.float64)
     angles = torch.arange(length, dtype=torch.float64)[:, None] / 10000 ** (steps / width)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).reshape(length, width).float()
 
 
 class Words(nn.Module):
-    """Word vectors times √width plus sines: one table for sources, targets and guesses (section 3.4)."""
+    """The Transformer's word vectors times √width plus sines: one table for sources, targets and guesses (3.4)."""
 
     positions: Tensor
 
@@ -68,14 +68,17 @@ class Words(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, dropout: Dropout) -> Tensor:
-    """q: (rows, heads, asked, head_width); k, v: (rows, heads, seen, head_width). Returns (rows, asked, width)."""
+    """The decoder's attention. q: (rows, heads, asked, head_width); k, v: (rows, heads, seen, head_width).
+
+    Returns (rows, asked, width).
+    """
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     weights = softmax(scores if hidden is None else scores + hidden)
     return (dropout(weights) @ v).transpose(1, 2).flatten(2)
 
 
 class CrossAttention(nn.Module):
-    """Every token of a target looks at every token of its source."""
+    """The decoder's attention to the source: every token of a target looks at every token of its source."""
 
     def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
@@ -104,7 +107,7 @@ class CrossAttention(nn.Module):
 
 @dataclass
 class Memory:
-    """What a decoder keeps while it writes. rows: hypotheses, as many a text; texts: sources.
+    """What the Transformer's decoder keeps while it writes. rows: hypotheses, as many per text; texts: sources.
 
     past: each layer's keys and values (2, rows, heads, tokens so far, head_width). sources: each layer's keys and
     values (2, texts, heads, seen, head_width): the hypotheses of a text share them. hidden: (texts, 1, 1, seen).
@@ -124,7 +127,7 @@ class Memory:
 
 
 class DecoderLayer(nn.Module):
-    """Attention to what is written, attention to the source, feed-forward; norms after each sum (post) or before."""
+    """The decoder's layer: attention to what is written, to the source, feed-forward; norms after a sum or before."""
 
     def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
@@ -175,7 +178,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder layers."""
+    """The Transformer's decoder: a stack of decoder layers."""
 
     def __init__(self, config: Config, dropout_masks: DropoutMasks) -> None:
         super().__init__()
@@ -205,7 +208,7 @@ class Decoder(nn.Module):
 
 
 def padding(lengths: Tensor, longest: int, dtype: torch.dtype) -> Tensor:
-    """An addend to scores that hides what is past each length: (texts, 1, 1, longest)."""
+    """An addend to the decoder's scores that hides what is past each source's length: (texts, 1, 1, longest)."""
     past = torch.arange(longest, device=lengths.device)[None, :] >= lengths[:, None]
     return torch.zeros(past.shape, dtype=dtype, device=lengths.device).masked_fill_(past, torch.finfo(dtype).min)[
         :, None, None, :
@@ -218,7 +221,7 @@ LONGER = 50  # a target may have so many tokens more than its source, as in the 
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder over one table of words."""
+    """The Transformer: encoder and decoder over one table of words."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

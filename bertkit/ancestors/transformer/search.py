@@ -20,7 +20,7 @@ DEAD = float("-inf")
 
 
 class Writer(Protocol):
-    """What the search asks of a model (see `Transformer`)."""
+    """What beam search asks of a model (see `Transformer`)."""
 
     def start(self, sources: Sequence[Sequence[int]]) -> Any:
         """A memory of the sources, with `select(rows, texts)`."""
@@ -31,7 +31,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One target. ids: without begin and end. finished: it came to its end before the limit."""
+    """One target that beam search found. ids: without begin and end. finished: it came to its end before the limit."""
 
     ids: list[int]
     score: float
@@ -39,12 +39,12 @@ class Hypothesis:
 
 
 def normalised(log_probability: float, tokens: int, penalty: float) -> float:
-    """The score of a hypothesis of so many tokens."""
+    """Beam search's score of a hypothesis of so many tokens."""
     return float(log_probability / ((5 + tokens) / 6) ** penalty)
 
 
 class Candidate(NamedTuple):
-    """A row of a text with one piece more. total: its log-probability."""
+    """Beam search: a row of a text with one piece more. total: its log-probability."""
 
     total: float
     row: int
@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
 
 @dataclass
 class Writing:
-    """One text while it is written. rows: the ids of its `beam` rows; ended: hypotheses that came to their end."""
+    """Beam search of one text. rows: the ids of its `beam` rows; ended: hypotheses that came to their end."""
 
     limit: int
     beam: int
@@ -100,7 +100,7 @@ def search(
     penalty: float,
     limits: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """Hypotheses of each source, the best first; at least one, at most `beam`.
+    """Beam search: hypotheses of each source, the best first; at least one, at most `beam`.
 
     never: ids that are not written. limits: most tokens of each target, its end included. A text is done when `beam`
     hypotheses have ended, when none that goes on can beat the best that ended, or at its limit; if nothing ended by

@@ -40,7 +40,7 @@ MOST_SCORED = 1000  # dev pairs that are written out at the end
 
 
 class Rewriting(Objective):
-    """Say each token of a target from its source and the target's tokens before it."""
+    """The Transformer's objective: say each token of a target from its source and the target's tokens before it."""
 
     def __init__(self, model: Transformer, smoothing: float = 0.0) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Rewriting(Objective):
 
 
 class Learning:
-    """One run. After `go`, `seq2seq` is the finished model."""
+    """One training of the Transformer. After `go`, `seq2seq` is the finished model."""
 
     def __init__(self, settings: Seq2SeqSettings) -> None:
         self.settings = s = settings
@@ -216,7 +216,7 @@ class _Run(Run[dict[str, Any]]):
 
 
 def train(settings: Seq2SeqSettings) -> dict[str, Any]:
-    """Run it. The result's `metrics` are of the dev pairs."""
+    """Train the Transformer on pairs of texts. The result's `metrics` are of the dev pairs."""
     try:
         return Learning(settings).go()
     finally:

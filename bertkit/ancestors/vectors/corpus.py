@@ -21,7 +21,9 @@ LONGEST_SENTENCE = 10_000  # longer ones are cut: a file without line ends must 
 
 @dataclass(frozen=True)
 class Corpus:
-    """names: the words, most frequent first; counts: how often each occurs; words: the text as places in names.
+    """The corpus of word vectors.
+
+    names: the words, most frequent first; counts: how often each occurs; words: the text as places in names.
 
     Sentence s is words[ends[s]:ends[s + 1]]. read: words before the rare ones were dropped.
     """
@@ -34,7 +36,7 @@ class Corpus:
 
 
 def words_of(text: str, units: str = "words", cased: bool = False) -> list[str]:
-    """The words of a text without punctuation. units: 'words', or 'jieba' for Chinese."""
+    """The words of a corpus text without punctuation. units: 'words', or 'jieba' for Chinese."""
     check_units(units)
     return [word for word in cut(text, units, cased) if len(word) > 1 or word.isalnum()]
 
@@ -42,7 +44,7 @@ def words_of(text: str, units: str = "words", cased: bool = False) -> list[str]:
 def read_sentences(
     paths: str | Path | Iterable[str | Path], *, units: str = "words", cased: bool = False
 ) -> Iterator[list[str]]:
-    """The lines of text files as lists of words: what `train` takes. Files as in `read_documents`."""
+    """A corpus for word vectors: the lines of text files as lists of words. Files as in `read_documents`."""
     check_units(units)
     for document in read_documents(paths):
         for line in document.splitlines():
@@ -51,7 +53,7 @@ def read_sentences(
 
 
 def number(sentences: Iterable[list[str]], min_count: int) -> Corpus:
-    """Number the words of a text in one pass; words seen less than min_count times are dropped and told."""
+    """Number the words of a corpus in one pass; words seen less than min_count times are dropped, with a note."""
     numbers: defaultdict[str, int] = defaultdict(lambda: len(numbers))
     ids, lengths = array("i"), array("q")
     for sentence in sentences:

@@ -18,7 +18,10 @@ BATCH = 512  # questions answered by one product of matrices
 
 @dataclass(frozen=True)
 class Answers:
-    """asked: questions in the file; answered: those whose four words all have vectors; correct: of these."""
+    """Score of word vectors on analogies.
+
+    asked: questions in the file; answered: those whose words all have vectors; correct: of these.
+    """
 
     asked: int = 0
     answered: int = 0
@@ -41,7 +44,10 @@ class Answers:
 
 @dataclass(frozen=True)
 class Similarity:
-    """spearman: rank correlation of cosines with people's scores, over `known` of `pairs` pairs."""
+    """Score of word vectors on similarity.
+
+    spearman: correlation of cosines with people's scores, over `known` of `pairs` pairs.
+    """
 
     spearman: float
     pairs: int
@@ -54,7 +60,7 @@ class Similarity:
 
 
 def analogies(vectors: WordVectors, path: str | Path) -> dict[str, Answers]:
-    """The answers by section of a file in the form of questions-words.txt or CA8, and 'total' last.
+    """Evaluate word vectors on analogies: answers by section of a file like questions-words.txt or CA8, last 'total'.
 
     A line ': name' begins a section; others are four words. Words are taken in lower case if not known as they stand.
     """
@@ -90,7 +96,7 @@ def _answer(vectors: WordVectors, questions: np.ndarray) -> Answers:
 
 
 def similarities(vectors: WordVectors, path: str | Path) -> Similarity:
-    """Compare cosines with the scores of a file of lines 'word, word, score' (SimLex, WordSim, MEN).
+    """Evaluate word vectors on similarity: cosines and the scores of lines 'word, word, score' (SimLex, WordSim, MEN).
 
     Fields are parted by tabs, spaces or commas; lines that begin with # are passed over.
     """

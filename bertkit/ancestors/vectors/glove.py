@@ -29,7 +29,9 @@ JOB = 50_000  # pairs
 
 @dataclass(frozen=True)
 class GloveSettings:
-    """window: the farthest word that counts as near; a pair at distance d counts 1/d, in both directions.
+    """Settings of GloVe.
+
+    window: the farthest word that counts as near; a pair at distance d counts 1/d, in both directions.
 
     x_max, alpha: a pair that was counted x times weighs (x / x_max) ** alpha, at most 1. The paper's 100 suits billions
     of words; with a few million 10 gave twice the analogies (docs/results.md).
@@ -75,7 +77,10 @@ def train(sentences: Iterable[list[str]], settings: GloveSettings | None = None)
 
 
 def shuffled_pairs(corpus: Corpus, settings: GloveSettings, folder: Path) -> list[Path]:
-    """Count all pairs and scatter them by chance over files, each of which fits into memory. Both directions."""
+    """GloVe's co-occurrences: count all pairs and scatter them at random over files that fit into memory.
+
+    Both directions.
+    """
 
     budget = int(settings.memory_mb * 2**20)
     runs = count_pairs(corpus, settings.window, budget, folder)
@@ -102,7 +107,7 @@ def shuffled_pairs(corpus: Corpus, settings: GloveSettings, folder: Path) -> lis
 
 
 class Glove:
-    """The two vectors of every word (as itself, and as the other one), each with its bias in the column `dim`."""
+    """GloVe's parameters: two vectors of every word (itself, and the other one), each with its bias in column `dim`."""
 
     def __init__(self, words: int, settings: GloveSettings) -> None:
         """Random vectors around zero; the sums of squares that slow AdaGrad down begin at one."""
@@ -158,7 +163,7 @@ UNIT = 720_720
 
 
 def count_pairs(corpus: Corpus, window: int, budget: int, folder: Path) -> list[Opener]:
-    """Openers of sorted runs of (smaller word << 32 | larger word, sum of UNIT / distance).
+    """Count GloVe's co-occurrences: openers of sorted runs of (smaller word << 32 | larger word, sum of weights).
 
     Beyond `budget` bytes they wait in `folder`.
     """
@@ -192,7 +197,7 @@ def _on_disk(run: Run, stem: Path) -> Opener:
 
 
 def merged(runs: list[Opener], budget: int) -> Iterator[Run]:
-    """All pairs in rising order with whole sums, in pieces of about `budget` bytes."""
+    """All of GloVe's co-occurrences in rising order with whole sums, in pieces of about `budget` bytes."""
     entries = max(len(runs), budget // (4 * BYTES_PER_ENTRY))
     step = max(1, entries // len(runs) // 8)
     sample = np.sort(np.concatenate([np.array(run()[0][::step]) for run in runs]))
@@ -210,13 +215,15 @@ def merged(runs: list[Opener], budget: int) -> Iterator[Run]:
 
 
 def unpack(keys: Keys) -> tuple[Ids, Ids]:
-    """The two words of each pair."""
+    """The two words of each of GloVe's co-occurrences."""
     return (keys >> np.uint64(32)).astype(np.int64), (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 @kernel
 def fill(words: Any, ends: Any, sentence: Any, window: Any, keys: Any, counts: Any) -> Any:
-    """Sum pairs into an open-addressed table (a key is stored plus one; zero is free) while there surely is room.
+    """Sum GloVe's co-occurrences into an open-addressed table while there is room.
+
+    A key is stored plus one; zero is free.
 
     Returns the first sentence that was not counted.
     """

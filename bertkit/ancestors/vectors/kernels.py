@@ -26,7 +26,10 @@ LINE = 16  # float32 numbers in a cache line; rows of matrices are padded to who
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile at the first call. Bounds are not checked: the caller vouches for every number."""
+    """Compile a kernel of word2vec or GloVe at the first call.
+
+    Bounds are not checked: the caller vouches for every number.
+    """
     options: dict[str, Any] = {"nogil": True, "fastmath": True, "error_model": "numpy"}
     try:
         return njit(cache=True, **options)(function)
@@ -36,7 +39,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 @kernel
 def scramble(state: Any) -> Any:
-    """64 random bits out of a counter that grows by STRIDE (splitmix64)."""
+    """For the compiled kernels: 64 random bits out of a counter that grows by STRIDE (splitmix64)."""
     bits = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
@@ -73,7 +76,9 @@ SURE = np.float32(30)  # beyond it the sigmoid is 0 or 1 in float32, and exp wou
 
 
 class Text(NamedTuple):
-    """words: the numbers of all words; ends: sentence s is words[ends[s]:ends[s + 1]]; longest: words of the longest.
+    """The text as the compiled kernels read it.
+
+    words: all numbers; ends: sentence s is words[ends[s]:ends[s + 1]]; longest: in words.
 
     keep: for every word of the vocabulary, in how many of 2**32 cases an occurrence is used.
     """
@@ -85,9 +90,11 @@ class Text(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """negatives: wrong targets a step, drawn by the alias method (thresholds, others); 0: hierarchical softmax,
-    where the path of word w from the root is nodes[starts[w]:starts[w + 1]], with the turns taken there in codes.
-    most: targets of the longest step.
+    """The compiled kernels' targets, drawn (negative sampling) or on a path (hierarchical softmax).
+
+    negatives: wrong targets per step, drawn by the alias method (thresholds, others); 0: hierarchical softmax, where
+    the path of word w from the root is nodes[starts[w]:starts[w + 1]], with the turns taken there in codes. most:
+    targets of the longest step.
     """
 
     negatives: int
@@ -100,27 +107,30 @@ class Targets(NamedTuple):
 
 
 def drawn(negatives: int, thresholds: NDArray[np.uint64], others: Integers) -> Targets:
-    """Negative sampling: the word itself, and so many drawn ones."""
+    """Targets for the kernels by negative sampling: the word itself, and so many drawn ones."""
     path = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
     return Targets(negatives, thresholds, others, path[0], path[1], path[2], negatives + 1)
 
 
 def along_paths(starts: NDArray[np.int64], nodes: Integers, codes: NDArray[np.uint8]) -> Targets:
-    """Hierarchical softmax: the inner nodes above the word."""
+    """Targets for the kernels by hierarchical softmax: the inner nodes above the word."""
     nobody = np.empty(0, np.uint64), np.empty(0, np.int32)
     return Targets(0, nobody[0], nobody[1], starts, nodes, codes, int(np.diff(starts).max()))
 
 
 @kernel
 def draw(bits: Any, thresholds: Any, others: Any) -> Any:
-    """A word by the alias method: the upper half of the bits chooses a place, the lower half one of its two words."""
+    """Kernel: a word by the alias method.
+
+    The upper half of the bits chooses a place, the lower half one of its two words.
+    """
     place = np.int64(((bits >> np.uint64(32)) * np.uint64(len(thresholds))) >> np.uint64(32))
     return place if (bits & np.uint64(0xFFFFFFFF)) < thresholds[place] else np.int64(others[place])
 
 
 @kernel
 def subsample(text: Any, sentence: Any, sampled: Any, state: Any) -> Any:
-    """Copy the words of a sentence that chance keeps. Returns how many, and the new state."""
+    """Kernel: copy the words of a sentence that chance keeps. Returns how many, and the new state."""
     count = 0
     for place in range(text.ends[sentence], text.ends[sentence + 1]):
         word = text.words[place]
@@ -133,7 +143,7 @@ def subsample(text: Any, sentence: Any, sampled: Any, state: Any) -> Any:
 
 @kernel
 def around(middle: Any, length: Any, window: Any, state: Any) -> Any:
-    """Where the window around a word begins and ends; its reach is drawn from 1 to `window` for each word."""
+    """Kernel: where the window around a word begins and ends; its reach is drawn from 1 to `window` for each word."""
     state += STRIDE
     reach = 1 + np.int64(scramble(state) % np.uint64(window))
     return max(0, middle - reach), min(length, middle + reach + 1), state
@@ -141,7 +151,10 @@ def around(middle: Any, length: Any, window: Any, state: Any) -> Any:
 
 @kernel
 def pick(word: Any, choice: Any, outputs: Any, targets: Any, labels: Any, first: Any, state: Any) -> Any:
-    """Write the targets of one step from `first` on, and call their rows in. Returns how many, and the new state."""
+    """Kernel: write the targets of one step from `first` on, and call their rows in.
+
+    Returns how many, and the new state.
+    """
     count = 0
     if choice.negatives:
         targets[first], labels[first] = word, 1
@@ -167,7 +180,9 @@ def pick(word: Any, choice: Any, outputs: Any, targets: Any, labels: Any, first:
 def step(
     hidden: Any, error: Any, outputs: Any, targets: Any, labels: Any, first: Any, count: Any, rate: Any, pulls: Any
 ) -> None:
-    """Move the target rows down the gradient of the step's loss, and leave the hidden vector's own move in `error`.
+    """Kernel: move the target rows down the gradient of the step's loss.
+
+    The hidden vector's own move is left in `error`.
 
     All products are taken before any row moves: they overlap in the processor, and a row drawn twice is moved
     twice by the gradient at one point.
@@ -196,7 +211,7 @@ def step(
 def skip_gram(
     text: Any, sentences: Any, choice: Any, inputs: Any, outputs: Any, window: Any, rate: Any, state: Any
 ) -> None:
-    """Every word within the window, alone, predicts the word in the middle."""
+    """Kernel of word2vec: every word within the window, alone, predicts the word in the middle."""
     most = choice.most
     sampled, counts = np.empty(text.longest, np.int32), np.empty(2 * window, np.int64)
     targets, labels = np.empty(2 * window * most, np.int64), np.empty(2 * window * most, np.float32)
@@ -221,7 +236,7 @@ def skip_gram(
 
 @kernel
 def cbow(text: Any, sentences: Any, choice: Any, inputs: Any, outputs: Any, window: Any, rate: Any, state: Any) -> None:
-    """The mean of the words within the window predicts the word in the middle.
+    """Kernel of word2vec: the mean of the words within the window predicts the word in the middle.
 
     Each of the words moves by the whole error of their mean, as in the original program.
     """
@@ -267,7 +282,9 @@ def learn(
     words: Any, others: Any, logs: Any, weights: Any,
     left: Any, right: Any, left_squares: Any, right_squares: Any, dim: Any, rate: Any,
 ) -> Any:  # fmt: skip
-    """Fit left · right + both biases to the logarithm of every pair's count, by AdaGrad. Returns the summed loss.
+    """Kernel of GloVe: fit left · right + both biases to the logarithm of every pair's count, by AdaGrad.
+
+    Returns the summed loss.
 
     As in the authors' program, the squares that slow a number down are of its moves, so the rate is part of them.
     """

@@ -27,7 +27,7 @@ WIDEST = 1 << 16  # numbers in a vector, and bytes in a word: beyond it the file
 
 
 def read_vectors(path: str | Path, kind: str | None = None) -> Found:
-    """The words of a file and their vectors (words, width). Repeated words are skipped with a note."""
+    """A file of word vectors: its words and their vectors (words, width). Repeated words are skipped with a note."""
     kind = _kind(path, kind)
     words: dict[str, None] = {}
     values = bytearray()
@@ -46,12 +46,12 @@ def read_vectors(path: str | Path, kind: str | None = None) -> Found:
 
 
 def can_be_written(word: str) -> bool:
-    """Whether a file of word vectors can hold it."""
+    """Whether a file of word vectors can hold this word."""
     return bool(word) and not any(mark in word for mark in " \n\r\0")
 
 
 def write_vectors(path: str | Path, words: list[str], matrix: Floats, kind: str | None = None) -> None:
-    """Write words and vectors; nine digits in the text formats bring back every float32 exactly."""
+    """Write words and their vectors to a file; nine digits in the text formats bring back every float32 exactly."""
     kind = _kind(path, kind)
     for word in words:
         if not can_be_written(word):
@@ -168,7 +168,10 @@ def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
 
 
 class WordVectors:
-    """words: no two alike, usually most frequent first. matrix: (words, width) float32, one row a word."""
+    """Word vectors. words: no two alike, usually most frequent first.
+
+    matrix: (words, width) float32, one row per word.
+    """
 
     def __init__(self, words: Sequence[str], matrix: Floats) -> None:
         """Refuse words and rows that do not match."""

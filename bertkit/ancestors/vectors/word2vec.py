@@ -24,7 +24,7 @@ Floats = NDArray[np.floating]
 
 
 def kept_of_2_32(counts: Integers, sample: float) -> NDArray[np.uint64]:
-    """In how many of 2**32 cases each word is used: sqrt(t/f) + t/f for a word with share f and t = sample."""
+    """word2vec's subsampling: in how many of 2**32 cases a word is used: sqrt(t/f) + t/f for share f, t = sample."""
     ratio = sample * counts.sum() / counts
     fraction = np.minimum(np.sqrt(ratio) + ratio, 1) if sample else np.ones(len(counts))
     return (fraction * 2.0**32).astype(np.uint64)
@@ -89,7 +89,9 @@ JOB = 10_000  # words between two looks at the learning rate
 
 @dataclass(frozen=True)
 class Word2VecSettings:
-    """architecture: 'skip-gram' (each word around predicts the middle one) or 'cbow' (their mean does).
+    """Settings of word2vec.
+
+    architecture: 'skip-gram' (each word around predicts the middle one) or 'cbow' (their mean does).
 
     loss: 'negative' (tell the word from `negatives` random ones) or 'hierarchical' (find it in a Huffman tree).
     dim: numbers in a vector. window: the farthest word around; nearer ones are used more often.
@@ -166,7 +168,7 @@ def train_corpus(corpus: Corpus, settings: Word2VecSettings) -> WordVectors:
 
 
 def rows(count: int, dim: int) -> NDArray[np.float32]:
-    """A matrix of zeros whose rows fill whole cache lines: (count, dim rounded up to 16)."""
+    """word2vec's matrix of zeros whose rows fill whole cache lines: (count, dim rounded up to 16)."""
     width = -(-dim // 16) * 16
     raw = np.zeros(count * width + 16, np.float32)
     first = -(raw.ctypes.data // 4) % 16
@@ -174,6 +176,6 @@ def rows(count: int, dim: int) -> NDArray[np.float32]:
 
 
 def cut_jobs(ends: Integers) -> list[tuple[int, int]]:
-    """Ranges of sentences of about JOB words each."""
+    """Shares of word2vec's threads: ranges of sentences of about JOB words each."""
     borders = np.unique(np.searchsorted(ends, np.arange(0, ends[-1] + JOB, JOB)).clip(0, len(ends) - 1))
     return [(int(begin), int(end)) for begin, end in pairwise(borders)]

@@ -50,7 +50,7 @@ def _after_padding(raw: Raw, where: str) -> dict[str, Any]:
 
 
 def padding_key(config: Config) -> Raw:
-    """The padding from which positions are counted."""
+    """RoBERTa's padding id in config.json, from which its positions are counted."""
     return {"pad_token_id": max(config.first_position - 1, 0)}
 
 

@@ -16,7 +16,7 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True)
 class Architecture:
-    """One class of transformers: its name, and where it keeps the pooler (None: it has none)."""
+    """One class of a family in transformers: its name, and where it keeps the pooler (None: it has none)."""
 
     name: str
     pooler: str | None = None
@@ -32,7 +32,7 @@ def _no_keys(config: Config) -> Raw:
 
 @dataclass(frozen=True)
 class Family:
-    """How transformers spells one family."""
+    """A row of the table of families: how transformers spells its config and its tensors."""
 
     model_type: str
     base: str
@@ -57,7 +57,7 @@ class Family:
 
 
 def layer(at: str, rows: Rows) -> Rows:
-    """Layer rows, each below `at` on their side and `encoder.layers.{n}.` on ours."""
+    """Rows of a family's layers, each below `at` on transformers' side and `encoder.layers.{n}.` on ours."""
     return {
         f"encoder.layers.{{n}}.{ours}": f"{at}{theirs}"
         if isinstance(theirs, str)
@@ -74,7 +74,7 @@ def architectures(
     pooled: bool = True,
     without: tuple[str, ...] = (),
 ) -> dict[frozenset[str], Architecture]:
-    """The six classes nearly every family has, `without` those this one lacks, and the special ones."""
+    """The six classes of transformers nearly every family has, `without` those this one lacks, and special ones."""
     table = {
         (): Architecture(f"{stem}Model", "{base}pooler.dense" if pooled else None),
         ("mlm",): Architecture(f"{stem}ForMaskedLM"),

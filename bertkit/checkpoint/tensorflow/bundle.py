@@ -30,11 +30,11 @@ LONGEST_NAME = 4096  # keys share prefixes: without a limit a small hostile file
 
 
 class Malformed(Exception):
-    """Bytes that do not follow the format; the caller adds the file's name for the user."""
+    """Bytes that do not follow TensorFlow's bundle format; the caller adds the file's name for the user."""
 
 
 def read_table(index: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All (key, value) pairs of an index file, in order."""
+    """All (key, value) pairs of the index file of a TensorFlow bundle, in order."""
     if len(index) < FOOTER_BYTES or index[-8:] != MAGIC:
         raise Malformed("it does not end like a TensorFlow checkpoint index: the file is truncated, or of another kind")
     footer = index[-FOOTER_BYTES:-8]
@@ -91,7 +91,7 @@ def _handle(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and the position after it."""
+    """A number of a TensorFlow bundle in groups of seven bits, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -122,7 +122,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor is stored: its TensorFlow dtype number, shape, file number, byte range and masked CRC32C."""
+    """Where a TensorFlow bundle stores a tensor: its dtype number, shape, file number, byte range and masked CRC32C."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -133,7 +133,7 @@ class Entry:
 
 
 class Bundle(Mapping[str, np.ndarray]):
-    """The tensors of one checkpoint by name; names and shapes are read at once, values on demand."""
+    """The tensors of one TensorFlow checkpoint by name; names and shapes are read at once, values on demand."""
 
     def __init__(self, prefix: Path, entries: dict[str, Entry], shards: int) -> None:
         self.prefix = prefix
@@ -183,7 +183,7 @@ class Bundle(Mapping[str, np.ndarray]):
 
 
 def read_bundle(prefix: str | Path) -> Bundle:
-    """Open the checkpoint PREFIX.index + PREFIX.data-… (with or without `.index` at the end of `prefix`)."""
+    """Open the TensorFlow checkpoint PREFIX.index + PREFIX.data-… (with or without `.index` at the end of `prefix`)."""
     prefix = Path(str(prefix).removesuffix(".index"))
     path = Path(f"{prefix}.index")
     try:
@@ -205,7 +205,7 @@ def read_bundle(prefix: str | Path) -> Bundle:
 
 
 def is_bundle_index(path: Path) -> bool:
-    """Whether the file ends like a checkpoint's index. Never raises."""
+    """Whether the file ends like the index of a TensorFlow checkpoint. Never raises."""
     try:
         with path.open("rb") as file:
             file.seek(-len(MAGIC), 2)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """One stem of variable names, the stem of tensor names it becomes, its kind and its sizes."""
+    """One stem of Google's variable names, the stem of tensor names it becomes, its kind and its sizes."""
 
     variable: str
     tensor: str
@@ -33,7 +33,7 @@ TRANSPOSED = "/kernel"  # TensorFlow stores (in, out), Hugging Face (out, in)
 
 @dataclass(frozen=True)
 class Family:
-    """How one family's checkpoints are laid out, and the config numbers Hugging Face wants for it."""
+    """How Google's checkpoints of one family name their variables, and the config numbers Hugging Face wants for it."""
 
     model_type: str
     parts: tuple[str, ...]  # by which words of `part` this family is meant

@@ -38,7 +38,7 @@ def is_google(path: str | Path) -> bool:
 def read_google(
     path: str | Path, *, exact: bool = False, part: str = ""
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read one checkpoint. Returns a Hugging Face config and float32 arrays by Hugging Face name, without tied copies.
+    """Read one of Google's checkpoints: a Hugging Face config, and float32 arrays by Hugging Face name (untied).
 
     `part` chooses ELECTRA's 'discriminator' (as also '' does) or 'generator'. Hugging Face's own conversions run
     BERT and ALBERT with the erf form of GELU, Google's code with the tanh form: `exact` asks for the latter.
@@ -173,7 +173,7 @@ CONFIG_NAMES = ("bert_config.json", "albert_config.json", "electra_config.json",
 
 
 class Numbers:
-    """The config's numbers as they become known, each with its source; a second source must agree with the first."""
+    """The numbers of a Google checkpoint's config, each with its source; a second source must agree with the first."""
 
     def __init__(self, family: Family, bundle: Bundle, config_path: Path | None, given: dict[str, Any]) -> None:
         self.family, self.bundle, self.config_path, self.given = family, bundle, config_path, given
@@ -247,7 +247,7 @@ class Numbers:
 
 
 def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, Any]]:
-    """The config file next to the checkpoint and its content; (None, {}) if there is none, as with ELECTRA."""
+    """The config file next to a Google checkpoint and its content; (None, {}) if there is none, as with ELECTRA."""
     found = sorted(path for path in folder.glob("*config*.json") if not path.name.startswith(OTHER_CONFIGS))
     if len(found) > 1:
         by_part = [path for path in found if any(word and word in path.name for word in family.parts)]
@@ -269,7 +269,7 @@ def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, A
 
 
 def hugging_face_config(family: Family, numbers: Numbers, groups: set[str], exact: bool) -> dict[str, Any]:
-    """The config.json of the checkpoint: the class that fits its tensors, and all its numbers."""
+    """The config.json of a Google checkpoint: the class that fits its tensors, and all its numbers."""
     architecture = next(name for needed, name in family.architectures if groups.issuperset(needed))
     config: dict[str, Any] = {"architectures": [architecture], "model_type": family.model_type}
     for key, default in family.settings.items():
@@ -297,7 +297,7 @@ GELU_FORMS = {
 
 
 def origin(config: dict[str, Any]) -> str:
-    """The card's sentence on the model's origin, and on its GELU if Google's code and transformers differ."""
+    """What the card says of a model read from Google's checkpoint, and of its GELU where transformers differs."""
     exact = {family.exact_gelu for family in FAMILIES if family.model_type == config["model_type"]}
     form = "" if exact == {"gelu"} else GELU_FORMS.get(config["hidden_act"], "")
     return f"Converted from one of Google's checkpoints. {form}".rstrip()

@@ -32,7 +32,10 @@ PROBES = 8  # sentences of each call that are checked against the library
 
 @dataclass(frozen=True)
 class Pieces:
-    """ids: (tokens,) of all sentences. lengths: (sentences,) tokens of each. starts: (tokens,) 1 begins a word."""
+    """Sentences as pieces. ids: (tokens,) of all sentences. lengths: (sentences,) tokens of each.
+
+    starts: (tokens,) 1 begins a word.
+    """
 
     ids: np.ndarray
     lengths: np.ndarray
@@ -40,7 +43,10 @@ class Pieces:
 
 
 class PieceEncoder:
-    """Splits sentences with one tokenizer. segmenting: find Chinese words of several characters."""
+    """Splits the sentences of a store into pieces with one tokenizer.
+
+    segmenting: find Chinese words of several characters.
+    """
 
     def __init__(self, tokenizer: Tokenizer, segmenting: bool = True) -> None:
         self.tokenizer = tokenizer
@@ -133,7 +139,7 @@ class PieceEncoder:
 
 
 class WordTable:
-    """The pieces of every word seen so far."""
+    """The pieces of every word seen so far while text is prepared."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.backend = tokenizer.backend
@@ -268,7 +274,7 @@ def _firsts(lengths: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Arrays:
-    """What some documents add to a store.
+    """Documents as arrays of pieces: what they add to a store.
 
     ids: (tokens,). starts: (tokens,) uint8. sentences: (sentences,) tokens of each. documents: (documents,)
     sentences of each. counts: `empty` documents and sentences without pieces, and suspicious lines by kind.
@@ -300,7 +306,7 @@ class Arrays:
 
 
 def arrays_of(documents: Sequence[str], cutter: PieceEncoder) -> Arrays:
-    """Split documents into sentences and sentences into pieces; those without pieces are left out and counted."""
+    """Prepare documents: sentences, then pieces; documents and sentences without pieces are left out and counted."""
     sentences: list[str] = []
     per_document = []
     for document in documents:

@@ -32,7 +32,7 @@ _EMPTY = bytes(WIDTH)
 
 
 def digest_of(document: str) -> bytes:
-    """A 16-byte digest of the document that ignores spaces and line ends.
+    """For dropping duplicates while preparing: a 16-byte digest of a document that ignores spaces and line ends.
 
     Among a billion documents, two different ones share a digest with a probability of 1 in 10^20.
     """
@@ -40,7 +40,10 @@ def digest_of(document: str) -> bytes:
 
 
 class Digests:
-    """A set of digests in one block of memory: 24 to 48 bytes each; Python's own set takes over 90."""
+    """Documents seen while preparing: a set of digests in one block of memory.
+
+    24 to 48 bytes each; Python's own set takes over 90.
+    """
 
     def __init__(self) -> None:
         self._slots = bytearray(1024 * WIDTH)
@@ -94,7 +97,7 @@ def lengths_of(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def count_id(path: Path, dtype: str, token: int | None) -> int:
-    """How often one id occurs in tokens.bin."""
+    """For the report of `prepare`: how often one id occurs in tokens.bin."""
     if token is None:
         return 0
     return sum(int(np.count_nonzero(part == token)) for part in _parts(path, dtype, overlap=0))
@@ -125,7 +128,7 @@ def _percentiles(counts: np.ndarray) -> dict[str, int]:
 
 
 def report_lines(report: dict[str, Any]) -> list[str]:
-    """The report as text."""
+    """The report of `prepare` as text."""
     read, mb = report["documents_read"], report["bytes"] / 1e6
     unchecked = "" if report["deduplicated"] else " (not checked)"
     lines = [
@@ -160,7 +163,7 @@ USUAL_LENGTH = 512
 
 @dataclass(frozen=True)
 class Reading:
-    """How the text is read. text: the column of tables. lang: auto, en or zh."""
+    """How `prepare` reads text. text: the column of tables. lang: auto, en or zh."""
 
     text: str = "text"
     encoding: str = "utf-8"
@@ -170,7 +173,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Documents to be kept, with where the input is after them; see `Progress`. done: input bytes up to there."""
+    """A chunk of documents for `prepare`, with where the input is after them; see `Progress`.
+
+    done: input bytes up to there.
+    """
 
     documents: list[str]
     digests: bytes

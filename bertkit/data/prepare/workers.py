@@ -34,7 +34,10 @@ def in_order(
     segmenting: bool,
     workers: int,
 ) -> Generator[tuple[Chunk, Arrays], None, None]:
-    """Each chunk with its arrays. tokenizer: its folder. With one worker, the work is done in this process."""
+    """Prepare chunks of documents in worker processes, results in order.
+
+    With one worker, the work is done in this process.
+    """
     if workers <= 1:
         encoder = PieceEncoder(Tokenizer.load(tokenizer), segmenting)
         for chunk in chunks:
@@ -124,7 +127,7 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 
 
 def serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-    """Answer each message of documents with their arrays, until there is no more."""
+    """A worker of `prepare`: answer each message of documents with their arrays, until there is no more."""
     # Ctrl-C reaches every process of the terminal; the parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup = json.loads(_receive(incoming) or b"{}")

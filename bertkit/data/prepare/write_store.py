@@ -32,7 +32,7 @@ GROWING = ("tokens.bin", "words.bin", "sentences.bin", "documents.bin", DIGESTS)
 
 @dataclass
 class Progress:
-    """How far the work has progressed.
+    """How far a store has been written.
 
     file, document: how many input files, and documents of the next one, are done. read: what the reader counted so
     far. found: what the workers counted so far. sizes: bytes of each growing file. seconds: time spent.

@@ -55,7 +55,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """name: what the rows are called; kind: the file's format."""
+    """The form of a data file. name: what its rows are called; kind: the file's format."""
 
     name: str
     kind: str
@@ -63,7 +63,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One row of any form. answer: its label, tags or answers, as one string. spaced: a label has outer spaces."""
+    """One row of a data file of any form. answer: its label, tags or answers, as one string.
+
+    spaced: a label has outer spaces.
+    """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -84,7 +87,7 @@ _BY_KEYS: tuple[tuple[set[str], str], ...] = (
 
 
 def form_of(path: str | Path, encoding: str = "utf-8", **columns: Any) -> tuple[Form, list[str]]:
-    """The form of a file, by its ending and first lines, and its columns if it has any."""
+    """Which form a data file has, by its ending and first lines, and its columns if it has any."""
     kind = kind_of(path)
     wanted = [str(name) for role in ("text", "text_b", "label") if (name := columns.get(role))]
     if Path(path).is_dir() or kind == "spacy":
@@ -126,7 +129,7 @@ def _tag_like(cell: str) -> bool:
 
 
 def first_bytes(path: str | Path, count: int = 4) -> bytes:
-    """The first bytes of a file, unpacked."""
+    """The first bytes of a data file, unpacked, by which readers tell its form."""
     if kind_of(path) in ("parquet", "xlsx", "spacy", "rows") or str(path) == "-" or Path(path).is_dir():
         return b""
     try:
@@ -139,7 +142,10 @@ def first_bytes(path: str | Path, count: int = 4) -> bytes:
 def seen_in(
     path: str | Path, form: Form, encoding: str = "utf-8", bad: list[UserError] | None = None, **columns: Any
 ) -> Iterator[Seen]:
-    """The rows of a file in one shape; columns as for `read_rows`. bad: where to put the errors of rows, to go on."""
+    """The rows of a data file of any form, in one shape; columns as for `read_rows`.
+
+    bad: where to put the errors of rows.
+    """
     if form.name == ANNOTATED:
         for a in read_annotated(path, encoding):
             labels = tuple(label for _, _, label in a.spans or ())

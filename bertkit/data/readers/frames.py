@@ -184,7 +184,7 @@ def read_memory(path: str | Path) -> Iterator[Numbered]:
 
 
 def rows_in(table: Any, where: str) -> Iterator[dict[str, Any]]:
-    """The rows of a table as dicts of plain values; missing values are None, class numbers of `datasets` are names."""
+    """The rows of a data frame as dicts of plain values; missing values are None, class numbers are names."""
     names_of = _class_names(table)
     for row in _raw_rows(table, where):
         plain = {str(name): plain_value(value) for name, value in row.items()}
@@ -251,7 +251,7 @@ def _named(value: Any, names: list[str]) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """A cell as a plain Python value: missing values are None, dates are text."""
+    """A cell of a data frame as a plain Python value: missing values are None, dates are text."""
     if value is None or isinstance(value, (str, bool, int)):
         return str(value) if isinstance(value, str) else value
     if type(value).__name__ in ("NAType", "NaTType"):
@@ -270,7 +270,7 @@ def plain_value(value: Any) -> Any:
 
 
 def digest_of(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 of rows, of all their columns in order."""
+    """SHA-256 of the rows of a data frame, of all their columns in order."""
     total = hashlib.sha256()
     for row in rows:
         total.update(json.dumps(row, ensure_ascii=True, default=repr).encode() + b"\n")

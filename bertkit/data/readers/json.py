@@ -51,7 +51,7 @@ def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str
 
 
 def parse(where: str, text: str) -> Any:
-    """Standard JSON: no NaN, no lone surrogates, no NUL, no unlimited nesting."""
+    """Parse a line or file of user's JSON data strictly: no NaN, no lone surrogates, no NUL, no unlimited nesting."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -83,7 +83,7 @@ def _check_strings(where: str, value: Any) -> None:
 
 
 def check_text(where: str, text: str) -> str:
-    """The text, unless it has a NUL or half of a surrogate pair, which no tokenizer or file can take."""
+    """For readers of JSON rows: the text, unless it has a NUL or half a surrogate pair, which no file can take."""
     if "\0" in text:
         raise UserError(f"{where}: the text contains a NUL character. Remove it.")
     try:
@@ -95,14 +95,14 @@ def check_text(where: str, text: str) -> str:
 
 
 def as_object(where: str, value: Any) -> dict[str, Any]:
-    """The value, if it is a JSON object."""
+    """For readers of JSON rows: the value, if it is a JSON object."""
     if not isinstance(value, dict):
         raise UserError(f'{where}: expected an object such as {{"text": …}}, got {short(value)}.')
     return value
 
 
 def field(where: str, row: dict[str, Any], *names: str) -> Any:
-    """The value under the first of `names` that the row has."""
+    """For readers of JSON rows: the value under the first of `names` that the row has."""
     for name in names:
         if name in row:
             return row[name]
@@ -110,7 +110,7 @@ def field(where: str, row: dict[str, Any], *names: str) -> Any:
 
 
 def string(where: str, row: dict[str, Any], *names: str) -> str:
-    """The string under the first of `names` that the row has."""
+    """For readers of JSON rows: the string under the first of `names` that the row has."""
     value = field(where, row, *names)
     if not isinstance(value, str):
         raise UserError(f"{where}: {names[0]!r} is {short(value)}; it must be text in quotes.")
@@ -118,7 +118,10 @@ def string(where: str, row: dict[str, Any], *names: str) -> str:
 
 
 def strings(where: str, row: dict[str, Any], *names: str) -> tuple[str, ...]:
-    """The list of strings under the first of `names` that the row has; numbers become their strings."""
+    """For readers of JSON rows: the list of strings under the first of `names` that the row has.
+
+    Numbers become their strings.
+    """
     value = field(where, row, *names)
     if not isinstance(value, list):
         raise UserError(f"{where}: {names[0]!r} is {short(value)}; it must be a list of texts.")
@@ -126,7 +129,7 @@ def strings(where: str, row: dict[str, Any], *names: str) -> tuple[str, ...]:
 
 
 def scalar(where: str, value: Any) -> str:
-    """A string as it is; numbers and true/false as they are written in the file."""
+    """For readers of JSON rows: a string as it is; numbers and true/false as they are written in the file."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -137,6 +140,6 @@ def scalar(where: str, value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A value shortened for an error message."""
+    """A JSON value shortened for an error message of a reader."""
     shown = repr(value) if not isinstance(value, (dict, list)) else json.dumps(value, ensure_ascii=False, default=repr)
     return "null" if value is None else shown if len(shown) <= 60 else shown[:57] + "…"

@@ -52,7 +52,7 @@ KNOWN = {"text", "text_b", "label", *ALIASES["text"], *ALIASES["label"], *(name 
 
 
 def looks_like_header(cells: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a first row names columns: it has a requested column, or one with a well-known name.
+    """Whether the first row of a table names columns: it has a requested column, or one with a well-known name.
 
     If all columns are given by number, only the cells at those places count: a well-known name may also be a
     label (a kind of message called 'question').
@@ -68,25 +68,25 @@ def looks_like_header(cells: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def asks_for_pairs(columns: Sequence[str], text_b: str) -> bool:
-    """Whether there are second texts: their column was named, or exists under a usual name."""
+    """Whether the rows of a table have second texts: their column was named, or exists under a usual name."""
     return text_b != "text_b" or text_b in columns or has_pair(columns)
 
 
 def has_pair(columns: Sequence[str]) -> bool:
-    """Whether two columns have names that usually come in pairs."""
+    """Whether two columns of a table have names that usually come in pairs."""
     names = {column.strip().casefold() for column in columns}
     return any(names.issuperset(pair) for pair in (("text", "text_b"), *PAIRS))
 
 
 def as_number(name: str) -> int | None:
-    """The position (from 0) that '2' means, or None for a name."""
+    """The position (from 0) that the column '2' means, or None for a name."""
     return int(name) - 1 if name.isascii() and name.isdigit() and 0 < len(name) < 6 else None
 
 
 def resolve(
     path: str | Path, columns: Sequence[str], *, text: str, text_b: str | None, label: str | None, label_needed: bool
 ) -> dict[str, str | None]:
-    """The file's names for the wanted columns; if a default is absent, well-known other names are used and reported.
+    """A table's names for the wanted columns; if a default is absent, well-known other names are used and reported.
 
     Returns {"text": name, "text_b": name or None, "label": name or None}.
     """
@@ -400,7 +400,7 @@ LOOKED_AT = 1000  # rows by which the separator is judged
 
 
 def label_separator(path: str | Path, *, text: str, label: str, encoding: str, known: Collection[str] = ()) -> str:
-    """The sign between the labels of one cell, by the file's first rows; what was taken is reported.
+    """The sign between the labels in one cell of a table, by its first rows; what was taken is reported.
 
     known: labels of a model; a cell that is one of them holds one label, whatever signs are in it.
     """

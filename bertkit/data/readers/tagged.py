@@ -107,7 +107,10 @@ def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int
 
 
 def columns_in(line: str, conllu: bool = False) -> list[str]:
-    """Columns separated by a tab, or else by plain spaces (other spaces can be words in Chinese files)."""
+    """A line of a tagged file in columns: split at a tab, or else at plain spaces.
+
+    Other spaces can be words in Chinese files.
+    """
     line = line.rstrip("\r\n")
     if conllu or "\t" in line:
         return line.split("\t")
@@ -129,7 +132,7 @@ READ_AS = {
 
 
 def holds_texts(path: str | Path, encoding: str = "utf-8", labels: Sequence[str] = ()) -> bool:
-    """Whether a file's lines are texts. Applies only to .txt files (compressed or not); the answer is reported.
+    """Whether a tagged file's lines are texts. Applies only to .txt files (compressed or not); the answer is reported.
 
     Its first lines are columns, not texts, if nine in ten
     - have equally many columns, two or more, separated by tabs, or end in a tag: one of `labels`, or capitals as in

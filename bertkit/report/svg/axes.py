@@ -21,7 +21,7 @@ COLOURS = 7
 
 @dataclass(frozen=True)
 class Scale:
-    """Values low … high to places start … end; `log` scales need low > 0."""
+    """A scale of a plot's axis: values low … high to places start … end; `log` scales need low > 0."""
 
     low: float
     high: float
@@ -44,21 +44,21 @@ class Scale:
 
 
 def round_step(span: float, about: int) -> float:
-    """The step of 1, 2, 2.5 or 5 times a power of ten that divides `span` into about `about` parts."""
+    """The step of an axis: 1, 2, 2.5 or 5 times a power of ten that divides `span` into about `about` parts."""
     rough = span / max(1, about)
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999)
 
 
 def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Multiples of a round step from low to high."""
+    """Ticks of an axis: multiples of a round step from low to high."""
     step = round_step(high - low, about)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Powers of ten, with 2 and 5 between them where there are few."""
+    """Ticks of a log axis: powers of ten, with 2 and 5 between them where there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for within in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [float(f"{n}e{power}") for power in range(first, last + 1) for n in within]
@@ -71,7 +71,7 @@ def log_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Labels with as many decimals as the ticks need: 0.25 · 1.5 k · 2 M · 1e-5."""
+    """Labels of an axis with as many decimals as the ticks need: 0.25 · 1.5 k · 2 M · 1e-5."""
     largest = max((abs(tick) for tick in ticks), default=0.0)
     if largest and largest < 1e-3:
         return [f"{tick:.2g}".replace("e-0", "e-") if tick else "0" for tick in ticks]
@@ -97,7 +97,7 @@ def _decimals(ticks: Sequence[float]) -> list[str]:
 
 
 def span(values: Iterable[float], *, log: bool = False, floor: float | None = None) -> tuple[float, float]:
-    """Ends that include all values with a small margin; `floor` is always inside. No values: 0 to 1."""
+    """Ends of an axis that include all values with a small margin; `floor` is always inside. No values: 0 to 1."""
     usable = [value for value in values if not log or value > 0]
     low, high = (min(usable), max(usable)) if usable else (1.0, 10.0) if log else (0.0, 1.0)
     if log:
@@ -115,30 +115,30 @@ def span(values: Iterable[float], *, log: bool = False, floor: float | None = No
 
 
 def text_width(text: str, size: float = LETTER) -> float:
-    """About how wide a text is: Chinese characters are squares, others a little over half."""
+    """About how wide a text is in an SVG drawing: Chinese characters are squares, others a little over half."""
     return size * sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.58 for letter in text)
 
 
 def write(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
-    """A line of text in the drawing; the text is escaped here."""
+    """A line of text in an SVG drawing; the text is escaped here."""
     marks = f' class="{kind}"' if kind else ""
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text x="{x:.1f}" y="{y:.1f}"{where}{marks}>{escape(text)}</text>'
 
 
 def stroke(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """A straight line of class `kind`."""
+    """A straight line of class `kind` in an SVG drawing."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def dot(x: float, y: float, radius: float, kind: str, title: str = "") -> str:
-    """A dot of class `kind`; `title` is shown when it is pointed at."""
+    """A dot of class `kind` in an SVG drawing; `title` is shown when it is pointed at."""
     tooltip = f"<title>{escape(title)}</title>" if title else ""
     return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{tooltip}</circle>'
 
 
 def drawing(title: str, parts: Iterable[str], height: float = HEIGHT, width: float = WIDTH) -> str:
-    """The SVG element around its parts."""
+    """The SVG element around the parts of a plot."""
     return (
         f'<svg class="plot" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
         f"<title>{escape(clip(title, 200))}</title>{''.join(parts)}</svg>"
@@ -146,12 +146,12 @@ def drawing(title: str, parts: Iterable[str], height: float = HEIGHT, width: flo
 
 
 def nothing(title: str, lang: str) -> str:
-    """The drawing when there is nothing to draw."""
+    """The SVG drawing when there is nothing to draw."""
     return drawing(title, [write(WIDTH / 2, 40, words(lang)["no_data"], "middle")], 80)
 
 
 def legend(names: Sequence[str], top: float, *, left: float = 0.0, first: int = 0) -> tuple[list[str], float]:
-    """Coloured names in rows; returns the parts and where they end. One name alone needs no legend.
+    """A plot's legend: coloured names in rows; returns the parts and where they end. One name alone needs none.
 
     A name is clipped only if it is wider than the drawing.
     """
@@ -174,13 +174,13 @@ def legend(names: Sequence[str], top: float, *, left: float = 0.0, first: int = 
 
 
 def dash(number: int) -> int:
-    """Which dash pattern the n-th line has, so that lines differ on grey paper too."""
+    """Which dash pattern the n-th line of a plot has, so that lines differ on grey paper too."""
     return number % 4
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The two scales of a plot and what is already drawn: grid, ticks, names of the axes. height: of the drawing."""
+    """The axes of a plot: two scales, and what is drawn already: grid, ticks, names. height: of the drawing."""
 
     x: Scale
     y: Scale

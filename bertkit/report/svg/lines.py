@@ -59,14 +59,14 @@ def line_plot(
 
 
 def points_of(xs: Sequence[Any], ys: Sequence[Any], *, above_zero: bool = False) -> Points:
-    """The finite points, by x."""
+    """The finite points of a line, by x."""
     pairs = ((as_number(x), as_number(y)) for x, y in zip(xs, ys))
     points = [(x, y) for x, y in pairs if x is not None and y is not None and (y > 0 or not above_zero)]
     return sorted(points, key=lambda point: point[0])
 
 
 def thinned(points: Points, buckets: int = MOST_BUCKETS) -> Points:
-    """At most 4 points per bucket of x: its first, lowest, highest and last, so that no spike is lost."""
+    """A line with at most 4 points per bucket of x: its first, lowest, highest and last, so that no spike is lost."""
     if len(points) <= 4 * buckets:
         return points
     low, wide = points[0][0], (points[-1][0] - points[0][0]) or 1.0
@@ -83,7 +83,7 @@ def thinned(points: Points, buckets: int = MOST_BUCKETS) -> Points:
 
 
 def running_mean(points: Points) -> Points:
-    """The mean over a twentieth of the curve around each point; the window shrinks at the ends, so nothing lags."""
+    """A smoothed line: the mean over a twentieth of it around each point; the window shrinks at the ends."""
     half, last = max(2, len(points) // 40), len(points) - 1
     sums = [0.0, *accumulate(y for _, y in points)]
     out = []
@@ -94,7 +94,7 @@ def running_mean(points: Points) -> Points:
 
 
 def reliability_plot(bins: Sequence[Any], *, before: Sequence[Any] = (), lang: str = "en") -> str:
-    """Confidence against accuracy, one dot per bin, sized by its fraction of rows; `before`: before calibration.
+    """A line plot of confidence against accuracy, a dot per bin sized by its rows; `before`: before calibration.
 
     A bin is an object or a dict with confidence, accuracy and count (or rows).
     """
@@ -118,7 +118,7 @@ def reliability_plot(bins: Sequence[Any], *, before: Sequence[Any] = (), lang: s
 
 
 def coverage_plot(points: Sequence[Any], *, chosen: Any = None, lang: str = "en") -> str:
-    """Accuracy of the surest part of the rows, by how large that part is; `chosen` is the threshold in use.
+    """A line plot: accuracy of the surest part of the rows, by its size; `chosen` is the threshold in use.
 
     A point is an object or a dict with coverage, accuracy and threshold.
     """
@@ -146,7 +146,7 @@ def coverage_plot(points: Sequence[Any], *, chosen: Any = None, lang: str = "en"
 
 
 def take(item: Any, *names: str) -> Any:
-    """The first of `names` that a dict or an object has, or None."""
+    """For line plots: the first of `names` that a dict or an object has, or None."""
     for name in names:
         value = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
         # A named tuple's own `count` is a method, not a number of rows.

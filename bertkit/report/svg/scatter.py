@@ -13,7 +13,7 @@ SIZES = {False: (WIDTH, 340.0), True: (720.0, 380.0)}
 
 @dataclass(frozen=True)
 class Dot:
-    """One thing to place. low, high: the interval of y. A dot without a finite x and y is not drawn."""
+    """A dot of a scatter plot. low, high: the interval of y. A dot without a finite x and y is not drawn."""
 
     x: float | None
     y: float | None
@@ -24,7 +24,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle that is already occupied."""
+    """A rectangle of a scatter plot that is already occupied."""
 
     left: float
     top: float
@@ -39,7 +39,7 @@ class Box:
 
 
 def pareto_front(dots: Sequence[Dot]) -> list[Dot]:
-    """The dots that none beats on both axes: less is better in x, more in y. Cheapest first."""
+    """For a scatter plot: the dots that none beats on both axes: less is better in x, more in y. Cheapest first."""
     front: list[Dot] = []
     placed = [(as_number(d.x), as_number(d.y), d) for d in dots]
     complete = [(x, y, d) for x, y, d in placed if x is not None and y is not None]
@@ -59,7 +59,7 @@ def scatter_plot(
     wide: bool = False,
     lang: str = "en",
 ) -> str:
-    """Dots with intervals and names. front: draw the Pareto front as stairs.
+    """A scatter plot: dots with intervals and names. front: draw the Pareto front as stairs.
 
     Dots far below all others are drawn at the bottom with their value, so that the others can be told apart.
     wide: drawn for the whole width of a page.

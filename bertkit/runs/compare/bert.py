@@ -38,7 +38,7 @@ Text = str | tuple[str, str]
 
 
 class FrozenVectors:
-    """The mean vector of a text from a frozen encoder, under logistic regression.
+    """In a comparison, BERT frozen: the mean vector of a text from an encoder, under logistic regression.
 
     Of a pair: both vectors, their product, and the size of their difference.
     """
@@ -101,11 +101,11 @@ class FrozenVectors:
 
 
 class FrozenNumber(Valued, FrozenVectors):
-    """The same vectors under ridge regression."""
+    """In a comparison, BERT frozen: the mean vector of a text under ridge regression."""
 
 
 class FrozenCosine(FrozenNumber):
-    """The cosine of two texts' vectors, and a straight line from that to the number."""
+    """In a comparison, BERT frozen: the cosine of two texts' vectors, and a straight line from that to the number."""
 
     def _vectors(self, texts: Sequence[Text]) -> NDArray[Any]:
         first, second = (np.asarray(self.encoder.embed(side)) for side in both_sides(texts))
@@ -115,7 +115,7 @@ class FrozenCosine(FrozenNumber):
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of training: steps run and planned, and whether the time ran out before the last."""
+    """A comparison's training of BERT: steps run and planned, and whether the time ran out before the last."""
 
     steps: int
     planned: int
@@ -123,7 +123,7 @@ class Progress:
 
 
 class FineTuned:
-    """A complete encoder (BERT, one of its relatives, or GPT) trained on the task; it is saved as a model folder."""
+    """In a comparison, BERT (a relative, or GPT) fine-tuned whole on the task; it is saved as a model folder."""
 
     def __init__(self, name: str, start: str, threads: int = 0, precision: str = "auto", device: str = "auto") -> None:
         """start: the model to begin with."""
@@ -176,7 +176,7 @@ def _progress(settings: FinetuneSettings) -> Progress:
 
 
 class TunedCosine(FrozenCosine):
-    """The cosine of vectors fine-tuned to be similar where the numbers are high (`finetune embed`)."""
+    """In a comparison, BERT fine-tuned for similarity (`finetune embed`): the cosine of its vectors is the number."""
 
     def __init__(self, encoder: Predictor | None = None, tuned: FineTuned | None = None) -> None:
         """tuned: the model to train; without it, the encoder is already trained."""
@@ -207,7 +207,7 @@ class TunedCosine(FrozenCosine):
 
 
 class Source(Protocol):
-    """Provides features of words. units: how it splits a text into words."""
+    """In a comparison, what provides features of words (BERT, ELMo). units: how it splits a text into words."""
 
     units: str
 
@@ -243,7 +243,7 @@ class ElmoSource:
 
 
 class BertSource:
-    """The last four layers of an encoder side by side, the best of the paper's six choices."""
+    """In a comparison, BERT's features: the last four layers side by side, the best of the paper's six choices."""
 
     units = "words"
 
@@ -266,7 +266,7 @@ Inner = TypeVar("Inner", BiLstmTagger, BiLstmClassifier)
 
 
 class OnFeatures(Generic[Inner]):
-    """A BiLSTM (`kind`) over the features of a source; the features of a set of rows are computed once."""
+    """In a comparison, a BiLSTM (`kind`) over features of BERT or ELMo; those of a set of rows are computed once."""
 
     kind: type[Inner]
     source_kind: type[ElmoSource] | type[BertSource]
@@ -299,7 +299,7 @@ class OnFeatures(Generic[Inner]):
 
 
 class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
-    """A tagger with a BiLSTM over features."""
+    """In a comparison, a tagger with a BiLSTM over the features of BERT or ELMo."""
 
     kind = BiLstmTagger
 

@@ -75,7 +75,10 @@ TEXT = ("classify", "pair")
 
 @dataclass(frozen=True)
 class Resources:
-    """Models the user has trained beforehand. A missing one is made from the rows, or its contenders are skipped."""
+    """For contenders: models the user has trained beforehand.
+
+    A missing one is made from the rows, or they are skipped.
+    """
 
     models: tuple[str, ...] = ()
     vectors: str = ""
@@ -89,7 +92,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Contender(Generic[Inner]):
-    """A row of the table: `compare` makes models from it, and `bertkit.load` opens them again.
+    """A row of the table of contenders: `compare` makes models from it, and `bertkit.load` opens them again.
 
     form: how rows are passed to the model (see its Protocol). model: its class. build: makes one from the resources;
     by default the class is called without arguments. title: its name in tables; by default the model's own. lacks: why
@@ -119,7 +122,7 @@ class Contender(Generic[Inner]):
 
 @dataclass(frozen=True)
 class WholeEncoder:
-    """An encoder of which all weights are fine-tuned; it is saved as a model folder. start: the model to begin with."""
+    """A contender: an encoder fine-tuned whole, saved as a model folder. start: the model to begin with."""
 
     key: str
     tasks: tuple[str, ...]
@@ -253,7 +256,7 @@ def saved(key: str) -> Contender[Any] | None:
 
 
 def contenders_for(task: str, wanted: tuple[str, ...], resources: Resources) -> list[Entry]:
-    """The entries of a task, cheapest first, then a fine-tuned BERT per model; only the `wanted` ones, if any."""
+    """The contenders of a task, cheapest first, then a fine-tuned BERT per model; only the `wanted` ones, if any."""
     berts = [_bert(model) for model in resources.models]
     entries = [entry for entry in (*CONTENDERS, *berts) if task in entry.tasks]
     if not entries:

@@ -51,7 +51,10 @@ FULL = {
 
 
 def forecast(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lang: str = "en") -> str:
-    """A sentence on the contender `name` (or the first with a curve). Points: (rows, score) at a quarter, half, all."""
+    """A comparison's sentence on more data for the contender `name` (or the first with a curve).
+
+    Points: (rows, score) at a quarter, half, all.
+    """
     if not curve:
         return ""
     name = name if name in curve else next(iter(curve))
@@ -86,7 +89,7 @@ BLIND = ("majority", "mean")  # they do not read the text, so they have no learn
 
 @dataclass
 class Rows:
-    """The rows to train on, to choose the best pass by, and to score on."""
+    """The rows of a comparison: to train on, to choose the best pass by, and to score on."""
 
     train: list[Any]
     choose: list[Any]
@@ -122,7 +125,7 @@ class ContenderResult:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A contender, or a learning curve, that was not run, and why."""
+    """A contender, or a learning curve, that a comparison did not run, and why."""
 
     name: str
     reason: str
@@ -169,7 +172,7 @@ class Outcome:
 
 
 def compare(settings: CompareSettings) -> CompareResult:
-    """Run the comparison. Returns the content of the report."""
+    """Run a comparison of contenders. Returns the content of the report."""
     machine.set_up(settings.threads)
     import sklearn.feature_extraction.text  # before the clock starts: no contender pays for it
     import sklearn.linear_model

@@ -36,7 +36,7 @@ TEACHERS_OWN = ("temperature", "abstain", "crf", "rules", "class_weights")
 
 
 class TaughtFeed(SupervisedFeed):
-    """Batches that carry the teacher's numbers ("taught") and whose answers are "known"."""
+    """Distillation's feed: batches that carry the teacher's numbers ("taught") and whose answers are "known"."""
 
     def __init__(
         self, items: Sequence[Item], task: Task, taught: Sequence[np.ndarray], known: Sequence[bool], **how: int
@@ -53,7 +53,7 @@ class TaughtFeed(SupervisedFeed):
 
 
 class Distilling(SupervisedRun):
-    """One run with a teacher."""
+    """One distillation run: fine-tuning with a teacher."""
 
     settings: DistillSettings
 
@@ -127,7 +127,7 @@ class Distilling(SupervisedRun):
 
 
 def distill(settings: DistillSettings) -> dict[str, Any]:
-    """Run it, and put teacher and student side by side on the rows they are scored on."""
+    """Distill a teacher into a student, and put both side by side on the rows they are scored on."""
     try:
         run = Distilling(settings)
         result = run.go()

@@ -32,7 +32,7 @@ WORDS = {  # how others tag a word of several pieces
 
 
 def export(settings: ExportSettings) -> dict[str, Any]:
-    """Write the export, compare it with its model, and report what it lacks."""
+    """Export a model (ONNX or transformers' files), compare it with the original, and report what it lacks."""
     exact = Predictor.load(settings.model, "fp32", "cpu")
     if exact.model.crf is not None:
         note("The CRF is not exported: the exported model tags each word independently.")
@@ -110,7 +110,7 @@ def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
 
 
 def furthest(first: Predictor, second: Predictor, kind: str) -> float:
-    """The largest difference between the two models' outputs on sample rows, relative to the largest output."""
+    """How far an export is off: the largest difference of outputs on sample rows, relative to the largest output."""
     if measure.has_task(first):
         items = first.task.encode(measure.sample_rows(first)[:40], first.tokenizer, first.windows())
         rows = [row for item in items for row in item.rows]
@@ -166,7 +166,7 @@ def _card(folder: Folder) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The comparison, and what opens it."""
+    """What `bertkit export` prints: the comparison, and what opens it."""
     rows = measure.lines(result["compared"])
     if result["format"] == "onnx":
         rows += [

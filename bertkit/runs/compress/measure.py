@@ -80,7 +80,10 @@ def has_task(model: Predictor) -> bool:
 
 
 def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | None:
-    """The rows of --eval, if given. Read them before writing anything, so that a wrong file costs nothing."""
+    """The rows of --eval to measure a smaller model on, if given.
+
+    Read before writing anything, so that a wrong file costs nothing.
+    """
     if settings.eval is None:
         return None
     if not has_task(before):
@@ -94,13 +97,13 @@ def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | N
 def side_by_side(
     settings: CompareSettings, before: Predictor, after: Predictor, scored: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Compare a model with its smaller version, on the rows to score, else on sample rows."""
+    """Measure a model and its smaller version side by side, on the rows to score, else on sample rows."""
     names = (settings.model, str(settings.out))
     return compared(before, after, names, sample_rows(before) if scored is None else scored, scored)
 
 
 def keep_scores(settings: CompareSettings, comparison: dict[str, Any]) -> None:
-    """Write the new scores into bertkit.json and onto the card, if rows to score were given."""
+    """Write the measured scores into bertkit.json and onto the card, if rows to score were given."""
     if settings.eval is None:
         return
     after = {name: pair[1] for name, pair in comparison["metrics"].items()}
@@ -116,7 +119,7 @@ def keep_scores(settings: CompareSettings, comparison: dict[str, Any]) -> None:
 
 
 def sample_rows(model: Predictor) -> list[Any]:
-    """Examples of the model's task, or texts where it has none, in a language its vocabulary knows."""
+    """Rows to measure on: examples of the model's task, or texts where it has none, in a language it knows."""
     if has_task(model):
         return model.task.read(_sample(model, model.task.sample), Reading(), labelled=False)
     return [row.text for row in read_rows(_sample(model, "messages_dev.csv"), labelled=False)]
@@ -135,7 +138,7 @@ def _sample(model: Predictor, name: str) -> Path:
 
 
 def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
-    """Seconds per call of each: the median of interleaved runs, after a warm-up."""
+    """Measure two models' seconds per call: the median of interleaved runs, after a warm-up."""
     timings: list[list[float]] = [[] for _ in contestants]
     for _ in range(TURNS):
         for seconds, contestant in zip(timings, contestants):
@@ -148,13 +151,13 @@ def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
 
 
 def megabytes(folder: Path) -> float:
-    """The size of the weights on disk, in megabytes."""
+    """Measure a model's size: the weights on disk, in megabytes."""
     files = {path for pattern in WEIGHTS for path in folder.glob(pattern)} if folder.is_dir() else set()
     return sum(path.stat().st_size for path in files) / 1e6
 
 
 def parity(before: Any, after: Any) -> dict[str, float]:
-    """How similarly two models answer the same rows: {name: value}, where 1 means identical."""
+    """Measure how similarly two models answer the same rows: {name: value}, where 1 means identical."""
     if isinstance(before, np.ndarray):
         return {"cosine": float(np.mean(_cosines(before, after)))}
     if before and isinstance(before[0], np.ndarray):
@@ -172,7 +175,7 @@ def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def lines(comparison: dict[str, Any]) -> list[str]:
-    """The comparison as lines for the terminal."""
+    """What is measured of two models as lines for the terminal."""
     before, after = comparison["before"], comparison["after"]
     sizes, speeds = ([side[key] for side in (before, after)] for key in ("megabytes", "texts_per_second"))
     rows = [

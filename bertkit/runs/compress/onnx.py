@@ -32,7 +32,10 @@ POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Padded(nn.Module):
-    """The same encoder and head for a padded rectangle. Rows are padded at the end, as every tokenizer does."""
+    """A model as ONNX needs it: encoder and head for a padded rectangle.
+
+    Rows are padded at the end, as every tokenizer does.
+    """
 
     def __init__(self, model: Model, kind: str = "", pool: str = "mean", normalize: bool = False) -> None:
         """kind: which head; "": the vectors of tokens and, by `pool`, of texts."""
@@ -101,7 +104,7 @@ def runtime() -> ModuleType:
 
 
 def write_onnx(path: Path, padded: Padded) -> None:
-    """Trace the model (float32, prepared for inference) into a file that takes any batch and length."""
+    """Trace a model (float32, prepared for inference) into an ONNX file that takes any batch and length."""
     inputs = INPUTS if padded.model.config.segments > 1 else INPUTS[:2]
     # Separate tensors, and sizes other than 0 and 1: the exporter treats equal tensors and those sizes as constants.
     ids, mask, segments = (torch.randint(1, 2, (3, 11)) for _ in INPUTS)
@@ -115,7 +118,7 @@ def write_onnx(path: Path, padded: Padded) -> None:
 
 
 def quantize_onnx(path: Path) -> None:
-    """Quantize weights to int8 in place; activations are quantized on the fly."""
+    """Quantize the weights of an ONNX file to int8 in place; activations are quantized on the fly."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -29,7 +29,9 @@ from bertkit.tasks.base import Reading
 
 
 def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
-    """The layers to keep, from 0. drop "spread": evenly, like DistilBERT's every second; "top": keep the lowest.
+    """Which layers pruning keeps, from 0.
+
+    drop "spread": evenly, like DistilBERT's every second; "top": keep the lowest.
 
     A layer keeps its kind: one trained on local attention must not be put where the whole text is seen,
     and a pre-norm stack's first layer, which may have no norm, stays the first. Where layers share weights
@@ -63,7 +65,7 @@ def _nearest(ideal: list[int], kinds: list[bool]) -> list[int]:
 
 
 def with_layers(model: Model, numbers: list[int]) -> Model:
-    """The model with only these layers, weights copied."""
+    """The pruned model with only these layers, weights copied."""
     config = model.config
     if config.unique_layers < config.depth:
         return rebuilt(model, replace(config, depth=len(numbers)), dict(model.state_dict()))
@@ -81,7 +83,7 @@ def with_layers(model: Model, numbers: list[int]) -> Model:
 
 
 def rebuilt(model: Model, config: Config, state: dict[str, Tensor]) -> Model:
-    """A model with another config, the same heads, and this state."""
+    """The pruned model: another config, the same heads, and this state."""
     heads = {}
     for kind in model.heads:
         out = model.head(kind).out
@@ -100,7 +102,7 @@ MOST = 1000  # rows on which neurons are ranked
 
 
 def prune(settings: PruneSettings) -> dict[str, Any]:
-    """Prune as requested, write the folder, and compare it with the model."""
+    """Prune layers or neurons as requested, write the folder, and compare it with the model."""
     if not settings.layers and settings.inner == 1.0:
         raise UserError(
             "Nothing to prune: pass --layers N to keep N layers, or --inner 0.5 to keep half of the neurons."
@@ -130,7 +132,7 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
 
 
 def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Tensor]]:
-    """The mean and mean magnitude of every neuron's activation on some texts, per layer: (inner,) each."""
+    """For pruning neurons: mean and mean magnitude of each one's activation on some texts, per layer: (inner,) each."""
     sums: list[Tensor] = []
     handles, lock, tokens = [], Lock(), [0]
 
@@ -181,7 +183,7 @@ def _parts(model: Model) -> list[FeedForward]:
 
 
 def fewer_neurons(model: Model, share: float, activations: list[tuple[Tensor, Tensor]]) -> Model:
-    """Keep the neurons that move each layer's output most: mean magnitude times outgoing weight.
+    """Prune neurons: keep those that move each layer's output most: mean magnitude times outgoing weight.
 
     The mean activation of the others goes into the bias if the family has one. activations: from `activity`.
     """
@@ -206,7 +208,7 @@ def fewer_neurons(model: Model, share: float, activations: list[tuple[Tensor, Te
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What was removed, the comparison, and what to do next."""
+    """What `bertkit prune` prints: what was removed, the comparison, and what to do next."""
     sizes = [f"{result[name][0]} → {result[name][1]}" for name in ("depth", "inner")]
     again = f"bertkit distill {result['model']} --model {result['out']} --train FILE --out RUN"
     return [

@@ -33,7 +33,7 @@ OPENED_BY = {
 
 
 def quantize(settings: QuantizeSettings) -> dict[str, Any]:
-    """Write the smaller folder and compare it with the model."""
+    """Quantize a model: write the smaller folder and compare it with the model."""
     before = Predictor.load(settings.model, settings.precision, "cpu")
     rows = measure.rows_to_score(settings, before)
     folder = read_folder(locate(settings.model))
@@ -68,7 +68,7 @@ def write_int8(path: Path, folder: Folder) -> None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The comparison, whether it is worth it, and what opens the folder."""
+    """What `bertkit quantize` prints: the comparison, whether it is worth it, and what opens the folder."""
     comparison = result["compared"]
     speeds = [comparison[side]["texts_per_second"] for side in ("before", "after")]
     slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []

@@ -44,7 +44,7 @@ FEW_ROWS, WIDE = 50, 0.2  # fewer scored rows, or a wider interval, are worth a 
 
 
 def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: SupervisedFeed) -> FinetuneResult:
-    """Calibrate, score, write. Returns what the report shows."""
+    """Finish a fine-tuning run: calibrate, score, write. Returns what the report shows."""
     s, task = run.settings, run.task
     calibrated = calibrate(run) if task.calibrates else {}
     role = "test" if "test" in run.items else "dev"
@@ -102,7 +102,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
 
 
 def uncertain(headline: str, interval: tuple[float, float] | None, rows: int, role: str) -> list[str]:
-    """A warning where so few rows were scored that the score says little."""
+    """The outcome's warning where so few rows were scored that the score says little."""
     width = interval[1] - interval[0] if interval else 0.0
     if rows >= FEW_ROWS and width <= WIDE:
         return []
@@ -151,7 +151,7 @@ def against_baseline(
 
 
 def not_better(headline: str, compared: Mapping[str, Any]) -> str:
-    """A warning where the model is not clearly better than the baseline."""
+    """The outcome's warning where the fine-tuned model is not clearly better than the baseline."""
     facts = compared.get("baseline", {})
     if facts.get("low", 1.0) > 0:
         return ""
@@ -213,7 +213,7 @@ def _check_same_run(run: SupervisedRun) -> None:
 
 
 def row_digests(run: SupervisedRun) -> dict[str, str]:
-    """Role → what tells its rows from others."""
+    """For a fine-tuning's outcome: role → what tells its rows from others."""
     return {role: splits.digest(items, run.task) for role, items in run.items.items()}
 
 
@@ -267,20 +267,20 @@ def abstaining(chosen: Mapping[str, Any]) -> str:
 
 
 def mistakes(run: SupervisedRun, examples: list[Any], predictions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The worst first: the most confident wrong answers, the largest differences."""
+    """A fine-tuned model's mistakes, the worst first: the most confident wrong answers, the largest differences."""
     pairs = zip(examples, predictions)
     rows = [row for example, prediction in pairs if (row := run.task.mistake(example, prediction))]
     return sorted(rows, key=lambda row: -float(row["score"]))
 
 
 def suspects(run: SupervisedRun, role: str) -> list[dict[str, Any]]:
-    """Rows whose own label an unseen model finds least likely; score: that likelihood."""
+    """Rows of a fine-tuning whose own label an unseen model finds least likely; score: that likelihood."""
     pairs = zip(*run.predictions(role))
     return [row for example, prediction in pairs if (row := run.task.suspicion(example, prediction))]
 
 
 def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
-    """The folder that `bertkit.load` and transformers open."""
+    """Write a fine-tuned model's folder, which `bertkit.load` and transformers open."""
     s, folder = run.settings, run.folder
     scores, intervals = dict(result.metrics or {}), dict(result.intervals or {})
     shown = {
@@ -326,7 +326,7 @@ def report(run: SupervisedRun, result: FinetuneResult) -> None:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """What the run was made with."""
+    """What a fine-tuning run was made with: versions, threads, platform, peak memory, command line."""
     import torch
 
     return {

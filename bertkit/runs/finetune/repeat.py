@@ -19,7 +19,10 @@ from bertkit.settings.finetune import FinetuneSettings
 
 
 def seeded(settings: FinetuneSettings) -> FinetuneResult:
-    """Train with several seeds on the same rows; keep the best by dev score, and tell mean and spread."""
+    """Repeat a fine-tuning with several seeds on the same rows.
+
+    Keep the best by dev score, and report mean and spread.
+    """
     from bertkit.runs.finetune.run import Finetuning
 
     _check_out(settings)
@@ -54,7 +57,9 @@ def _check_out(settings: FinetuneSettings) -> None:
 
 
 def cross_validated(settings: FinetuneSettings) -> FinetuneResult:
-    """Score every training row by a model that never saw it, then train the final model; rank suspicious labels.
+    """Repeat a fine-tuning over folds: every training row is scored by a model that never saw it.
+
+    Then train the final model, and rank suspicious labels.
 
     The best pass of each model is chosen on --dev, or on a part of its own training rows: never on the rows it scores.
     """
@@ -108,7 +113,7 @@ def cross_validated(settings: FinetuneSettings) -> FinetuneResult:
 
 
 def searched(settings: FinetuneSettings) -> FinetuneSettings:
-    """The settings with the best learning rate, batch and layer decay that half of --minutes could find."""
+    """Repeat short fine-tunings to find the best learning rate, batch and layer decay within half of --minutes."""
     from bertkit.runs.finetune.run import Finetuning
 
     if not settings.minutes:

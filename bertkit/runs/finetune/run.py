@@ -45,7 +45,7 @@ CRF_RATE = 1e-2  # a CRF's scores start from nothing and are compared with logit
 
 
 class Rates:
-    """The peak rate of a run, and every parameter's share of it."""
+    """The peak learning rate of a fine-tuning run, and every parameter's share of it."""
 
     def __init__(self, settings: SupervisedSettings, model: Model) -> None:
         self.settings, self.model = settings, model
@@ -89,7 +89,9 @@ FOR_STEPS = 0.85  # of a time budget; the rest is for calibration, final scores 
 
 
 class SupervisedRun:
-    """One run on labelled rows. After `go`, `result` holds all that is known of it. facts: more for the model's card.
+    """One run on labelled rows: fine-tuning or distillation. After `go`, `result` holds all that is known of it.
+
+    facts: more for the model's card.
 
     language: weight of an extra language-modelling loss. wants_baseline: whether a cheap model is scored too.
     """
@@ -342,7 +344,7 @@ class _Run(Run[FinetuneResult]):
 
 
 def finetune(settings: FinetuneSettings) -> dict[str, Any]:
-    """Run it, with seeds, folds or search where asked. Returns the result that the report shows."""
+    """Run a fine-tuning, with seeds, folds or search where asked. Returns the result that the report shows."""
     from bertkit.runs.finetune.repeat import cross_validated, searched, seeded
 
     try:

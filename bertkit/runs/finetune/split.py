@@ -22,14 +22,14 @@ from bertkit.tasks.tag import AUTO
 
 @dataclass
 class Split:
-    """Examples by role (train, dev, test), and what is worth telling of them."""
+    """The split of labelled rows: examples by role (train, dev, test), and what is worth reporting of them."""
 
     examples: dict[str, list[Any]]
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def reading_of(settings: SupervisedSettings) -> Reading:
-    """Which columns."""
+    """Which columns of the split's files are read."""
     return Reading(settings.text, settings.text_b, settings.label, settings.encoding, settings.label_separator)
 
 
@@ -37,7 +37,7 @@ DEFAULTS = {entry.name: entry.default for entry in fields(FinetuneSettings)}
 
 
 def check_settings(settings: FinetuneSettings) -> None:
-    """Refuse a setting that the task does not understand and another does."""
+    """Before the split is read: refuse a setting that the task does not understand and another does."""
     takers: dict[str, list[str]] = {}
     for task, kind in task_classes().items():
         for name in kind.accepted_settings:
@@ -52,7 +52,7 @@ def check_settings(settings: FinetuneSettings) -> None:
 
 
 def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
-    """The task as the settings want it; `labels` instead of those the settings name."""
+    """The task of a fine-tuning as the settings want it; `labels` instead of those the settings name."""
     check_settings(settings)
     if settings.crf and settings.class_weights:
         raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
@@ -133,17 +133,17 @@ def _task_of(example: Any) -> Task:
 
 
 def key_of(example: Any) -> tuple[Any, ...]:
-    """What makes two examples the same text."""
+    """For a split: what makes two examples the same text."""
     return _task_of(example).key(example)
 
 
 def names_of(example: Any) -> tuple[str, ...]:
-    """The label names of an example; none where labels are no names."""
+    """For a stratified split: the label names of an example; none where labels are not names."""
     return _task_of(example).labels_of(example)
 
 
 def held_out(examples: Sequence[Any], share: float, seed: int, task: Task | None = None) -> tuple[list[Any], list[Any]]:
-    """A stratified split: (kept, held out), each in the file's order."""
+    """A stratified split of labelled rows: (kept, held out), each in the file's order."""
     if len(examples) < 4:
         raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
     task = task or _task_of(examples[0])
@@ -157,12 +157,15 @@ def held_out(examples: Sequence[Any], share: float, seed: int, task: Task | None
 
 
 def fold_of(examples: Sequence[Any], folds: int, seed: int, task: Task | None = None) -> np.ndarray:
-    """The fold of every example, equal in every stratum; the same text is always in the same fold."""
+    """A split into folds: each example's fold, equal in every stratum; the same text is always in the same fold."""
     return turns_of(examples, seed, task or _task_of(examples[0])) % folds
 
 
 def turns_of(examples: Sequence[Any], seed: int, task: Task) -> np.ndarray:
-    """Every example's turn (0, 1, …) when rows are dealt out, stratum by stratum in a random order; twins share one."""
+    """For a split: every example's turn (0, 1, …) when rows are dealt out, stratum by stratum in a random order.
+
+    Twins share one.
+    """
     chance = np.random.default_rng((seed, 3, len(examples)))
     answer = np.zeros(len(examples), int)
     first: dict[tuple[Any, ...], int] = {}
@@ -182,7 +185,7 @@ def turns_of(examples: Sequence[Any], seed: int, task: Task) -> np.ndarray:
 
 
 def cut_facts(items: Sequence[Item]) -> dict[str, int]:
-    """Rows and tokens that were cut."""
+    """Rows and tokens of a split that were cut."""
     return {
         "rows": len(items), "rows_cut": sum(item.cut > 0 for item in items),
         "tokens": sum(item.tokens + item.cut for item in items), "tokens_cut": sum(item.cut for item in items),
@@ -190,7 +193,7 @@ def cut_facts(items: Sequence[Item]) -> dict[str, int]:
 
 
 def digest(items: Sequence[Item], task: Task) -> str:
-    """Tells other rows from these."""
+    """A digest that tells the rows of a split from others."""
     total = hashlib.sha256()
     for item in items:
         for row in item.rows:
@@ -200,7 +203,7 @@ def digest(items: Sequence[Item], task: Task) -> str:
 
 
 def label_counts(task: Task, examples: Sequence[Any]) -> dict[str, int]:
-    """How often each label name occurs; empty where labels are no names."""
+    """How often each label name occurs in the rows of a split; empty where labels are not names."""
     counts: Counter[str] = Counter()
     for example in examples:
         counts.update(task.labels_of(example))

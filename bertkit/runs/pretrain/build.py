@@ -37,7 +37,7 @@ PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
 
 @dataclass
 class Components:
-    """The parts of a run. folders: what is written at the end, by subfolder ("" is the run's own)."""
+    """The parts of a pretraining run. folders: what is written at the end, by subfolder ("" is the run's own)."""
 
     objective: Objective
     store: Store
@@ -55,7 +55,7 @@ class Components:
 
 
 def build(settings: PretrainSettings, world: World) -> Components:
-    """Build everything but the loop."""
+    """Build everything of a pretraining run but the loop."""
     store = Store.open(settings.data, verify=world.is_main)
     # Next-sentence pairs need two documents on each side of the split.
     least = 2 / store.documents if settings.held_out and store.documents >= 4 else 0.0
@@ -201,14 +201,14 @@ def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store
 
 
 def plan_of(built: Components, steps: int) -> list[Phase]:
-    """Lengths and batches by fraction of the steps."""
+    """A pretraining run's plan: lengths and batches by fraction of the steps."""
     s = built.settings
     typical = partial(PACKINGS[s.packing].typical, built.store)
     return phases(steps, s.length_plan, s.batch_tokens, s.ramp, typical)
 
 
 def make_feed(built: Components, steps: int, world: World) -> PretrainingFeed:
-    """Training examples for this many steps, and the teacher's texts if there are any."""
+    """Build a pretraining run's feed for this many steps, with the teacher's texts if there are any."""
     s, beside = built.settings, None
     if isinstance(built.objective, MaskedTaught):
         beside = SupervisedFeed(

@@ -35,7 +35,10 @@ PLACES = 64  # positions with their own factor in the hash; longer words also di
 
 @dataclass(frozen=True)
 class Words:
-    """Different words. hashes: sorted. first: where one of them occurs in the store's ids. sizes: in pieces."""
+    """For extending a vocabulary: different words of a store. hashes: sorted.
+
+    first: where one of them occurs in its ids. sizes: in pieces.
+    """
 
     hashes: np.ndarray
     counts: np.ndarray
@@ -63,7 +66,10 @@ class _Hash:
 
 
 def chunks(store: Store, first: int = 0) -> Iterator[tuple[int, int]]:
-    """Sentences [first, last) of about CHUNK tokens each, from sentence `first` on."""
+    """A store in chunks, for extending its vocabulary.
+
+    Sentences [first, last) of about CHUNK tokens, from `first` on.
+    """
     starts = store.sentence_starts
     while first < store.sentences:
         last = int(np.searchsorted(starts, int(starts[first]) + CHUNK, side="right")) - 1
@@ -73,7 +79,7 @@ def chunks(store: Store, first: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def words_of(store: Store) -> Words:
-    """Every word of two pieces or more. Beyond MOST_WORDS, the rarest are dropped along the way."""
+    """For extending a vocabulary: every word of two pieces or more. Beyond MOST_WORDS, the rarest are dropped."""
     hashed = _Hash(store.facts["pieces"])
     words = Words(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
     for a, b in track(list(chunks(store)), "counting words"):
@@ -95,7 +101,7 @@ def _joined(old: Words, new: Words) -> Words:
 
 
 def spelled(tokenizer: Tokenizer, words: Sequence[Sequence[int]]) -> list[str | None]:
-    """The text of each word given as pieces; None if the text would not give the same pieces again."""
+    """For extending a vocabulary: the text of each word given as pieces; None if it would not give the same pieces."""
     texts = tokenizer.backend.decode_batch([list(pieces) for pieces in words], skip_special_tokens=False)
     again = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
     return [text if raw.ids == list(pieces) else None for text, raw, pieces in zip(texts, again, words)]
@@ -119,7 +125,7 @@ class _Changes:
 
 
 def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]) -> Store:
-    """The same text under a tokenizer that has grown, as a new store; if interrupted, it continues where it stopped."""
+    """Rewrite a store for an extended tokenizer, as a new store; if interrupted, it continues where it stopped."""
     job = hashlib.sha256(f"{store.fingerprint} {store.facts['files']} {tokenizer.fingerprint()}".encode()).hexdigest()
     dtype = PieceEncoder.dtype_for(tokenizer)
     changes, hashed = _Changes(store.tokenizer, tokenizer), _Hash(store.facts["pieces"])
@@ -179,7 +185,7 @@ MULTIPLE = 64  # of the rows of the embedding table: faster to multiply
 def extended(
     store: Store, source: Folder, settings: PretrainSettings, world: World | None = None
 ) -> tuple[Store, Folder]:
-    """The text and the model with `settings.add_tokens` new words.
+    """A store and a model extended with `settings.add_tokens` new words.
 
     The store is rewritten once, into `store` in the run's folder. Each new word starts as the mean of its old pieces.
     """
@@ -209,7 +215,7 @@ def extended(
 
 
 def useful_words(store: Store, most: int) -> list[str]:
-    """Words of letters only that save most tokens as single pieces: count × (pieces - 1), best first."""
+    """Words of letters worth extending a vocabulary with, best first. They save most tokens: count × (pieces - 1)."""
     tokenizer = store.tokenizer
     candidates = words_of(store)
     candidates = candidates[candidates.counts >= LEAST]
@@ -245,7 +251,10 @@ def _can_be_one_piece(tokenizer: Tokenizer, text: str) -> bool:
 
 @torch.no_grad()
 def with_rows(model: Model, old: Tokenizer, new: Tokenizer) -> Model:
-    """The model with a row for every new piece: the mean of its old pieces' rows. Changes the model; returns it."""
+    """Extend a model with a row for every new piece: the mean of its old pieces' rows.
+
+    Changes the model; returns it.
+    """
     rows = max(model.config.vocabulary, -(-new.size // MULTIPLE) * MULTIPLE)
     added = [str(new.id_to_token(number)) for number in range(old.size, new.size)]
     pieces = [[piece.id for piece in old.backend.model.tokenize(token)] for token in added]
