@@ -36,7 +36,7 @@ def run_distill(settings: DistillSettings) -> dict[str, Any]:
 
 
 def distill_lines(result: dict[str, Any]) -> list[str]:
-    """Teacher and student side by side."""
+    """What `bertkit distill` prints: teacher and student side by side."""
     from bertkit.runs.compress.measure import lines
 
     return [*lines(result["compared"]), f"the student model and its report.html are in {result['out']}"]
@@ -51,7 +51,7 @@ def run_quantize(settings: QuantizeSettings) -> dict[str, Any]:
 
 
 def quantize_lines(result: dict[str, Any]) -> list[str]:
-    """The comparison of both models, and what opens the new folder."""
+    """What `bertkit quantize` prints: the comparison of both models, and what opens the new folder."""
     from bertkit.runs.compress.quantize import lines
 
     return lines(result)
@@ -66,7 +66,7 @@ def run_prune(settings: PruneSettings) -> dict[str, Any]:
 
 
 def prune_lines(result: dict[str, Any]) -> list[str]:
-    """The comparison of both models, and what opens the new folder."""
+    """What `bertkit prune` prints: the comparison of both models, and what opens the new folder."""
     from bertkit.runs.compress.prune import lines
 
     return lines(result)
@@ -82,7 +82,7 @@ def run_export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def export_lines(result: dict[str, Any]) -> list[str]:
-    """The comparison of both models, and what opens the export."""
+    """What `bertkit export` prints: the comparison of both models, and what opens the export."""
     from bertkit.runs.compress.export import lines
 
     return lines(result)

@@ -50,7 +50,7 @@ Part = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What a fine-tuning run reached: what result.json stores, commands print and the report shows.
+    """The result of a fine-tuning run, as result.json stores it, commands print it and the report shows it.
 
     Every part is optional: None is what there is not. The order of the parts is that of the stored file.
 
@@ -117,7 +117,7 @@ class FinetuneResult:
         return cls(**{part.name: table[part.name] for part in fields(cls) if part.name in table})
 
     def to_dict(self) -> dict[str, Any]:
-        """The parts there are, as commands print them."""
+        """The parts a fine-tuning result has, as commands print and reports show them."""
         parts = {part.name: getattr(self, part.name) for part in fields(self) if part.name not in COUNTS}
         return {name: value for name, value in parts.items() if value is not None}
 

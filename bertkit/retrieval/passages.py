@@ -22,7 +22,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text, with the file it is from, its number in it (from 1), its id, and the other columns of its row.
+    """A text to be split into passages, with its file, its number in it (from 1), its id, and the row's other columns.
 
     The id is that of the row; without one, the file's name and the number.
     """

@@ -31,7 +31,7 @@ class NgramClassifier:
     LAYOUT = Layout("n-gram classifier", "seen.json")
 
     def fit(self, texts: Sequence[str], labels: Sequence[int], count: int, *_: Any, **__: Any) -> Self:
-        """One model per label."""
+        """Fit the baseline: one n-gram model per label."""
         from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
 
         rows = np.asarray(labels)
@@ -93,13 +93,13 @@ class MeanOfVectors:
 
     @property
     def name(self) -> str:
-        """Which vectors."""
+        """Which word vectors the baseline averages."""
         return {
             "word2vec": "word2vec, averaged", "glove": "GloVe, averaged", "given": "given vectors, averaged",
         }[self.how]  # fmt: skip
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
-        """Learn vectors if there are none, then the weights."""
+        """Fit the baseline: learn word vectors if there are none, then the weights."""
         single = flat(texts)
         self.units = "jieba" if without_spaces(single) else "words"
         self.vectors = self.source or self._learnt([words_of(text, self.units) for text in single], seed)
@@ -162,7 +162,7 @@ class MeanNumber:
     LAYOUT = Layout("mean of numbers", "mean.json")
 
     def fit(self, texts: Sequence[Text], numbers: Sequence[float], *_: Any, **__: Any) -> Self:
-        """Compute the mean."""
+        """Fit the baseline of regression: compute the mean."""
         self.mean = float(np.mean(numbers))
         return self
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from bertkit import __version__, config
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
+from bertkit.ancestors.transformer.beam_search import LENGTH_PENALTY, search
 from bertkit.ancestors.transformer.data import Pairs, ends, places
-from bertkit.ancestors.transformer.search import LENGTH_PENALTY, search
 from bertkit.data.batch import Batch, batches_by_tokens, pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.attention import Attention, AttentionContext, mask, softmax
@@ -42,7 +42,7 @@ def sinusoids(length: int, width: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).reshape(length, width).float()
 
 
-class Words(nn.Module):
+class WordEmbeddings(nn.Module):
     """The Transformer's word vectors times √width plus sines: one table for sources, targets and guesses (3.4)."""
 
     positions: Tensor
@@ -227,13 +227,13 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.encoder = Encoder(shape.encoder)
-        self.encoder.embeddings = Words(shape, self.encoder.dropout_masks)  # type: ignore[assignment]
+        self.encoder.embeddings = WordEmbeddings(shape, self.encoder.dropout_masks)  # type: ignore[assignment]
         self.decoder = Decoder(shape.decoder, self.encoder.dropout_masks)
 
     @property
-    def words(self) -> Words:
+    def words(self) -> WordEmbeddings:
         """The table both sides share."""
-        return cast(Words, self.encoder.embeddings)
+        return cast(WordEmbeddings, self.encoder.embeddings)
 
     @torch.no_grad()
     def initialise(self) -> None:

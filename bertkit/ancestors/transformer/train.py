@@ -73,7 +73,7 @@ class Rewriting(Objective):
         }
 
 
-class Learning:
+class Seq2SeqTraining:
     """One training of the Transformer. After `go`, `seq2seq` is the finished model."""
 
     def __init__(self, settings: Seq2SeqSettings) -> None:
@@ -121,7 +121,7 @@ class Learning:
         return learn(texts, VocabularySettings(kind=s.kind, size=s.size, cased=s.cased))
 
     def go(self) -> dict[str, Any]:
-        """Train, keep the best, write the model. Returns what is known of the run."""
+        """Train the Transformer, keep the best weights, write the model. Returns what is known of the run."""
         s = self.settings
         with RunFolder(s.out, self.world, resume=s.resume) as folder, Signals() as signals:
             result = _Run(self, folder, signals).go()
@@ -129,7 +129,7 @@ class Learning:
         return result
 
     def judged(self) -> dict[str, float]:
-        """Over the dev pairs, each token guessed from the right ones before it."""
+        """The Transformer's scores over the dev pairs, each token guessed from the right ones before it."""
         self.objective.eval()
         sums: dict[str, float] = {}
         tokens = 0
@@ -153,7 +153,7 @@ class Learning:
 class _Run(Run[dict[str, Any]]):
     """The steps of a training on pairs, and the model they end in."""
 
-    def __init__(self, learning: Learning, folder: RunFolder, signals: Signals) -> None:
+    def __init__(self, learning: Seq2SeqTraining, folder: RunFolder, signals: Signals) -> None:
         self.learning = learning
         s, seq2seq, pairs, world = learning.settings, learning.seq2seq, learning.pairs["train"], learning.world
         feed = PairFeed(
@@ -218,6 +218,6 @@ class _Run(Run[dict[str, Any]]):
 def train(settings: Seq2SeqSettings) -> dict[str, Any]:
     """Train the Transformer on pairs of texts. The result's `metrics` are of the dev pairs."""
     try:
-        return Learning(settings).go()
+        return Seq2SeqTraining(settings).go()
     finally:
         worlds.leave()

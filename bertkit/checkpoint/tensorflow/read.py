@@ -47,7 +47,7 @@ def read_google(
     bundle = read_bundle(prefix)
     family = _family(bundle, part)
     config_path, given = given_config(prefix.parent, family)
-    numbers = Numbers(family, bundle, config_path, given)
+    numbers = ConfigNumbers(family, bundle, config_path, given)
     names, groups = _names(family, bundle, numbers)
     config = hugging_face_config(family, numbers, groups, exact)
     _tell_left_out(bundle, set(names), family)
@@ -103,7 +103,7 @@ def _family(bundle: Bundle, part: str) -> Family:
     )
 
 
-def _names(family: Family, bundle: Bundle, numbers: Numbers) -> tuple[dict[str, str], set[str]]:
+def _names(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> tuple[dict[str, str], set[str]]:
     """Variable name -> tensor name for everything in the checkpoint, and its groups; fills `numbers`."""
     names: dict[str, str] = {}
 
@@ -141,7 +141,7 @@ def _expand(rows: Iterable[Row], variable_scope: str = "", tensor_scope: str = "
             yield variable, tensor_scope + row.tensor + tensor_end, letters
 
 
-def _places(family: Family, bundle: Bundle, numbers: Numbers) -> Iterator[tuple[int, ...]]:
+def _places(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> Iterator[tuple[int, ...]]:
     """Count the layers in the variables' names."""
     pattern = re.compile(re.escape(family.layer + "/").replace(r"\{\}", "([0-9]+)"))
     found = [tuple(map(int, match.groups())) for name in bundle if (match := pattern.match(name))]
@@ -172,7 +172,7 @@ OTHER_CONFIGS = ("tokenizer", "generation", "special")
 CONFIG_NAMES = ("bert_config.json", "albert_config.json", "electra_config.json", "config.json")
 
 
-class Numbers:
+class ConfigNumbers:
     """The numbers of a Google checkpoint's config, each with its source; a second source must agree with the first."""
 
     def __init__(self, family: Family, bundle: Bundle, config_path: Path | None, given: dict[str, Any]) -> None:
@@ -268,7 +268,7 @@ def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, A
     return found[0], {key: value for key, value in given.items() if value is not None}
 
 
-def hugging_face_config(family: Family, numbers: Numbers, groups: set[str], exact: bool) -> dict[str, Any]:
+def hugging_face_config(family: Family, numbers: ConfigNumbers, groups: set[str], exact: bool) -> dict[str, Any]:
     """The config.json of a Google checkpoint: the class that fits its tensors, and all its numbers."""
     architecture = next(name for needed, name in family.architectures if groups.issuperset(needed))
     config: dict[str, Any] = {"architectures": [architecture], "model_type": family.model_type}

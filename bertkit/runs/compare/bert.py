@@ -223,17 +223,17 @@ class Source(Protocol):
 
 
 class ElmoSource:
-    """ELMo's three layers."""
+    """In a comparison, ELMo's features: its three layers."""
 
     def __init__(self, elmo: Elmo) -> None:
         self.elmo, self.parameters, self.units = elmo, elmo.parameters, elmo.lexicon.units
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """ELMo's layers, to be mixed."""
+        """ELMo's layers, to be mixed by a contender of the comparison."""
         return list(self.elmo.layers(sentences))
 
     def save(self, folder: Path) -> None:
-        """Write ELMo's folder."""
+        """Write ELMo's folder, in the folder of a contender of the comparison."""
         self.elmo.save(folder)
 
     @classmethod
@@ -276,7 +276,7 @@ class OnFeatures(Generic[Inner]):
         self.inner: Inner = self.kind(BiLstmSettings(units=source.units), features=source.features)
 
     def fit(self, *rows: Any, **options: Any) -> Self:
-        """Train the BiLSTM."""
+        """Train a comparison's BiLSTM on the features of BERT or ELMo."""
         self.inner.fit(*rows, **options)
         return self
 
@@ -313,19 +313,19 @@ class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
 
 
 class ElmoTagger(TaggerOnFeatures):
-    """A BiLSTM tagger over ELMo's layers."""
+    """In a comparison, a BiLSTM tagger over ELMo's layers."""
 
     source_kind = ElmoSource
 
 
 class BertFeaturesTagger(TaggerOnFeatures):
-    """A BiLSTM tagger over a frozen BERT."""
+    """In a comparison, a BiLSTM tagger over a frozen BERT."""
 
     source_kind = BertSource
 
 
 class ElmoClassifier(OnFeatures[BiLstmClassifier]):
-    """A BiLSTM classifier over ELMo's layers."""
+    """In a comparison, a BiLSTM classifier over ELMo's layers."""
 
     kind, source_kind = BiLstmClassifier, ElmoSource
 

@@ -34,7 +34,7 @@ PLACES = 64  # positions with their own factor in the hash; longer words also di
 
 
 @dataclass(frozen=True)
-class Words:
+class SplitWords:
     """For extending a vocabulary: different words of a store. hashes: sorted.
 
     first: where one of them occurs in its ids. sizes: in pieces.
@@ -45,8 +45,8 @@ class Words:
     first: np.ndarray
     sizes: np.ndarray
 
-    def __getitem__(self, picked: np.ndarray) -> Words:
-        return Words(self.hashes[picked], self.counts[picked], self.first[picked], self.sizes[picked])
+    def __getitem__(self, picked: np.ndarray) -> SplitWords:
+        return SplitWords(self.hashes[picked], self.counts[picked], self.first[picked], self.sizes[picked])
 
 
 class _Hash:
@@ -78,26 +78,26 @@ def chunks(store: Store, first: int = 0) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def words_of(store: Store) -> Words:
+def words_of(store: Store) -> SplitWords:
     """For extending a vocabulary: every word of two pieces or more. Beyond MOST_WORDS, the rarest are dropped."""
     hashed = _Hash(store.facts["pieces"])
-    words = Words(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
+    words = SplitWords(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
     for a, b in track(list(chunks(store)), "counting words"):
         start, stop = int(store.sentence_starts[a]), int(store.sentence_starts[b])
         ids, begins = np.asarray(store.ids[start:stop]), np.flatnonzero(store.word_starts[start:stop])
         hashes, first_index, counts = np.unique(hashed(ids, begins), return_index=True, return_counts=True)
-        new = Words(hashes, counts, start + begins[first_index], np.diff(begins, append=len(ids))[first_index])
+        new = SplitWords(hashes, counts, start + begins[first_index], np.diff(begins, append=len(ids))[first_index])
         words = _joined(words, new[new.sizes > 1])
         while len(words.hashes) > MOST_WORDS:
             words = words[words.counts > np.quantile(words.counts, 0.5)]
     return words
 
 
-def _joined(old: Words, new: Words) -> Words:
+def _joined(old: SplitWords, new: SplitWords) -> SplitWords:
     hashes, at, inverse = np.unique(np.concatenate([old.hashes, new.hashes]), return_index=True, return_inverse=True)
     counts = np.bincount(inverse, np.concatenate([old.counts, new.counts]), len(hashes)).astype(np.int64)
     first, sizes = np.concatenate([old.first, new.first]), np.concatenate([old.sizes, new.sizes])
-    return Words(hashes, counts, first[at], sizes[at])
+    return SplitWords(hashes, counts, first[at], sizes[at])
 
 
 def spelled(tokenizer: Tokenizer, words: Sequence[Sequence[int]]) -> list[str | None]:

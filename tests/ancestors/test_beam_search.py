@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bertkit.ancestors.transformer.beam_search import Hypothesis, normalised, search
 from bertkit.ancestors.transformer.data import Pair
-from bertkit.ancestors.transformer.search import Hypothesis, normalised, search
 from bertkit.errors import UserError
 from tests.support.small_transformer import VOCABULARY, outputs, transformer
 
