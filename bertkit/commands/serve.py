@@ -1,13 +1,15 @@
-"""`bertkit serve`: models over HTTP, with a page to try them."""
+"""`bertkit serve`: models over HTTP, with a page to try them. `bertkit show`: that page, for the one who sits here."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertkit.commands import SharedCommand
 from bertkit.config import Common, option
 
 
@@ -37,6 +39,12 @@ class Settings(Common):
 
 def run(settings: Settings) -> dict[str, Any]:
     """Serve models over HTTP: the routes of TEI and OpenAI, /fill, /tag and /answer, and a page at /."""
+    from bertkit.notify import note
+
+    return _serve(settings, lambda address: note(f"{address}: open it in a browser to try it; press Ctrl-C to stop."))
+
+
+def _serve(settings: Settings, opened: Callable[[str], object]) -> dict[str, Any]:
     from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.notify import note
@@ -72,8 +80,7 @@ def run(settings: Settings) -> dict[str, Any]:
             note("Other machines may be able to connect and no key is required: set BERTKIT_API_KEY.")
         began = time.monotonic()
         app = make_app(service, hosts=hosts_of(settings.host, settings.allow_hosts), key=key)
-        ready = f"{address}: open it in a browser to try it; press Ctrl-C to stop."
-        serve(app, service, bound, lambda: note(ready))
+        serve(app, service, bound, lambda: opened(address))
     requests = service.metrics.counters["request_success"]
     return {"address": address, "answered": sum(requests.values()), "seconds": round(time.monotonic() - began, 1)}
 
@@ -96,3 +103,52 @@ def _key(settings: Settings) -> str:
 def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit serve` prints: a summary, when the server has stopped."""
     return [f"{result['address']}: {result['answered']:,} requests answered in {result['seconds']:,} s"]
+
+
+# ---- `bertkit show`: the same server on a free port of this machine, and a browser that opens its page.
+
+VIEWS = ("pieces", "input", "masking", "attention", "answers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowSettings(Common):
+    """Options of `bertkit show`."""
+
+    models: tuple[str, ...] = option(("en", "zh"), "Embedded names, folders, hub names, or NAME=MODEL.", argument=True)
+    view: str = option("pieces", "The view to open.", choices=VIEWS)
+    text: str = option("", "The text to show (default: an example).")
+    text_b: str = option("", "The second text of a pair.")
+    port: int = option(0, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
+    browser: bool = option(True, "Open the page in the browser; otherwise only print its address.")
+
+
+def _show(settings: ShowSettings) -> dict[str, Any]:
+    """See how BERT works, in the browser: pieces, vectors, masked words and attention of your own text.
+
+    Everything runs on this machine, and nothing leaves it. Give the models to show: the embedded ones, or yours.
+    """
+    import webbrowser
+    from urllib.parse import urlencode
+
+    from bertkit.notify import note
+
+    models = settings.models
+    first = models[0].partition("=")[0] if "=" in models[0] else Path(models[0]).name if "/" in models[0] else models[0]
+    given = {"model": first, "text": settings.text, "b": settings.text_b}
+    query = urlencode({name: value for name, value in given.items() if value})
+
+    def opened(address: str) -> None:
+        asked = settings.text or settings.text_b or settings.view != ShowSettings.view or models != ShowSettings.models
+        url = f"{address}/#/{settings.view}?{query}" if asked else f"{address}/"
+        note(f"{url}\nPress Ctrl-C to stop.")
+        if settings.browser:
+            webbrowser.open(url)
+
+    served = Settings(
+        models=models, port=settings.port, precision=settings.precision, device=settings.device,
+        threads=settings.threads, seed=settings.seed,
+    )  # fmt: skip
+    return _serve(served, opened)
+
+
+show = SharedCommand(ShowSettings, _show, lines)

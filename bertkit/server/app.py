@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
 
 from bertkit import __version__
 from bertkit.errors import UserError
-from bertkit.server import errors, routes_native, routes_openai, routes_tei
+from bertkit.server import errors, routes_native, routes_openai, routes_show, routes_tei
 from bertkit.server.middleware import GuardMiddleware
 from bertkit.server.protocol import Door
 from bertkit.server.service import InferenceService
-
-PAGE = Path(__file__).with_name("page.html")
 
 
 def make_app(service: InferenceService, *, hosts: Collection[str] = (), key: str = "") -> FastAPI:
@@ -39,32 +32,11 @@ def make_app(service: InferenceService, *, hosts: Collection[str] = (), key: str
     # No pages of documentation: they would load scripts from elsewhere. /openapi.json tells the same.
     app = FastAPI(title="bertkit", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
-    page = PAGE.read_text("utf-8")
-    policy = {"content-security-policy": _policy(page)}
-
-    @app.get("/", include_in_schema=False)
-    async def start() -> HTMLResponse:
-        return HTMLResponse(page, headers=policy)
-
-    for routes in (routes_tei, routes_openai, routes_native):
+    for routes in (routes_show, routes_tei, routes_openai, routes_native):
         app.include_router(routes.router)
     errors.install(app)
     app.add_middleware(GuardMiddleware, service=service, hosts=hosts, key=key)
     return app
-
-
-def _policy(page: str) -> str:
-    """The content security policy: only the page's own scripts run, and they may contact only this server."""
-
-    def hashes(tag: str) -> str:
-        contents = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
-        digests = [base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in contents]
-        return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-    return (
-        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
 
 
 # ---- The server as a process: its socket, its start, and its end.

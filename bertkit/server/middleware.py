@@ -17,6 +17,7 @@ from bertkit.server.errors import REASONS, ApiError, response
 from bertkit.server.service import InferenceService
 
 OPEN = ("/", "/health", "/ping", "/metrics")  # need no key when they are looked at: as in TEI
+PAGE = "/page/"  # files of the page at /, which hold nothing of a model: no key either
 PREFIX = "/models/"  # /models/NAME/embed asks NAME
 LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
 ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
@@ -132,7 +133,8 @@ class GuardMiddleware:
             raise ApiError("host", "The Host header does not name this server. Allow the name with --allow-hosts.")
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
-        if not self.key or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
+        is_open = scope["path"] in OPEN or scope["path"].startswith(PAGE)
+        if not self.key or (is_open and scope["method"] in ("GET", "HEAD")):
             return
         address = str((scope.get("client") or ("",))[0])
         kind, _, given = headers.get("authorization", "").partition(" ")

@@ -14,10 +14,12 @@ import numpy as np
 
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError
+from bertkit.inference import explain
 from bertkit.inference.predictor import Predictor
 from bertkit.server.queue import Computed
 from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import outputs_of
+from bertkit.text.steps import steps
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,53 @@ def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
     return answers
 
 
+MOST_NUMBERS = 1_500_000  # of an answer of a view: some 10 MB
+VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → the function that computes it
+    "pieces": lambda predictor, text: steps(predictor.tokenizer, text),
+    "input": explain.input_vectors,
+    "masking": explain.masked_row,
+    "attention": explain.attention,
+    "head": explain.head_numbers,
+    "word": explain.word_layers,
+    "map": lambda predictor, texts, word: {
+        name: value for name, value in explain.vector_map(predictor, texts, word).items() if name != "vectors"
+    },
+    "importance": explain.importance,
+}
+
+
+def as_given(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
+    """The inputs of views, which encode them themselves."""
+    return inputs
+
+
+def views(predictor: Predictor, inputs: list[Any], how: How) -> list[Answer]:
+    """What the page shows. inputs: {view, and the arguments of its function}."""
+    answers = []
+    for given in inputs:
+        arguments = {name: value for name, value in given.items() if name != "view"}
+        shown = VIEWS[given["view"]](predictor, **arguments)
+        numbers = sum(value.size for value in shown.values() if isinstance(value, np.ndarray))
+        if numbers > MOST_NUMBERS:
+            raise UserError(f"The text is too long to be shown: it makes {numbers:,} numbers. Shorten it.")
+        answers.append(Answer(_plain(shown), len(shown.get("tokens", ()))))
+    return answers
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists with five digits after the point; what is hidden from a token (minus infinity) as null."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        rounded = np.round(_finite(value.astype(np.float64)), 5)
+        if rounded.size and rounded.min() < -1e30:
+            hidden = rounded.astype(object)
+            hidden[rounded < -1e30] = None
+            return hidden.tolist()
+        return rounded.tolist()
+    return [_plain(part) for part in value] if isinstance(value, list) else value
+
+
 def _unknown(predictor: Predictor, rows: Sequence[Any]) -> int:
     """The unknown pieces of a text's rows (or encodings)."""
     unknown = predictor.tokenizer.unk_id
@@ -189,4 +238,5 @@ OPERATIONS = {
     "predict": Operation(encode_examples, predictions),
     "fill": Operation(encode_masked, guesses),
     "tokenize": Operation(encode_whole, pieces),
+    "show": Operation(as_given, views),
 }

@@ -23,7 +23,7 @@ from bertkit.server.operations import OPERATIONS, Answer, How
 from bertkit.server.queue import Computed, Job, Queue
 
 # What a request is for → how it is computed; what a task can be asked for is computed by "predict".
-OPERATION = {"embed": "embed", "similarity": "embed", "fill": "fill", "tokenize": "tokenize"}
+OPERATION = {"embed": "embed", "similarity": "embed", "fill": "fill", "tokenize": "tokenize", "show": "show"}
 TRUNCATE = {True: "truncate", False: "error"}  # TEI's word for what to do with long texts → ours
 
 

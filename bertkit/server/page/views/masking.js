@@ -1,0 +1,57 @@
+// A row as pretraining masks it, and the model's guesses.
+import {arrows, bar, card, choice, clean, h, percent, python, shell, slider, token} from "../lib.js";
+
+export default {
+  id: "masking",
+  fields: ["text"],
+  reset: params => { delete params.places; },
+  lacks: ctx => ctx.model.can.masks ? "" : ctx.t("views.masking.lacks"),
+  load: async ctx => {
+    const {unit = "token", rate = 0.15, seed = 1, places} = ctx.params;
+    const body = {text: ctx.text("text"), unit, rate: Number(rate), seed: Number(seed), top: 5};
+    if (places) body.places = places.split(",").map(Number);
+    return (await ctx.call("show/masking", body))[0];
+  },
+  how: ctx => {
+    const marked = ctx.data && ctx.params.places ? ctx.data.after.map((one, n) => ctx.data.tokens[n].special ? "" : one.token).join(" ").replace(/ ##/g, "").trim() : "";
+    const {unit = "token", rate = 0.15, seed = 1, places} = ctx.params;
+    return {
+      command: marked ? `bertkit fill ${shell(ctx.model.id)} ${shell(marked)}` : `bertkit pretrain --data store --out own --masking.unit ${unit} --masking.rate ${rate}`,
+      python: `import bertkit\nfrom bertkit.inference.explain import masked_row\n\nmodel = bertkit.load(${python(ctx.model.id)})\nmasked_row(model, ${python(ctx.text("text"))}, ${places ? `places=[${places.replaceAll(",", ", ")}]` : `unit=${python(unit)}, rate=${rate}, seed=${seed}`})["masked"]`,
+    };
+  },
+  render(ctx) {
+    const {t, data, params} = ctx;
+    const {unit = "token", rate = 0.15, seed = 1, places} = params;
+    const masked = new Map(data.masked.map(one => [one.place, one]));
+    const toggle = place => {
+      const now = new Set(places ? places.split(",").map(Number) : data.masked.map(one => one.place));
+      now.has(place) ? now.delete(place) : now.add(place);
+      ctx.set({places: [...now].sort((a, b) => a - b).join(",") || null});
+    };
+    const before = data.tokens.map((one, n) => token(one, {tag: one.special ? "span" : "button", kind: masked.has(n) ? "on" : "", "data-key": "before" + n, onclick: one.special ? null : () => toggle(n), "aria-pressed": one.special ? null : String(masked.has(n)), title: one.special ? "" : t("views.masking.click")}));
+    const after = data.after.map((one, n) => token({...one, special: data.tokens[n].special}, {kind: masked.get(n)?.fate || ""}));
+    const right = data.masked.filter(one => one.rank === 1).length;
+    const settings = h("div", {class: "bar-of-controls"},
+      choice(t("views.masking.unit"), Object.entries(t("views.masking.units")), unit, value => ctx.set({unit: value, places: null})),
+      slider(t("views.masking.rate"), {min: 0.05, max: 0.5, step: 0.05, value: Number(rate), shown: value => percent(value), change: value => ctx.set({rate: value, places: null})}),
+      h("button", {type: "button", "data-key": "again", onclick: () => ctx.set({seed: Number(seed) + 1, places: null})}, "↻ ", t("views.masking.again")));
+    return [
+      card(t("views.masking.row"), t("views.masking.rowAbout"), settings,
+        h("h3", null, t("views.masking.before")), arrows(h("div", {class: "tokens", style: {margin: ".4rem 0 1rem"}}, before)),
+        h("h3", null, t("views.masking.after")), h("div", {class: "tokens", style: {margin: ".4rem 0 .9rem"}}, after),
+        h("div", {class: "legend"}, ["mask", "random", "kept"].map(fate => h("span", null, h("i", {class: fate}), t("views.masking.fates")[fate])))),
+      data.masked.length ? card(t("views.masking.guesses"), t("views.masking.score", {right, count: data.masked.length}), h("div", {class: "columns"}, data.masked.map(one => guess(one, data, t))))
+        : h("div", {class: "card empty"}, h("p", null, t("views.masking.none"))),
+    ];
+  },
+};
+
+function guess(one, data, t) {
+  const truth = data.tokens[one.place], most = Math.max(...one.guesses.map(each => each.probability), 1e-9);
+  const rows = one.guesses.map(each => bar(clean(each.token), each.probability / Math.max(most, 0.25), {shown: percent(each.probability), kind: each.id === truth.id ? "right" : ""}));
+  if (!one.guesses.some(each => each.id === truth.id)) rows.push(bar(clean(truth.token), one.probability / Math.max(most, 0.25), {shown: percent(one.probability), kind: "right"}));
+  const context = (from, to) => data.after.slice(Math.max(0, from), to).map((each, n) => data.tokens[Math.max(0, from) + n].special ? "" : clean(each.token)).join(" ");
+  return h("div", null, h("h3", {class: "small soft", style: {fontWeight: 400, marginBottom: ".4rem"}}, "… ", context(one.place - 2, one.place), " ", h("b", null, data.after[one.place].token), " ", context(one.place + 1, one.place + 3), " …"),
+    h("div", {class: "bars"}, rows), h("p", {class: "small soft", style: {marginTop: ".35rem"}}, one.rank === 1 ? t("views.masking.first") : t("views.masking.rank", {rank: one.rank.toLocaleString(), token: clean(truth.token)})));
+}

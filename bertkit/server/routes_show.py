@@ -1,0 +1,180 @@
+"""Routes of the page: how a model reads a text. Each is a function of Python's API, and its answer the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+
+from bertkit.server.errors import ApiError
+from bertkit.server.middleware import PAGE
+from bertkit.server.models import ServedModel
+from bertkit.server.routes_tei import service_of
+from bertkit.server.schemas import Text
+from bertkit.server.service import reply
+
+router = APIRouter()
+FOLDER = Path(__file__).with_name("page")
+TYPES = {
+    ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".json": "application/json",
+    ".svg": "image/svg+xml",
+}  # fmt: skip
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@router.get("/", include_in_schema=False)
+async def start() -> Response:
+    """The page. Only its own scripts run, and they may contact only this server."""
+    return HTMLResponse((FOLDER / "index.html").read_bytes(), headers={"content-security-policy": POLICY})
+
+
+@router.get(PAGE + "{name:path}", include_in_schema=False)
+async def part(name: str) -> Response:
+    """A file of the page."""
+    files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in TYPES}
+    if name not in files:
+        raise ApiError("path", "There is no such route.")
+    kind = TYPES[files[name].suffix]
+    return Response(files[name].read_bytes(), media_type=kind, headers={"content-security-policy": POLICY})
+
+
+class ShowBody(BaseModel):
+    """A text for a view; an unknown key is an error."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str | None = None
+    text: Text
+
+
+class PairBody(ShowBody):
+    """A text, or a pair of texts."""
+
+    text_b: Text | None = None
+
+
+class InputBody(PairBody):
+    """/show/input. padding: [PAD] tokens to append."""
+
+    padding: int = Field(0, ge=0, le=64)
+
+
+class MaskingBody(ShowBody):
+    """/show/masking. places: tokens to mask, instead of random ones."""
+
+    unit: Literal["token", "word", "span"] = "token"
+    rate: float = Field(0.15, gt=0, le=1)
+    seed: int = Field(1, ge=0)
+    places: list[int] | None = Field(None, max_length=64)
+    top: int = Field(5, ge=1, le=100)
+
+
+class HeadBody(PairBody):
+    """/show/head; layer and head count from 1."""
+
+    layer: int = Field(1, ge=1)
+    head: int = Field(1, ge=1)
+
+
+class WordBody(ShowBody):
+    """/show/word. place: the token's number."""
+
+    place: int = Field(1, ge=0)
+
+
+class ImportanceBody(PairBody):
+    """/show/importance. label: default the predicted one."""
+
+    by: Literal["gradients", "mask", "remove"] = "gradients"
+    label: str = ""
+
+
+class MapBody(BaseModel):
+    """/show/map: texts, or every occurrence of a word in them."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str | None = None
+    texts: Annotated[list[Text], Field(min_length=1, max_length=200)]
+    word: Text = ""
+
+
+@router.get("/show/models")
+async def models(request: Request) -> Response:
+    """What the page has to know about each model."""
+    described = [_described(model) for model in service_of(request).registry.values()]
+    return Response(to_json(described), media_type="application/json")
+
+
+def _described(model: ServedModel) -> dict[str, Any]:
+    predictor = model.predictor
+    config, heads, tokenizer = predictor.config, predictor.model.heads, predictor.tokenizer
+    trained = {name for name in heads if name not in predictor.model.untrained}
+    masks = "mlm" in trained and tokenizer.mask_id is not None and not config.causal
+    chinese = sum("\u4e00" <= piece[-1:] <= "\u9fff" for piece in tokenizer.backend.get_vocab())
+    return {
+        "id": model.name, "task": model.task, "abilities": list(model.abilities), "labels": list(model.labels),
+        "pairs": model.pairs, "language": "zh" if 5 * chinese > tokenizer.size else "en", "layers": config.depth,
+        "heads": config.heads, "width": config.width, "tokenizer": tokenizer.kind, "vocabulary": tokenizer.size,
+        "can": {"masks": masks, "next_sentence": "next_sentence" in trained, "order": "order" in trained},
+    }  # fmt: skip
+
+
+async def _shown(request: Request, view: str, body: ShowBody | MapBody) -> Response:
+    service = service_of(request)
+    model = service.model(request, body.model, "tokenize")
+    asked = await service.ask(request, model, "show", [{"view": view, **body.model_dump(exclude={"model"})}])
+    return reply(request, asked.answers[0].value, asked)
+
+
+@router.post("/show/pieces")
+async def pieces(body: ShowBody, request: Request) -> Response:
+    """How each word of a text becomes pieces, step by step (bertkit.text.steps.steps)."""
+    return await _shown(request, "pieces", body)
+
+
+@router.post("/show/input")
+async def input_vectors(body: InputBody, request: Request) -> Response:
+    """The vectors that are added up for each token (bertkit.inference.explain.input_vectors)."""
+    return await _shown(request, "input", body)
+
+
+@router.post("/show/masking")
+async def masking(body: MaskingBody, request: Request) -> Response:
+    """A row as pretraining masks it, and the model's guesses (bertkit.inference.explain.masked_row)."""
+    return await _shown(request, "masking", body)
+
+
+@router.post("/show/attention")
+async def attention(body: PairBody, request: Request) -> Response:
+    """Where every head looks, and what flows through the layers (bertkit.inference.explain.attention)."""
+    return await _shown(request, "attention", body)
+
+
+@router.post("/show/head")
+async def head(body: HeadBody, request: Request) -> Response:
+    """One head in numbers (bertkit.inference.explain.head_numbers)."""
+    return await _shown(request, "head", body)
+
+
+@router.post("/show/word")
+async def word(body: WordBody, request: Request) -> Response:
+    """One token through the layers (bertkit.inference.explain.word_layers)."""
+    return await _shown(request, "word", body)
+
+
+@router.post("/show/map")
+async def vector_map(body: MapBody, request: Request) -> Response:
+    """Texts, or a word's occurrences, as points of a plane in every layer (bertkit.inference.explain.vector_map)."""
+    return await _shown(request, "map", body)
+
+
+@router.post("/show/importance")
+async def importance(body: ImportanceBody, request: Request) -> Response:
+    """Which tokens speak for a label or a guess, and which against (bertkit.inference.explain.importance)."""
+    return await _shown(request, "importance", body)

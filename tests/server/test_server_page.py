@@ -1,0 +1,219 @@
+"""The page: its files, its routes, and every view in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+import bertkit
+from bertkit.commands.serve import VIEWS
+from bertkit.inference import explain
+from bertkit.server.app import address_of, bind, make_app, server_of
+from bertkit.server.middleware import LOCAL
+from bertkit.server.models import load
+from bertkit.server.routes_show import FOLDER
+from bertkit.server.service import InferenceService
+from bertkit.text.steps import steps
+
+TEXT = "The cat sat on the old mat."
+WORDS = {name: json.loads((FOLDER / f"words.{name}.json").read_text("utf-8")) for name in ("en", "zh")}
+
+
+def keys(table: Any, path: str = "") -> set[str]:
+    if isinstance(table, dict):
+        return set().union(*(keys(value, f"{path}.{name}") for name, value in table.items()))
+    return {path}
+
+
+def test_the_page_brings_all_it_needs_and_lets_nothing_else_run(client) -> None:
+    answer = client.get("/")
+    policy = answer.headers["content-security-policy"]
+    assert answer.status_code == 200 and "default-src 'none'" in policy and "unsafe" not in policy
+    for path in FOLDER.rglob("*.*"):
+        name = path.relative_to(FOLDER).as_posix()
+        part = client.get(f"/page/{name}")
+        assert part.status_code == 200 and "unsafe" not in part.headers["content-security-policy"], name
+        own = part.text.replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://\w|innerHTML|\bon\w+=\"|style=\"|eval\(|document\.write", own), name
+    assert client.get("/page/../app.py").status_code == 404 and client.get("/page/nothing.js").status_code == 404
+
+
+def test_the_page_has_the_same_words_in_both_languages() -> None:
+    assert keys(WORDS["en"]) == keys(WORDS["zh"])
+    assert set(WORDS["en"]["views"]) == set(VIEWS)
+    chinese = json.dumps(WORDS["zh"]["shell"], ensure_ascii=False)
+    assert len(re.findall(r"[\u4e00-\u9fff]", chinese)) > 100
+
+
+def test_a_key_guards_what_models_say_and_not_the_page(registry) -> None:
+    service = InferenceService(registry, threads=1)
+    with TestClient(make_app(service, hosts=LOCAL, key="secret"), base_url="http://127.0.0.1") as locked:
+        assert locked.get("/").status_code == locked.get("/page/main.js").status_code == 200
+        assert locked.get("/show/models").status_code == 401
+        assert locked.post("/show/pieces", json={"text": "a"}).status_code == 401
+        assert locked.post("/page/main.js", json={}).status_code == 401
+    service.queue.join(5)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    service = InferenceService(load(["en", "zh"], precision="fp32"), threads=1)
+    bound = bind("127.0.0.1", 0)
+    ready = threading.Event()
+    server = server_of(make_app(service, hosts=LOCAL), service, ready.set)
+    thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    yield address_of(bound)
+    server.should_exit = True
+    thread.join(10)
+    service.queue.join(5)
+
+
+def posted(address: str, path: str, body: dict[str, Any]) -> Any:
+    from urllib.request import Request, urlopen
+
+    request = Request(address + path, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urlopen(request) as answer:
+        return json.load(answer)
+
+
+def test_every_number_of_a_view_is_python_s(address: str) -> None:
+    model = bertkit.load("en", precision="fp32")
+    expected = {
+        "pieces": ({"text": TEXT}, steps(model.tokenizer, TEXT)),
+        "input": ({"text": TEXT, "padding": 1}, explain.input_vectors(model, TEXT, padding=1)),
+        "masking": ({"text": TEXT, "seed": 3}, explain.masked_row(model, TEXT, seed=3)),
+        "attention": ({"text": TEXT}, explain.attention(model, TEXT)),
+        "head": ({"text": TEXT, "layer": 2, "head": 3}, explain.head_numbers(model, TEXT, layer=2, head=3)),
+        "word": ({"text": TEXT, "place": 2}, explain.word_layers(model, TEXT, 2)),
+        "map": ({"texts": [TEXT, "A dog.", "Rain."]}, explain.vector_map(model, [TEXT, "A dog.", "Rain."])),
+        "importance": ({"text": "The [MASK] sat."}, explain.importance(model, "The [MASK] sat.")),
+    }
+    for view, (body, numbers) in expected.items():
+        same(posted(address, f"/show/{view}", {"model": "en", **body}), numbers, view)
+
+
+def same(got: Any, wanted: Any, where: str) -> None:
+    if isinstance(got, dict):
+        for name in got:
+            same(got[name], wanted[name], f"{where}.{name}")
+    elif isinstance(wanted, np.ndarray) or (isinstance(got, list) and got and isinstance(got[0], float)):
+        assert np.abs(np.asarray(got, float) - np.asarray(wanted)).max() < 1e-4, where
+    elif isinstance(got, list):
+        for one, other in zip(got, wanted, strict=True):
+            same(one, other, where)
+    else:
+        assert got == (pytest.approx(wanted, abs=1e-4) if isinstance(got, float) else wanted), where
+
+
+# ---- In a browser.
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium on this machine")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Any]:
+    """A function that opens the page; at the end, nothing was wrong in it and no request has left the machine."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_page(path: str = "/", language: str = "en", phone: bool = False, dark: bool = False) -> Any:
+        context = browser.new_context(
+            locale={"en": "en-US", "zh": "zh-CN"}[language], color_scheme="dark" if dark else "light",
+            reduced_motion="reduce", viewport={"width": 390, "height": 844} if phone else {"width": 1280, "height": 900},
+        )  # fmt: skip
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: None if request.url.startswith(address) else problems.append(request.url))
+        page.goto(address + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+SHOWN = "#result .card:not(.empty), #result .message"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("language", "phone", "dark"), [("en", False, False), ("zh", True, True), ("en", True, False)])
+def test_every_view_shows_its_example(opened, language: str, phone: bool, dark: bool) -> None:
+    page = opened("/", language, phone, dark)
+    for view in VIEWS:
+        page.goto(page.url.split("#")[0] + f"#/{view}")
+        page.wait_for_function(
+            "name => document.querySelector('h1')?.textContent === name", arg=WORDS[language]["views"][view]["title"]
+        )
+        page.wait_for_selector(SHOWN)
+        assert page.locator("#result .message.bad").count() == 0, view
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} is wider than the screen"
+        if language == "zh":
+            heading = page.locator("#result h2").first.text_content()
+            assert re.search(r"[\u4e00-\u9fff]", heading), heading
+    assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    assert page.locator("#top select").input_value() == ("zh" if language == "zh" else "en")
+
+
+@pytest.mark.slow
+def test_the_text_stays_across_views_models_and_a_reload(opened) -> None:
+    page = opened()
+    page.locator("#field-text").fill("My own words stay.")
+    page.wait_for_selector(".token:has-text('words')")
+    page.locator("#nav a", has_text="Attention").click()
+    page.wait_for_selector("h1:has-text('Where every head looks')")
+    assert page.locator("#field-text").input_value() == "My own words stay."
+    page.locator("#top select").select_option("zh")
+    page.wait_for_selector(SHOWN)
+    assert page.locator("#field-text").input_value() == "My own words stay."
+    page.locator("button", has_text="中文").click()
+    page.wait_for_selector("h1:has-text('每个头在看哪里')")
+    page.reload()
+    page.wait_for_selector("h1:has-text('每个头在看哪里')")
+    assert page.locator("#field-text").input_value() == "My own words stay."
+
+
+@pytest.mark.slow
+def test_a_link_restores_what_was_seen_and_keys_move_in_it(opened) -> None:
+    page = opened("/#/attention?model=en&text=The+cat+sat.&layer=3&head=2&place=2")
+    page.wait_for_selector("h2:has-text('Layer 3, head 2')")
+    assert page.locator(".token.on").first.text_content().startswith("cat")
+    page.locator("[data-key='look2']").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".token.on:has-text('sat')")
+    assert "place=3" in page.url
+    page.goto(page.url.split("#")[0] + "#/masking?model=en&text=She+opened+the+door+and+went+in.")
+    page.wait_for_selector("[data-key='before4']")
+    page.locator("[data-key='again']").click()
+    page.wait_for_function("location.hash.includes('seed=2')")
+    page.locator("[data-key='before4']").press("Enter")
+    page.wait_for_function("location.hash.includes('places=')")
+    page.locator("#field-text").fill("")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".empty")
