@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
-
 import pytest
 from fastapi.testclient import TestClient
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,7 +142,7 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
     def open_page(path: str = "/", language: str = "en", phone: bool = False, dark: bool = False) -> Any:
         context = browser.new_context(
             locale={"en": "en-US", "zh": "zh-CN"}[language], color_scheme="dark" if dark else "light",
-            reduced_motion="reduce", viewport={"width": 390, "height": 844} if phone else {"width": 1280, "height": 900},
+            reduced_motion="reduce", viewport=dict(zip(("width", "height"), (390, 844) if phone else (1280, 900))),
         )  # fmt: skip
         contexts.append(context)
         page = context.new_page()

@@ -15,7 +15,6 @@ from bertkit.errors import UserError
 from bertkit.text.steps import steps
 from bertkit.text.tokenizer import Tokenizer
 
-
 EN = bertkit.load("en").tokenizer
 
 

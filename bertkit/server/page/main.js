@@ -236,7 +236,7 @@ async function begin() {
 document.documentElement.dataset.theme = store.get("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", event => { if (!store.get("theme")) { document.documentElement.dataset.theme = event.matches ? "dark" : "light"; if (view) draw(); } });
 try { texts = JSON.parse(store.get("texts") || "{}"); } catch { texts = {}; }
-addEventListener("hashchange", () => { const before = view; follow(); remember(); draw(); if (before !== view) { scrollTo(0, 0); } });
+addEventListener("hashchange", () => { if (!models.length) return; const before = view; follow(); remember(); draw(); if (before !== view) { scrollTo(0, 0); } });
 addEventListener("keydown", event => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); remember(); view?.submit ? view.submit(context()) : ask(); }
 });
