@@ -3,7 +3,7 @@ masked words it guesses, and which tokens matter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from bertkit.inference.predictor import Predictor
 from bertkit.model import layer_choice
 from bertkit.model.attention import Attention, AttentionContext
 from bertkit.model.encoder import Encoded, Layer
-from bertkit.model.heads import Model, first_vectors
+from bertkit.model.heads import first_vectors
 from bertkit.settings.training import MaskSettings
 from bertkit.text.encoding import Encoding
 
@@ -33,8 +33,8 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
     columns; heads: [{layer, head, itself, before, after, special, spread}]; said: the label and its score, if the model
     has been fine-tuned to predict labels.
     """
-    encoding = _encoded(predictor, text, text_b)
-    row = _row(encoding)
+    encoding = encoded_text(predictor, text, text_b)
+    row = row_of(encoding)
     (maps,) = predictor.run([row], _maps, maps=True)
     prediction, importance = _importance(predictor, row, encoding.special)
     tokens = [
@@ -52,7 +52,7 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
     }  # fmt: skip
 
 
-def _encoded(predictor: Predictor, text: str, text_b: str | None = None, longest: int = LONGEST) -> Encoding:
+def encoded_text(predictor: Predictor, text: str, text_b: str | None = None, longest: int = LONGEST) -> Encoding:
     encoding = predictor.tokenizer.encode(text, text_b)
     limit = min(longest, predictor.config.max_tokens)
     if len(encoding) > limit:
@@ -62,11 +62,11 @@ def _encoded(predictor: Predictor, text: str, text_b: str | None = None, longest
     return encoding
 
 
-def _row(encoding: Encoding) -> Row:
+def row_of(encoding: Encoding) -> Row:
     return Row(encoding.ids, encoding.segments, (0, len(encoding)))
 
 
-def _tokens(predictor: Predictor, encoding: Encoding) -> list[dict[str, Any]]:
+def tokens_of(predictor: Predictor, encoding: Encoding) -> list[dict[str, Any]]:
     return [
         {
             "id": piece, "token": predictor.tokenizer.id_to_token(piece) or "", "start": start, "end": end,
@@ -140,8 +140,8 @@ def attention(predictor: Predictor, text: str, text_b: str | None = None) -> dic
     tokens; attention: (layers, heads, tokens, tokens), rows look at columns; rollout: (layers, tokens, tokens), see
     `rollout`; heads: their habits as in `explain`, and `same`: the fraction that goes to the same piece elsewhere.
     """
-    encoding = _encoded(predictor, text, text_b)
-    (maps,) = predictor.run([_row(encoding)], _maps, maps=True)
+    encoding = encoded_text(predictor, text, text_b)
+    (maps,) = predictor.run([row_of(encoding)], _maps, maps=True)
     special = np.asarray(encoding.special)
     ids = np.asarray(encoding.ids)
     same = (ids[:, None] == ids[None, :]) & ~np.eye(len(ids), dtype=bool)
@@ -151,7 +151,7 @@ def attention(predictor: Predictor, text: str, text_b: str | None = None) -> dic
         weights = maps[habit["layer"] - 1, habit["head"] - 1]
         habit["same"] = float((weights * same)[rows].sum(-1).mean()) if rows.any() else None
     return {
-        "tokens": _tokens(predictor, encoding), "attention": maps, "rollout": rollout(maps), "heads": habits,
+        "tokens": tokens_of(predictor, encoding), "attention": maps, "rollout": rollout(maps), "heads": habits,
     }  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def head_numbers(
         raise UserError(
             f"There is no head {head} in layer {layer}: layers 1 to {config.depth} have heads 1 to {config.heads}."
         )
-    encoding = _encoded(predictor, text, text_b)
+    encoding = encoded_text(predictor, text, text_b)
     seen: list[tuple[Attention, Tensor, AttentionContext]] = []
 
     def remember(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -224,7 +224,7 @@ def head_numbers(
             "added": added, "weights": weights, "output": weights @ value,
         }  # fmt: skip
     numbers = {name: None if step is None else step.cpu().numpy() for name, step in steps.items()}
-    return {"tokens": _tokens(predictor, encoding), "layer": layer, "head": head, "scale": module.scale, **numbers}
+    return {"tokens": tokens_of(predictor, encoding), "layer": layer, "head": head, "scale": module.scale, **numbers}
 
 
 # ---- The input: what is added up before the first layer.
@@ -237,7 +237,7 @@ def input_vectors(predictor: Predictor, text: str, text_b: str | None = None, pa
     (tokens, width), the sum after its norm (and projection); padding: [PAD] tokens to append, as batches of other
     programs have them. rotary: whether positions turn the queries and keys in each head instead of being added.
     """
-    encoding = _encoded(predictor, text, text_b)
+    encoding = encoded_text(predictor, text, text_b)
     embeddings, config = predictor.model.encoder.embeddings, predictor.config
     pad = predictor.tokenizer.pad_id
     padding = padding if pad is not None else 0
@@ -255,7 +255,7 @@ def input_vectors(predictor: Predictor, text: str, text_b: str | None = None, pa
         batch = pack([ids.tolist()], [segments.tolist()] if config.segments > 1 else None).to(predictor.device)
         given = embeddings(batch, torch.float32 if predictor.device == "cpu" else predictor.model.encoder.dtype)
     total = sum(part.float() for part in parts.values())
-    tokens = _tokens(predictor, encoding)
+    tokens = tokens_of(predictor, encoding)
     spelled = predictor.tokenizer.id_to_token(pad) if pad is not None else ""
     side = {"start": 0, "end": 0, "special": True, "side": -1, "word": -1, "segment": 0}
     tokens += [{"id": pad, "token": spelled, **side} for _ in range(padding)]
@@ -283,7 +283,7 @@ def masked_row(
     tokenizer = predictor.tokenizer
     if tokenizer.mask_id is None or predictor.config.causal:
         raise UserError("This model fills no masks: it has no mask token, or reads from left to right.")
-    encoding = _encoded(predictor, text)
+    encoding = encoded_text(predictor, text)
     ids, special = np.asarray(encoding.ids), np.asarray(encoding.special)
     if places is None:
         settings = MaskSettings(rate=rate, unit=unit)
@@ -319,7 +319,7 @@ def masked_row(
             rank = int((row > right).sum()) + 1
             masked.append({"place": place, "fate": fate, "probability": right, "rank": rank, "guesses": guesses})
     seen = [{"id": n, "token": tokenizer.id_to_token(n) or ""} for n in after.tolist()]
-    return {"tokens": _tokens(predictor, encoding), "after": seen, "masked": masked, "unit": unit}
+    return {"tokens": tokens_of(predictor, encoding), "after": seen, "masked": masked, "unit": unit}
 
 
 # ---- Layers: what each makes of a token, and maps of many vectors.
@@ -327,7 +327,7 @@ def masked_row(
 
 def layer_vectors(predictor: Predictor, text: str, text_b: str | None = None) -> np.ndarray:
     """Every token's vector in every layer: (layers + 1, tokens, width); the first are the embeddings."""
-    (layers,) = predictor.run([_row(_encoded(predictor, text, text_b))], _layers, layers=True)
+    (layers,) = predictor.run([row_of(encoded_text(predictor, text, text_b))], _layers, layers=True)
     return np.asarray(layers)
 
 
@@ -343,7 +343,7 @@ def word_layers(predictor: Predictor, text: str, place: int) -> dict[str, Any]:
     vectors: (layers + 1, width); similar: (layers + 1, tokens), its cosine with each token of the text in that layer;
     choices: the six features of the BERT paper, name → vector.
     """
-    encoding = _encoded(predictor, text)
+    encoding = encoded_text(predictor, text)
     if not 0 <= place < len(encoding):
         raise UserError(f"There is no token {place}: the text has tokens 0 to {len(encoding) - 1}.")
     layers = layer_vectors(predictor, text)
@@ -354,7 +354,7 @@ def word_layers(predictor: Predictor, text: str, place: int) -> dict[str, Any]:
         for name in layer_choice.CHOICES
     }
     return {
-        "tokens": _tokens(predictor, encoding), "place": place, "vectors": layers[:, place],
+        "tokens": tokens_of(predictor, encoding), "place": place, "vectors": layers[:, place],
         "similar": np.einsum("lw,ltw->lt", unit[:, place], unit), "choices": choices,
     }  # fmt: skip
 
@@ -370,9 +370,9 @@ def vector_map(predictor: Predictor, texts: Sequence[str], word: str = "") -> di
     for number, text in enumerate(texts):
         if not text.strip():
             continue
-        encoding = _encoded(predictor, text)
+        encoding = encoded_text(predictor, text)
         spans = [(0, len(text))] if not word else _occurrences(text, word)
-        (layers,) = predictor.run([_row(encoding)], _layers, layers=True)
+        (layers,) = predictor.run([row_of(encoding)], _layers, layers=True)
         for start, end in spans:
             places = [
                 n
@@ -418,131 +418,3 @@ def principal(vectors: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.ndarra
     share[:filled] = sizes[:filled] ** 2 / max(float((sizes**2).sum()), 1e-12)
     signs = np.sign(points[np.abs(points).argmax(0), range(axes)])
     return points * np.where(signs == 0, 1, signs), share
-
-
-# ---- Importance with its sign, by gradients or by leaving a token out.
-
-STEPS = 32  # of the path from the baseline to the text
-
-
-def importance(
-    predictor: Predictor, text: str, text_b: str | None = None, *, by: str = "gradients", label: str = ""
-) -> dict[str, Any]:
-    """How much each token speaks for (positive) or against (negative) a label, or the best guess of a [MASK].
-
-    by: gradients (integrated gradients from a text of [MASK], arXiv 1703.01365), mask (the probability lost when the
-    token is masked) or remove (when it is left out). label: default the predicted one. Returns {tokens, importance,
-    target, probability, baseline, by}; with gradients, importance adds up to about probability minus baseline.
-    """
-    if by not in ("gradients", "mask", "remove"):
-        raise UserError(f"by is {by!r}; it must be gradients, mask or remove.")
-    encoding = _encoded(predictor, text, text_b)
-    row = _row(encoding)
-    model = _plain_model(predictor)
-    hidden = next((n for n in (predictor.tokenizer.mask_id, predictor.tokenizer.unk_id) if n is not None), 0)
-    ask = _target(predictor, model, encoding)
-    with torch.no_grad():
-        original = ask.scores(model.encoder(_packed(predictor, [row])))[0]
-    if label and label not in ask.names:
-        raise UserError(f"There is no label {label!r}. Choose from: {', '.join(ask.names)}.")
-    best = ask.names.index(label) if label else int(original.argmax())
-    places = [n for n, special in enumerate(encoding.special) if not special and n != ask.place]
-    weights = np.zeros(len(encoding), np.float64)
-    baseline = [hidden if n in places else piece for n, piece in enumerate(encoding.ids)]
-    with torch.no_grad():
-        empty = ask.scores(model.encoder(_packed(predictor, [Row(baseline, row.segments, row.core)])))[0]
-    if by == "gradients":
-        weights[:] = _integrated(predictor, model, row, baseline, lambda encoded: ask.scores(encoded)[:, best])
-    else:
-        for n in places:
-            kept = [*row.ids[:n], *([hidden] if by == "mask" else []), *row.ids[n + 1 :]]
-            sides = row.segments and [*row.segments[:n], *row.segments[n + (by == "remove") :]]
-            with torch.no_grad():
-                moved = ask.place - 1 if by == "remove" and n < ask.place else ask.place
-                encoded = model.encoder(_packed(predictor, [Row(kept, sides, (0, len(kept)))]))
-                weights[n] = float(original[best] - ask.at(moved).scores(encoded)[0][best])
-    return {
-        "tokens": _tokens(predictor, encoding), "importance": weights, "target": ask.names[best],
-        "probability": float(original[best]), "baseline": float(empty[best]), "by": by,
-    }  # fmt: skip
-
-
-def _plain_model(predictor: Predictor) -> Model:
-    """The model in float32 with ordinary linear maps, through which gradients flow."""
-    if predictor.precision == "fp32":
-        return predictor.model
-    return predictor.as_written().model.eval().requires_grad_(False)
-
-
-def _packed(predictor: Predictor, rows: Sequence[Row]) -> Any:
-    return predictor._pack(rows)
-
-
-class _Target:
-    """What importance is measured of. scores: Encoded → (texts, names), probabilities. place: of the mask, else -1."""
-
-    def __init__(self, names: Sequence[str], score: Callable[[Encoded, int], Tensor], place: int = -1) -> None:
-        self.names, self.score, self.place = list(names), score, place
-
-    def scores(self, encoded: Encoded) -> Tensor:
-        """(texts, names)."""
-        return self.score(encoded, self.place)
-
-    def at(self, place: int) -> _Target:
-        """The same target with its mask elsewhere."""
-        return _Target(self.names, self.score, place)
-
-
-def _target(predictor: Predictor, model: Model, encoding: Encoding) -> _Target:
-    options = predictor.folder.about.get("options", {})
-    labels = predictor.folder.labels
-    if "text" in model.heads and "text" not in model.untrained and len(labels) > 1:
-        multi_label, temperature = options.get("multi_label"), options.get("temperature", 1.0)
-
-        def label_scores(encoded: Encoded, _: int) -> Tensor:
-            logits = model.ask("text", encoded).float()
-            return logits.sigmoid() if multi_label else (logits / temperature).softmax(-1)
-
-        return _Target(labels, label_scores)
-    mask = predictor.tokenizer.mask_id
-    if "mlm" in model.heads and "mlm" not in model.untrained and mask in encoding.ids and not predictor.config.causal:
-        size = predictor.tokenizer.size
-
-        def guess_scores(encoded: Encoded, place: int) -> Tensor:
-            places = encoded.batch.starts + place
-            return model.ask("mlm", encoded, places).float().softmax(-1)[:, :size]
-
-        names = [predictor.tokenizer.id_to_token(n) or "" for n in range(size)]
-        return _Target(names, guess_scores, encoding.ids.index(mask))
-    raise UserError(
-        "There is nothing to explain: this model has no labels. Put [MASK] into the text to explain a guess, or use a "
-        "model fine-tuned with `bertkit finetune classify`."
-    )
-
-
-def _integrated(
-    predictor: Predictor, model: Model, row: Row, baseline: list[int], score: Callable[[Encoded], Tensor]
-) -> np.ndarray:
-    """Integrated gradients of each token: the gradients of the token vectors along a straight path from the baseline's
-    vectors to the text's (at the middle of each of STEPS steps), times the distance; added up over the width."""
-    size = len(row.ids)
-    batch = _packed(predictor, [row] * STEPS)
-    table = model.encoder.embeddings.tokens.weight.detach()
-    ends = table[torch.tensor(row.ids, device=table.device)].float()
-    starts = table[torch.tensor(baseline, device=table.device)].float()
-    middles = (torch.arange(STEPS, device=table.device) + 0.5) / STEPS
-    path = (starts + middles[:, None, None] * (ends - starts)).reshape(STEPS * size, -1).requires_grad_(True)
-
-    def on_the_path(_module: Any, _inputs: Any, output: Tensor) -> Tensor:
-        filler = output.shape[0] - path.shape[0]
-        return torch.cat([path, output[path.shape[0] :]]) if filler else path
-
-    hook = model.encoder.embeddings.tokens.register_forward_hook(on_the_path)
-    try:
-        with torch.enable_grad():
-            total = score(model.encoder(batch)).sum()
-            (gradient,) = torch.autograd.grad(total, path)
-    finally:
-        hook.remove()
-    mean = gradient.view(STEPS, size, -1).mean(0)
-    return ((ends - starts) * mean).sum(-1).double().cpu().numpy()

@@ -15,6 +15,7 @@ import numpy as np
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.inference import explain
+from bertkit.inference.importance import importance
 from bertkit.inference.predictor import Predictor
 from bertkit.server.queue import Computed
 from bertkit.tasks.base import Item, Task
@@ -185,7 +186,7 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → t
     "map": lambda predictor, texts, word: {
         name: value for name, value in explain.vector_map(predictor, texts, word).items() if name != "vectors"
     },
-    "importance": explain.importance,
+    "importance": importance,
 }
 
 

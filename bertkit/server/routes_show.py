@@ -176,5 +176,5 @@ async def vector_map(body: MapBody, request: Request) -> Response:
 
 @router.post("/show/importance")
 async def importance(body: ImportanceBody, request: Request) -> Response:
-    """Which tokens speak for a label or a guess, and which against (bertkit.inference.explain.importance)."""
+    """Which tokens speak for a label or a guess, and which against (bertkit.inference.importance.importance)."""
     return await _shown(request, "importance", body)

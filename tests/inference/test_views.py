@@ -11,7 +11,7 @@ import transformers as hf
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.inference import explain
+from bertkit.inference import explain, importance
 from bertkit.inference.predictor import Predictor
 from bertkit.text.tokenizer import Tokenizer
 
@@ -184,7 +184,7 @@ def test_integrated_gradients_are_those_of_plain_autograd(tmp_path) -> None:
     model = hf.BertForSequenceClassification(config).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path, 64)
-    shown = explain.importance(Predictor.load(tmp_path, precision="fp32"), TEXT)
+    shown = importance.importance(Predictor.load(tmp_path, precision="fp32"), TEXT)
     ids = torch.tensor([[token["id"] for token in shown["tokens"]]])
     special = torch.tensor([token["special"] for token in shown["tokens"]])
     start_ids = torch.where(special, ids, tokenizer.mask_id)
@@ -192,10 +192,10 @@ def test_integrated_gradients_are_those_of_plain_autograd(tmp_path) -> None:
     start, end = table(start_ids).detach(), table(ids).detach()
     label = ["no", "yes"].index(shown["target"])
     total = torch.zeros_like(end)
-    for step in range(explain.STEPS):
-        point = (start + (step + 0.5) / explain.STEPS * (end - start)).requires_grad_(True)
+    for step in range(importance.STEPS):
+        point = (start + (step + 0.5) / importance.STEPS * (end - start)).requires_grad_(True)
         model(inputs_embeds=point).logits.softmax(-1)[0, label].backward()
-        total += point.grad / explain.STEPS
+        total += point.grad / importance.STEPS
     expected = ((end - start) * total).sum(-1)[0].detach().numpy()
     assert np.abs(shown["importance"] - expected).max() < 1e-4
     assert shown["importance"].sum() == pytest.approx(shown["probability"] - shown["baseline"], abs=0.02)
@@ -203,7 +203,7 @@ def test_integrated_gradients_are_those_of_plain_autograd(tmp_path) -> None:
 
 @pytest.mark.parametrize("by", ["mask", "remove"])
 def test_what_a_token_is_worth_is_what_is_lost_without_it(by, english) -> None:
-    shown = explain.importance(english, "The [MASK] is shining today.", by=by)
+    shown = importance.importance(english, "The [MASK] is shining today.", by=by)
     place = next(n for n, token in enumerate(shown["tokens"]) if token["token"] == "today")
     without = "The [MASK] is shining [MASK]." if by == "mask" else "The [MASK] is shining."
     guesses = {g["token"]: g["score"] for g in english.fill(without, top=1000)[0]}
@@ -212,4 +212,4 @@ def test_what_a_token_is_worth_is_what_is_lost_without_it(by, english) -> None:
 
 def test_a_model_with_nothing_to_explain_says_what_to_do(english) -> None:
     with pytest.raises(UserError, match=r"Put \[MASK\] into the text"):
-        explain.importance(english, TEXT)
+        importance.importance(english, TEXT)

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 import bertkit
 from bertkit.commands.serve import VIEWS
-from bertkit.inference import explain
+from bertkit.inference import explain, importance
 from bertkit.server.app import address_of, bind, make_app, server_of
 from bertkit.server.middleware import LOCAL
 from bertkit.server.models import load
@@ -96,7 +96,7 @@ def test_every_number_of_a_view_is_python_s(address: str) -> None:
         "head": ({"text": TEXT, "layer": 2, "head": 3}, explain.head_numbers(model, TEXT, layer=2, head=3)),
         "word": ({"text": TEXT, "place": 2}, explain.word_layers(model, TEXT, 2)),
         "map": ({"texts": [TEXT, "A dog.", "Rain."]}, explain.vector_map(model, [TEXT, "A dog.", "Rain."])),
-        "importance": ({"text": "The [MASK] sat."}, explain.importance(model, "The [MASK] sat.")),
+        "importance": ({"text": "The [MASK] sat."}, importance.importance(model, "The [MASK] sat.")),
     }
     for view, (body, numbers) in expected.items():
         same(posted(address, f"/show/{view}", {"model": "en", **body}), numbers, view)
