@@ -53,6 +53,7 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
 
 
 def encoded_text(predictor: Predictor, text: str, text_b: str | None = None, longest: int = LONGEST) -> Encoding:
+    """The tokens of a text or pair, unless there are none or too many to look at."""
     encoding = predictor.tokenizer.encode(text, text_b)
     limit = min(longest, predictor.config.max_tokens)
     if len(encoding) > limit:
@@ -63,10 +64,12 @@ def encoded_text(predictor: Predictor, text: str, text_b: str | None = None, lon
 
 
 def row_of(encoding: Encoding) -> Row:
+    """A text as one row of a batch."""
     return Row(encoding.ids, encoding.segments, (0, len(encoding)))
 
 
 def tokens_of(predictor: Predictor, encoding: Encoding) -> list[dict[str, Any]]:
+    """[{id, token, start, end, special, side, word, segment}]."""
     return [
         {
             "id": piece, "token": predictor.tokenizer.id_to_token(piece) or "", "start": start, "end": end,
