@@ -212,14 +212,14 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
     """A scikit-learn transformer: texts to vectors, the first step of a pipeline. Nothing is trained.
 
     model: auto is the embedded model of the texts' language, chosen by fit (`model_`). pool, normalize: by default as
-    the model's sentence-transformers files say, else the unscaled mean.
+    the model's sentence-transformers files say, else the unscaled mean. prompt: the name of one of its prompts.
     """
 
     def __init__(
         self, model: str = "auto", *, layers: str | list[int] = "last", pool: str = "", normalize: bool | None = None,
-        on_long: str = "window", precision: str = "auto", device: str = "auto",
+        prompt: str | None = None, on_long: str = "window", precision: str = "auto", device: str = "auto",
     ) -> None:  # fmt: skip
-        self.model, self.layers, self.pool, self.normalize = model, layers, pool, normalize
+        self.model, self.layers, self.pool, self.normalize, self.prompt = model, layers, pool, normalize, prompt
         self.on_long, self.precision, self.device = on_long, precision, device
 
     def __sklearn_tags__(self) -> Tags:
@@ -252,7 +252,8 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
             raise ValueError(
                 "pool is 'none', which gives one vector per token. An estimator needs one per text: mean, cls or max."
             )
-        return np.asarray(self._opened().embed(texts, self.layers, self.pool, self.on_long, self.normalize))
+        chosen = (self.layers, self.pool, self.on_long, self.normalize, self.prompt)
+        return np.asarray(self._opened().embed(texts, *chosen))
 
     def _opened(self) -> Predictor:
         if self._open is None and not self.model_files_:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit.checkpoint import card
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
-from bertkit.checkpoint.pooling import Pooling, read_pooling, write_pooling
+from bertkit.checkpoint.pooling import encoder_place, read_pooling, write_pooling
 from bertkit.checkpoint.tensorflow.read import is_google, origin, read_google
 from bertkit.checkpoint.translate import (
     architecture_for,
@@ -34,6 +34,7 @@ from bertkit.files.manifest import read_whole
 from bertkit.model.crf import Crf
 from bertkit.model.heads import HEADS, Model, is_trained
 from bertkit.model.inference import is_prepared
+from bertkit.model.pooling import Pooling
 from bertkit.notify import note
 from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
@@ -102,8 +103,9 @@ def _read(
     else:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder.")
-        raw = read_json(path / "config.json")
-        tensors, source = read_weights(path)
+        inner = encoder_place(path)
+        raw = read_json(inner / "config.json")
+        tensors, source = read_weights(inner)
     where = str(path / "config.json")
     for key in sorted(set(HOSTILE) & set(raw)):
         note(f"{where}: '{key}' asks to run code from the folder. bertkit never does; the key is ignored.")
@@ -137,7 +139,10 @@ def _read(
             f"{source}: {len(layers)} tensors belong to layers that config.json does not mention "
             f"(first: {layers[0]}); they were left out."
         )
-    tokenizer = Tokenizer.load(path if path.is_dir() else path.parent)
+    tokenizer = Tokenizer.load(encoder_place(path) if path.is_dir() else path.parent)
+    if pooling:
+        _fit_modules(pooling, config.width, path)
+        tokenizer = tokenizer.lowered() if pooling.kept.get("do_lower_case") else tokenizer
     if tokenizer.size > config.vocabulary:
         raise UserError(
             f"{path}: the tokenizer has {tokenizer.size} pieces but the model only {config.vocabulary} word vectors. "
@@ -147,6 +152,15 @@ def _read(
     if as_stored and "token" in heads and isinstance(options, dict) and options.get("crf"):
         model.crf = _read_crf(path / CRF, heads["token"])
     return Folder(model, tokenizer, family.model_type, labels or stored, about, raw, path.name, pooling)
+
+
+def _fit_modules(pooling: Pooling, width: int, path: Path) -> None:
+    for step, given, expected in pooling.widths(width):
+        if given != expected:
+            raise DamagedFile(
+                f"{path}: the module {step} expects vectors of width {expected}, but is given {given}. Its files do "
+                "not belong together."
+            )
 
 
 def _known_rows(

@@ -2,104 +2,177 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bertkit import __version__
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.json import read_json, write_json
+from bertkit.model.pooling import ACTIVATIONS, JOIN, MODES, STEPS, Pooling, Step, activation_of
 from bertkit.notify import note
 
 MODULES = "modules.json"
 # Our name → the key that versions 2 to 5 of sentence-transformers and TEI read; version 6 reads both spellings.
 KEYS = {
     "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
     "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-KNOWN = ("cls", "mean", "max")
-# What else its files say, and what ours say where nothing was read: kept as it is, for sentence-transformers alone.
+# What else its files say, and what ours say where nothing was read.
 GENERAL, LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
 KEPT: dict[str, dict[str, Any]] = {
     GENERAL: {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
     LIMITS: {"do_lower_case": False},
 }
+OLD_LIMITS = tuple(  # what the second file was called while every family had its own
+    f"sentence_{family}_config.json"
+    for family in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+SENTENCE = "sentence_embedding"  # what a module takes and gives: one vector per text
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """mode: mean, cls or max. normalize: scale vectors to length 1. refused: what bertkit does not support.
-    max_tokens: where sentence-transformers truncates a text; 0 if the folder does not say. kept: see KEPT."""
-
-    mode: str = "mean"
-    normalize: bool = False
-    refused: str = ""
-    max_tokens: int = field(default=0, compare=False)
-    kept: dict[str, Any] = field(default_factory=dict, compare=False)
-
-    def check(self) -> None:
-        """Refuse to compute vectors that differ from those the folder was made for."""
-        if self.refused:
-            raise UserError(
-                f"This folder's vectors use {self.refused}, which bertkit does not support. Ask for the "
-                "encoder's own vectors (--pool mean, cls or max), or use sentence-transformers."
-            )
-
-
-def read_pooling(folder: Path) -> Pooling | None:
-    """How a folder's sentence vectors are pooled, by the modules.json of sentence-transformers; None without one."""
-    if not (folder / MODULES).is_file():
-        return None
+def read_modules(folder: Path) -> list[tuple[str, str]]:
+    """(kind, place) of every module of modules.json, in order; [] without one. Places are names inside the folder."""
     where = folder / MODULES
-    mode, normalize, refused = "", False, []
+    if not where.is_file():
+        return []
+    modules = []
     for module in read_json(where, list):
         if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
             raise DamagedFile(f"{where}: {module!r} has no type and path. Copy or download it again.")
-        kind, place = module["type"].rpartition(".")[2], module["path"]
+        place = module["path"]
+        if place and Path(place).name != place:
+            raise UserError(f"{where}: names {place!r}, which is not a plain folder name, so it was not opened.")
+        modules.append((module["type"].rpartition(".")[2], place))
+    return modules
+
+
+def encoder_place(folder: Path) -> Path:
+    """Where the encoder's own files are: the folder, or the one inside it that old modules.json files name."""
+    if (folder / "config.json").is_file():
+        return folder
+    kinds = dict(reversed(read_modules(folder)))
+    if place := kinds.get("Transformer"):
+        return folder / place
+    if kinds and "Transformer" not in kinds:
+        raise UserError(
+            f"{folder / MODULES}: this folder has no Transformer, but {', '.join(reversed(kinds))}; bertkit opens "
+            "encoders. Use sentence-transformers for it, or a model with a Transformer."
+        )
+    return folder
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """The content of modules.json and of the folders it names, or None without one."""
+    modules = read_modules(folder)
+    if not modules:
+        return None
+    mode, include_prompt, steps, refused = "", True, [], []
+    for kind, place in modules:
         if kind == "Pooling":
-            # A name from the file must stay inside the folder.
-            if Path(place).name != place:
-                raise UserError(f"{where}: names {place!r}, which is not a plain folder name, so it was not opened.")
-            modes = _modes(read_json(folder / place / "config.json"))
-            mode = modes[0] if len(modes) == 1 and modes[0] in KNOWN else ""
-            refused += [] if mode else [f"the pooling {' + '.join(modes)}"]
-        elif kind == "Normalize":
-            normalize = True
+            config = read_json(folder / place / "config.json")
+            names = _modes(config)
+            mode = JOIN.join(names)
+            include_prompt = config.get("include_prompt") is not False
+            refused += [] if all(name in MODES for name in names) else [f"the pooling {' + '.join(names)}"]
+        elif kind in STEPS:
+            step, problem = _read_step(folder / place, kind)
+            steps.append(step)
+            problem = problem or ("" if mode else " before the pooling")
+            refused += [f"{place or kind} ({kind}{problem})"] if problem else []
         elif kind != "Transformer":
             refused.append(f"{place or kind} ({kind})")
     if not mode and not refused:
         refused.append("no pooling at all")
-    said = {name: read_json(folder / name) for name in KEPT if (folder / name).is_file()}
-    kept = {key: said[name][key] for name in said for key in KEPT[name] if key in said[name]}
-    _tell(folder, kept)
-    limit = said.get(LIMITS, {}).get("max_seq_length")
-    return Pooling(mode or "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0, kept)
+    contents = _contents(folder, encoder_place(folder))
+    kept = {key: contents[name][key] for name in contents for key in KEPT[name] if key in contents[name]}
+    _check_prompts(folder / GENERAL, kept)
+    limit = contents.get(LIMITS, {}).get("max_seq_length")
+    normalize = bool(steps) and steps[-1].kind == "Normalize"
+    pooling = Pooling(
+        mode if not refused else "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0, kept,
+        tuple(steps[:-1] if normalize else steps) if not refused else (), include_prompt,
+    )  # fmt: skip
+    _tell(folder, pooling)
+    return pooling
+
+
+def _contents(folder: Path, encoder: Path) -> dict[str, dict[str, Any]]:
+    """What the files of KEPT say, by their present names."""
+    contents = {GENERAL: read_json(folder / GENERAL)} if (folder / GENERAL).is_file() else {}
+    limits = next((encoder / name for name in (LIMITS, *OLD_LIMITS) if (encoder / name).is_file()), None)
+    return contents | ({LIMITS: read_json(limits)} if limits else {})
 
 
 def _modes(config: dict[str, Any]) -> list[str]:
     """The pooling modes of either spelling, in the order they are joined; mean by default."""
-    said = config.get("pooling_mode")
-    if said:
-        return [str(one) for one in said] if isinstance(said, list) else [str(said)]
+    named = config.get("pooling_mode")
+    if named:
+        return [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
     return [mode for mode, key in KEYS.items() if config.get(key)] or ["mean"]
 
 
-def _tell(folder: Path, kept: dict[str, Any]) -> None:
-    """Report what sentence-transformers does to a text before encoding it and bertkit does not."""
-    if name := kept.get("default_prompt_name"):
+def _read_step(place: Path, kind: str) -> tuple[Step, str]:
+    """A module after the pooling, and what of it bertkit does not support."""
+    config = read_json(place / "config.json") if (place / "config.json").is_file() else {}
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, SENTENCE):
+            return Step(kind), f" of {config[key]!r:.40}"
+    if kind == "Dense" and activation_of(config) not in ACTIVATIONS:
+        return Step(kind), f" with the activation {activation_of(config)!r:.40}"
+    if kind not in ("Dense", "LayerNorm"):
+        return Step(kind, config), ""
+    tensors = _tensors(place)
+    needed = "linear.weight" if kind == "Dense" else "norm.weight"
+    if needed not in tensors or tensors[needed].ndim != (2 if kind == "Dense" else 1):
+        raise DamagedFile(f"{place}: its weights have no {needed}. Copy or download the folder again.")
+    return Step(kind, config, tensors), ""
+
+
+def _tensors(place: Path) -> dict[str, np.ndarray]:
+    """The tensors of a module's folder as float32. Without torch, unless they are pickled or bfloat16."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        tensors = load_file(place / "model.safetensors")
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        from bertkit.checkpoint.weights import read_weights
+
+        tensors = {name: tensor.float().numpy() for name, tensor in read_weights(place)[0].items()}
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+
+
+def _check_prompts(where: Path, kept: dict[str, Any]) -> None:
+    prompts, default = kept.get("prompts", {}), kept.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise DamagedFile(f"{where}: 'prompts' is not a table of names and texts. Copy or download it again.")
+    if default is not None and default not in (*prompts, "query", "document"):  # those two exist, empty, in any folder
+        raise DamagedFile(
+            f"{where}: default_prompt_name is {default!r:.60}, but the prompts are {', '.join(prompts) or 'none'}. "
+            "Correct it, or set it to null."
+        )
+
+
+def _tell(folder: Path, pooling: Pooling) -> None:
+    """Report what is done to a text before it is encoded."""
+    if prompt := pooling.prompt():
+        name = pooling.kept["default_prompt_name"]
         where = folder / GENERAL
-        note(f"{where}: this model expects the prompt '{name}' before each text; bertkit does not add it for you.")
-    if kept.get("do_lower_case"):
-        note(f"{folder / LIMITS}: this model expects lower-cased text; bertkit does not lower-case it for you.")
+        note(f"{where}: the prompt '{name}' ({prompt!r}) is put before each text to embed unless you choose another.")
+    if pooling.kept.get("do_lower_case"):
+        note(f"{folder / LIMITS}: texts are lower-cased, as this model expects.")
 
 
 def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -> None:
-    """Write the files with which sentence-transformers and TEI compute the same vectors."""
-    parts = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalize else [])]
+    """Write the files with which sentence-transformers and TEI compute the same vectors. width: of a token's vector."""
+    steps = [*pooling.steps, *([Step("Normalize")] if pooling.normalize else [])]
+    parts = ["Transformer", "Pooling", *(step.kind for step in steps)]
     places = ["", *(f"{n}_{part}" for n, part in enumerate(parts) if n)]
     # Version 6 has other class paths but knows these; older readers know only these.
     write_json(
@@ -109,14 +182,19 @@ def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -
             for n, (part, place) in enumerate(zip(parts, places))
         ],
     )
-    # Old keys alone: versions before 6 stop at a key they do not know.
-    modes = {key: mode == pooling.mode for mode, key in KEYS.items()}
-    write_json(folder / places[1] / "config.json", {"word_embedding_dimension": width, **modes, "include_prompt": True})
-    for place in places[2:]:
-        write_json(
-            folder / place / "config.json",
-            {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"},
-        )
+    modes = pooling.mode.split(JOIN)
+    # Old keys alone: versions before 6 stop at a key they do not know. They cannot say another order.
+    named = {key: mode in modes for mode, key in KEYS.items()}
+    spelled = named if modes == [mode for mode in KEYS if mode in modes] else {"pooling_mode": modes}
+    about = {"word_embedding_dimension": width, **spelled, "include_prompt": pooling.include_prompt}
+    write_json(folder / places[1] / "config.json", about)
+    for place, step in zip(places[2:], steps):
+        named_io = {"module_input_name": SENTENCE, "module_output_name": SENTENCE}
+        write_json(folder / place / "config.json", dict(step.config) or (named_io if step.kind == "Normalize" else {}))
+        if step.tensors:
+            from bertkit.files import tensors as tensor_file
+
+            tensor_file.write(folder / place / "model.safetensors", step.tensors)
     general = {"__version__": {"bertkit": __version__}, "model_type": "SentenceTransformer"}
     for name, first in ((GENERAL, general), (LIMITS, {"max_seq_length": max_tokens})):
         write_json(folder / name, first | {key: pooling.kept.get(key, usual) for key, usual in KEPT[name].items()})

@@ -30,9 +30,14 @@ class Settings(Common):
     probe: Path | None = option(None, "Labelled rows for --layers auto; 2,000 are enough.")
     label: str = option("label", "Name (or number) of the label column of --probe.")
     pool: str = option(
-        "", "How a text's token vectors become one (default: as the model was trained, else mean).",
-        choices=("", "mean", "cls", "max", "none"),
-    )  # fmt: skip
+        "",
+        "How a text's token vectors become one: mean, cls, max, lasttoken, weightedmean, mean_sqrt_len_tokens, several "
+        "joined by +, or none (default: as the model was trained, else mean).",
+    )
+    prompt: str | None = option(
+        None, "Name of the model's prompt to put before every text, e.g. query; '' for none (default: its default one)."
+    )
+    prompt_text: str | None = option(None, "A prompt in words to put before every text, e.g. 'query: '.")
     text: str = option("text", "Name (or number) of the text column.")
     on_long: str = option(
         "window", "Texts longer than the model's limit: read in windows, truncate, or refuse.",
@@ -62,6 +67,7 @@ def run(settings: Settings) -> dict[str, Any]:
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
     note(f"{settings.model}: {predictor.precision} on {predictor.device}.")
     layers = _probed(settings, predictor) if settings.layers == "auto" else settings.layers
+    prompt = predictor.pooling.prompt(settings.prompt, settings.prompt_text)
     rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
     source = iter(track(rows, f"embedding {settings.file.name}"))
     start = time.perf_counter()
@@ -71,19 +77,19 @@ def run(settings: Settings) -> dict[str, Any]:
             texts = [row.text for row in chunk]
             with by_line([row.line for row in chunk], str(settings.file)):
                 if settings.pool == "none":
-                    answers = predictor.embed_tokens(texts, layers, settings.on_long, settings.normalize)
+                    answers = predictor.embed_tokens(texts, layers, settings.on_long, settings.normalize, prompt)
                     columns = {name: [text[name] for text in answers] for name in ("vectors", "tokens", "offsets")}
                     out.write_tokens(texts, **columns)
                     width = columns["vectors"][0].shape[-1]
                 else:
-                    scaled = settings.normalize or None
-                    vectors = np.asarray(predictor.embed(texts, layers, settings.pool, settings.on_long, scaled))
+                    chosen = (layers, settings.pool, settings.on_long, settings.normalize or None)
+                    vectors = np.asarray(predictor.embed(texts, *chosen, prompt_text=prompt))
                     out.write(texts, vectors)
                     width = vectors.shape[-1]
     seconds = time.perf_counter() - start
     return {
         "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,
-        "pool": settings.pool or predictor.pooling.mode,
+        "pool": settings.pool or predictor.pooling.mode, "prompt": prompt,
         "precision": predictor.precision, "seconds": round(seconds, 2),
         "texts_per_second": round(out.count / seconds, 1),
         "unknown_share": report_unknown(predictor, settings.model),
@@ -91,6 +97,9 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _check(settings: Settings) -> None:
+    from bertkit.model.pooling import check_mode
+
+    check_mode(settings.pool or "mean", ("none",))
     if settings.layers == "auto" and settings.probe is None:
         raise UserError(
             "--layers auto needs labelled rows: pass --probe FILE (a text and a label per row), "
@@ -117,8 +126,10 @@ def _probed(settings: Settings, predictor: Predictor) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit embed` prints: the file, its shape and the speed, as one line."""
+    """What `bertkit embed` prints: the file, its shape and the speed; the prompt, if there was one, as another line."""
+    prompt = [f"Prompt before every text: {result['prompt']!r}"] if result["prompt"] else []
     return [
         f"{result['file']}: {result['rows']:,} texts × {result['width']} ({result['layers']}, {result['pool']}, "
-        f"{result['precision']}), {result['seconds']} s, {result['texts_per_second']} texts/s"
+        f"{result['precision']}), {result['seconds']} s, {result['texts_per_second']} texts/s",
+        *prompt,
     ]

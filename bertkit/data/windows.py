@@ -51,11 +51,13 @@ class Windows:
 
 @dataclass(slots=True)
 class Rows:
-    """A text's rows, one per window. tokens: how many of its tokens are seen; cut: how many are not."""
+    """A text's rows, one per window. tokens: how many of its tokens are seen; cut: how many are not. skip: how many of
+    the first are a prompt's, which its vector leaves out."""
 
     rows: list[Row]
     tokens: int
     cut: int = 0
+    skip: int = 0
 
 
 def encode_rows(

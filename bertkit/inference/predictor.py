@@ -14,7 +14,6 @@ import torch
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
-from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.batch import Batch, pack, run_batched
 from bertkit.data.readers.frames import is_frame
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
@@ -23,6 +22,7 @@ from bertkit.model import layer_choice
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import is_trained
 from bertkit.model.inference import INT8, prepare
+from bertkit.model.pooling import Pooling, check_mode, pooled_windows, unit
 from bertkit.notify import note
 from bertkit.tasks import TASKS, make, task_classes
 from bertkit.tasks.base import Reading, Task, check_labels, outputs_of_heads, validated
@@ -31,7 +31,7 @@ from bertkit.text.checks import BadRow, by_line
 from bertkit.text.encoding import Encoding
 from bertkit.text.words import closed_up
 
-POOLS = ("mean", "cls", "max", "none")
+AT_ONCE_POOLED = ("mean", "cls", "max")  # for a whole batch; other modes are pooled text by text
 NOT_FINITE = (
     "cannot be predicted: the model's outputs are not finite; its weights are damaged, or its training failed. "
     "Copy or download the weights again, or train the model again."
@@ -115,13 +115,18 @@ class Predictor:
         pool: str = "",
         on_long: str = "window",
         normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_text: str | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Vectors of texts: float32 (n, width); with pool "none" a list of (tokens, width).
 
-        pool: mean, cls, max or none. By default, it and `normalize` follow the folder's sentence-transformers files,
-        else it is the unscaled mean.
+        pool: a mode of sentence-transformers (mean, cls, max …), several joined by +, or none. By default, it,
+        `normalize` and the layers after the pooling follow the folder's sentence-transformers files, else it is the
+        unscaled mean. prompt: the name of one of the folder's prompts ("" for none; by default the folder's default),
+        put before every text; prompt_text: a prompt in words.
         """
-        return self.vectors(self._encoded(texts, on_long), layers, pool, normalize)
+        before = self.pooling.prompt(prompt, prompt_text)
+        return self.vectors(self._encoded(texts, on_long, before), layers, pool, normalize)
 
     def embed_tokens(
         self,
@@ -129,12 +134,15 @@ class Predictor:
         layers: str | Sequence[int] = "last",
         on_long: str = "window",
         normalize: bool = False,
+        prompt_text: str | None = None,
     ) -> list[dict[str, Any]]:
         """The vectors of every token, with what they stand for: per text {tokens, offsets, vectors}.
 
-        offsets: [start, end) of each token in the text. A text read in windows has no special tokens here.
+        offsets: [start, end) of each token in the text; [0, 0) for those of a prompt before it. A text read in
+        windows has no special tokens here. prompt_text: as in `embed`.
         """
-        encoded = self._encoded(texts, on_long, keep=True)
+        prompt = self.pooling.prompt(text=prompt_text)
+        encoded = self._encoded(texts, on_long, prompt, keep=True)
         vectors = self.vectors(encoded, layers, "none", normalize)
         answers = []
         for text, rows in zip(encoded, vectors):
@@ -142,16 +150,39 @@ class Predictor:
                      for row in text.rows if row.encoding is not None]  # fmt: skip
             answers.append({
                 "tokens": [self.tokenizer.id_to_token(piece) or "" for part in parts for piece in part.ids],
-                "offsets": [list(span) for part in parts for span in part.offsets],
+                "offsets": [[max(0, at - len(prompt)) for at in span] for part in parts for span in part.offsets],
                 "vectors": rows,
             })  # fmt: skip
         return answers
 
-    def _encoded(self, texts: str | Sequence[str], on_long: str, *, keep: bool = False) -> list[Rows]:
+    def _encoded(self, texts: str | Sequence[str], on_long: str, prompt: str, *, keep: bool = False) -> list[Rows]:
         texts = [texts] if isinstance(texts, str) else list(texts)
-        encoded = encode_rows(self.tokenizer, texts, None, Windows(self.config.max_tokens, on_long), keep=keep)
+        windows = Windows(self.vector_limit, on_long)
+        encoded = self.encode_texts(texts, [prompt] * len(texts), windows, keep=keep)
         if cut := sum(text.cut for text in encoded):
-            note(f"{cut} tokens were truncated from texts longer than {self.config.max_tokens} tokens.")
+            note(f"{cut} tokens were truncated from texts longer than {windows.limit} tokens.")
+        return encoded
+
+    @property
+    def vector_limit(self) -> int:
+        """The most tokens of one row: the model's limit, or where sentence-transformers truncates, if that is less."""
+        return min(self.config.max_tokens, self.pooling.max_tokens or self.config.max_tokens)
+
+    @property
+    def width(self) -> int:
+        """The width of a text's vector."""
+        return self.pooling.width(self.config.width)
+
+    def encode_texts(
+        self, texts: Sequence[str], prompts: Sequence[str], windows: Windows, *, keep: bool = False
+    ) -> list[Rows]:
+        """Rows of texts, each with its prompt before it ("" for none)."""
+        together = [prompt + text for prompt, text in zip(prompts, texts, strict=True)] if any(prompts) else texts
+        encoded = encode_rows(self.tokenizer, together, None, windows, keep=keep)
+        if not self.pooling.include_prompt:
+            lengths = {prompt: self.tokenizer.prompt_tokens(prompt) for prompt in set(prompts)}
+            for rows, prompt in zip(encoded, prompts):
+                rows.skip = lengths[prompt]
         return encoded
 
     def vectors(
@@ -162,14 +193,22 @@ class Predictor:
         normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Like `embed`, for texts that are already encoded."""
-        if not pool:
+        whole = not pool  # the vector that the folder was made for, through the layers after the pooling
+        if whole:
             self.pooling.check()
         pool = pool or self.pooling.mode
         normalize = self.pooling.normalize and pool != "none" if normalize is None else normalize
-        _check("pool", pool, POOLS)
+        check_mode(pool, ("none",))
         choice = layer_choice.choose(layers, self.config.depth)
+        if whole and self.pooling.steps and not choice.only_last:
+            raise UserError(
+                f"This model's vectors go through {' and '.join(map(str, self.pooling.steps))}, made for its last "
+                f"layer. Leave --layers {layers} out; or, for the encoder's own vectors, add --pool {pool}."
+            )
         rows = [row for text in encoded_texts for row in text.rows]
-        unsplit = len(rows) == len(encoded_texts)
+        unsplit = len(rows) == len(encoded_texts) and (
+            pool == "none" or (pool in AT_ONCE_POOLED and not any(text.skip for text in encoded_texts))
+        )
 
         def use(encoded: Encoded) -> list[np.ndarray]:
             encoded.tokens = encoded.tokens if choice.only_last else choice.pick(encoded.layers)
@@ -181,12 +220,15 @@ class Predictor:
         answers = iter(self.run([row for row in rows if row.ids], use, layers=not choice.only_last))
         vectors = [next(answers) if row.ids else empty for row in rows]
         if not unsplit:
-            vectors = _merge([len(text.rows) for text in encoded_texts], rows, vectors, pool)
-        if normalize:
-            vectors = [v / np.maximum(np.linalg.norm(v, axis=-1, keepdims=True), 1e-12) for v in vectors]
+            vectors = _merge(encoded_texts, vectors, pool)
         if pool == "none":
-            return vectors
-        return np.stack(vectors) if vectors else np.zeros((0, wide), np.float32)
+            return [unit(tokens) for tokens in vectors] if normalize else vectors
+        if not vectors:
+            return np.zeros((0, self.width if whole else wide * len(pool.split("+"))), np.float32)
+        stacked = np.stack(vectors)
+        if whole:
+            return self.pooling.finish(stacked, normalize)
+        return unit(stacked) if normalize else stacked
 
     def fill(self, text: str, top: int = 5, joint: str = "") -> list[Any]:
         """Predictions for every mask of a text: per mask, a list of {token, score, id, text}, best first.
@@ -300,6 +342,7 @@ class Predictor:
             name, options = self._guessed_task()
         task = make(name, labels=tuple(about.get("labels") or self.folder.labels), options=options)
         task.merge = about.get("merge", task.merge)
+        task.pooling = self.pooling if task.makes_vectors else None
         if task.labelled_by_name and task.head in self.outputs:
             check_labels(task.labels, self.outputs[task.head], f"{self.folder.name}/bertkit.json")
         return task
@@ -330,7 +373,7 @@ class Predictor:
     def windows(self, on_long: str = "") -> Windows:
         """How long texts are read: as in training, unless overridden."""
         saved = self.about.get("windows", {})
-        limit = min(int(saved.get("limit", 512)), self.config.max_tokens)
+        limit = min(int(saved.get("limit", self.pooling.max_tokens or 512)), self.config.max_tokens)
         return Windows(limit, on_long or saved.get("on_long", "window"), int(saved.get("overlap", 64)))
 
     def predict(self, inputs: Any, on_long: str = "", **columns: str) -> list[dict[str, Any]]:
@@ -399,16 +442,16 @@ def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
     return list(batch.restore(torch.cat(parts)).cpu().numpy())
 
 
-def _merge(counts: Sequence[int], rows: Sequence[Row], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
-    """Join windows into texts: each contributes the tokens it owns; cls is the mean of the windows' first vectors."""
+def _merge(texts: Sequence[Rows], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
+    """Join the token vectors of each text's rows: each row contributes the tokens it owns."""
+    parts = iter(vectors)
     merged = []
-    start = 0
-    for count in counts:
-        parts = list(zip(rows[start : start + count], vectors[start : start + count]))
-        start += count
-        if pool == "cls":
-            merged.append(np.mean([tokens[0] for _, tokens in parts], axis=0))
-            continue
-        owned = np.concatenate([tokens[row.core[0] : row.core[1]] if count > 1 else tokens for row, tokens in parts])
-        merged.append(owned if pool == "none" else owned.mean(0) if pool == "mean" else owned.max(0))
+    for text in texts:
+        windows = [(next(parts), row.core) for row in text.rows]
+        if pool != "none":
+            merged.append(pooled_windows(windows, pool, text.skip))
+        elif len(windows) == 1:
+            merged.append(windows[0][0])
+        else:
+            merged.append(np.concatenate([tokens[begin:end] for tokens, (begin, end) in windows]))
     return merged

@@ -38,7 +38,7 @@ from bertkit.text.load import LAYOUTS
 # Beside the weights: how many layers there are, how texts are cut into pieces, and how a text's vector is made.
 TOKENIZERS = tuple(name for names in LAYOUTS for name in names)
 BESIDE = (
-    "*config*.json", "modules.json", "*Pooling*/config.json", "added_tokens.json", "special_tokens_map.json",
+    "*config*.json", "modules.json", "[1-9]_*/*", "added_tokens.json", "special_tokens_map.json",
     *TOKENIZERS,
 )  # fmt: skip
 FILES = ("index.json", "passages.jsonl", "vectors.f16")
@@ -70,7 +70,7 @@ def build(
         lines, rows, files = [0], [], set()
         with (folder / "passages.jsonl").open("wb") as texts, (folder / "vectors.f16").open("wb") as vectors:
             while chunk := list(islice(passages, AT_ONCE)):
-                embedded = np.asarray(predictor.embed([passage.text for passage in chunk], normalize=True))
+                embedded = _embedded(predictor, [passage.text for passage in chunk])
                 vectors.write(embedded.astype(np.float16).tobytes())
                 for passage in chunk:
                     line = json.dumps(passage.plain(), ensure_ascii=False).encode() + b"\n"
@@ -88,12 +88,19 @@ def build(
         with (folder / "passages.jsonl").open("rb") as file:
             sample = [_passage(file, folder, lines, n)["text"] for n in some]
         facts["vector_weight"] = vector_weight(predictor, terms, sample, written[some].astype(np.float32))
-        given = {"model": model, "fingerprint": fingerprint(model), **facts, **about}
+        prompt = predictor.pooling.prompt_for("document")
+        given = {"model": model, "fingerprint": fingerprint(model), "prompt": prompt, **facts, **about}
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
         (folder / "run.toml").write_text(run, "utf-8")
 
     write_folder(out, write)
     return facts
+
+
+def _embedded(predictor: Predictor, texts: Sequence[str], role: str = "document") -> np.ndarray:
+    """Vectors of length one, with the model's prompt for this side of a search, if it has one."""
+    prompt = predictor.pooling.prompt_for(role)
+    return np.asarray(predictor.embed(texts, normalize=True, prompt_text=prompt))
 
 
 def fingerprint(model: str | Path) -> str:
@@ -169,7 +176,11 @@ class Index:
                 "Rebuild the index, or pass the old model with --model."
             )
         predictor = Predictor.load(place, precision, device)
-        if predictor.config.width != vectors.shape[1] or predictor.tokenizer.size >= len(words.starts):
+        if about.get("prompt", "") != predictor.pooling.prompt_for("document"):
+            raise UserError(
+                f"{folder} was made without the prompt that {named} has for documents. Rebuild it with `bertkit index`."
+            )
+        if predictor.width != vectors.shape[1] or predictor.tokenizer.size >= len(words.starts):
             raise DamagedFile(f"{folder}: its vectors or words are not those of {named}. Rebuild the index.")
         return cls(folder, about, vectors, lines, words, predictor, passages)
 
@@ -209,7 +220,7 @@ class Index:
         return Terms(self.predictor.tokenizer)
 
     def _cosines(self, question: str) -> np.ndarray:
-        asked = np.asarray(self.predictor.embed([question], normalize=True))[0]
+        asked = _embedded(self.predictor, [question], "query")[0]
         parts = [self.vectors[n : n + BLOCK].astype(np.float32) @ asked for n in range(0, len(self), BLOCK)]
         return np.concatenate(parts)
 
@@ -287,8 +298,8 @@ def vector_weight(predictor: Predictor, terms: Terms, texts: Sequence[str], vect
     if not asked:
         return VECTOR_WEIGHT
     vectors = vectors.copy()
-    vectors[answers] = np.asarray(predictor.embed([remaining[number] for number in answers], normalize=True))
-    cosines = np.asarray(predictor.embed(asked, normalize=True)) @ vectors.T
+    vectors[answers] = _embedded(predictor, [remaining[number] for number in answers])
+    cosines = _embedded(predictor, asked, "query") @ vectors.T
     rows = terms.of(remaining)
     table = BM25.of(rows, terms.numbers(rows))
     words = [table.scores(row) for row in terms.of(asked)]

@@ -89,7 +89,7 @@ class ServedModel:
             "label2id": {label: n for n, label in enumerate(self.labels)},
         }
         kind = self.predictor.task.served_as if self.task else ""
-        limit = self.predictor.windows().limit if self.task else self.predictor.config.max_tokens
+        limit = self.predictor.windows().limit if self.task else self.predictor.vector_limit
         return {
             "model_id": self.name, "model_sha": None, "model_dtype": DTYPES[self.predictor.precision],
             "served_model_name": self.name,
@@ -98,7 +98,8 @@ class ServedModel:
             "max_batch_requests": None, "max_client_batch_size": limits.items, "auto_truncate": on_long == "truncate",
             "tokenization_workers": 1, "version": __version__, "sha": None, "docker_label": None,
             "task": self.task or None, "abilities": list(self.abilities), "labels": list(self.labels),
-            "width": self.predictor.config.width, "precision": self.predictor.precision,
+            "width": self.predictor.width, "precision": self.predictor.precision,
+            "prompts": list(self.predictor.pooling.prompts),
             "batch_difference": BATCH_DIFFERENCE if self.predictor.device == "cpu" else None,
         }  # fmt: skip
 

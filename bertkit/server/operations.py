@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.windows import Row, Rows, Windows, encode_rows
+from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import UserError
 from bertkit.inference import explain
 from bertkit.inference.importance import importance
@@ -61,10 +61,11 @@ class Operation:
 
 
 def encode_texts(predictor: Predictor, inputs: list[Any], how: How) -> list[Rows]:
-    """Rows of texts; a list of numbers is a text that is already encoded, including special tokens."""
-    windows = Windows(predictor.config.max_tokens, how.on_long or "window", from_start=how.from_start)
-    texts = iter(encode_rows(predictor.tokenizer, [one for one in inputs if isinstance(one, str)], None, windows))
-    return [next(texts) if isinstance(one, str) else _given(predictor, one, windows) for one in inputs]
+    """Rows of texts, or of (prompt, text); a list of numbers is a text already encoded, with its special tokens."""
+    windows = Windows(predictor.vector_limit, how.on_long or "window", from_start=how.from_start)
+    texts = [given if isinstance(given, tuple) else ("", given) for given in inputs if not isinstance(given, list)]
+    rows = iter(predictor.encode_texts([text for _, text in texts], [prompt for prompt, _ in texts], windows))
+    return [_given(predictor, given, windows) if isinstance(given, list) else next(rows) for given in inputs]
 
 
 def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:

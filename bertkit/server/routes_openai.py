@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from bertkit.server.errors import ApiError
-from bertkit.server.routes_tei import service_of, shaped, stacked
+from bertkit.server.routes_tei import prompted, service_of, shaped, stacked
 from bertkit.server.schemas import OpenAIBody
 from bertkit.server.service import reply
 
@@ -35,6 +35,7 @@ async def embeddings(body: OpenAIBody, request: Request) -> Response:
     inputs = body.listed()
     if "" in inputs:
         raise ApiError("invalid", "An input is an empty string.", param="input")
+    inputs = prompted(model, inputs, body)
     asked = await service.ask(request, model, "embed", inputs, service.how(), most=service.limits.openai_items)
     vectors = shaped(stacked(asked), body.dimensions, True)
     tokens = sum(answer.tokens for answer in asked.answers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,10 +12,11 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
+from bertkit.errors import UserError
 from bertkit.server.errors import ApiError
 from bertkit.server.models import ServedModel
 from bertkit.server.operations import Scores
-from bertkit.server.schemas import EmbedBody, PredictBody, RerankBody, SimilarityBody, TokenizeBody
+from bertkit.server.schemas import EmbedBody, PredictBody, Prompted, RerankBody, SimilarityBody, TokenizeBody
 from bertkit.server.service import Asked, InferenceService, reply
 
 router = APIRouter()
@@ -68,13 +70,35 @@ def stacked(asked: Asked) -> np.ndarray:
     return np.stack([answer.value for answer in asked.answers])
 
 
+def prompted(model: ServedModel, inputs: Sequence[Any], body: Prompted | None = None) -> list[Any]:
+    """Inputs as (prompt, text), with the prompt that the body asks for, else the model's default; ids stay as they are.
+
+    An embedding model's default prompt goes before texts alone: ids are taken as they are sent.
+    """
+    name, text = (body.prompt_name, body.prompt) if body else (None, None)
+    try:
+        prompt = model.predictor.pooling.prompt(name, text)
+    except UserError as mistake:
+        raise ApiError("invalid", str(mistake), param="prompt_name") from None
+    if (name or text) and any(isinstance(given, list) for given in inputs):
+        raise ApiError("invalid", "A prompt can be put before texts, not before ids. Send texts.", param="prompt_name")
+    return [(prompt, given) if prompt and isinstance(given, str) else given for given in inputs]
+
+
+def _sides(model: ServedModel, query: str, texts: Sequence[str]) -> list[Any]:
+    """A query and the texts it is compared with, each with the model's prompt for its side, if it has one."""
+    pooling = model.predictor.pooling
+    query_prompt, text_prompt = pooling.prompt_for("query"), pooling.prompt_for("document")
+    return [(query_prompt, query), *((text_prompt, text) for text in texts)]
+
+
 @router.post("/embed", response_model=list[list[float]])
 async def embed(body: EmbedBody, request: Request) -> Response:
     """One vector per text."""
     service = service_of(request)
     model = service.model(request, body.model, "embed")
     how = service.how(body.truncate, body.truncation_direction)
-    asked = await service.ask(request, model, "embed", body.listed(), how)
+    asked = await service.ask(request, model, "embed", prompted(model, body.listed(), body), how)
     return reply(request, shaped(stacked(asked), body.dimensions, body.normalize).tolist(), asked)
 
 
@@ -116,7 +140,7 @@ async def rerank(body: RerankBody, request: Request) -> Response:
         scores = [_relevance(answer.value, body, model) for answer in asked.answers]
         squashed = not named and not body.raw_scores
     else:
-        asked = await service.ask(request, model, "embed", [body.query, *body.texts], how, beside=1)
+        asked = await service.ask(request, model, "embed", _sides(model, body.query, body.texts), how, beside=1)
         scores = _cosines(asked)
     order = sorted(range(len(scores)), key=lambda n: -scores[n])
     if squashed:
@@ -147,7 +171,7 @@ async def similarity(body: SimilarityBody, request: Request) -> Response:
     chosen = body.parameters
     how = service.how(chosen.truncate, chosen.truncation_direction) if chosen else service.how()
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    asked = await service.ask(request, model, "similarity", texts, how, beside=1)
+    asked = await service.ask(request, model, "similarity", prompted(model, texts, chosen), how, beside=1)
     return reply(request, _cosines(asked), asked)
 
 
@@ -157,6 +181,8 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
     service = service_of(request)
     model = service.model(request, body.model, "tokenize")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    if body.prompt_name is not None or body.prompt is not None:  # the model's default is for vectors alone
+        texts = ["".join(pair) for pair in prompted(model, texts, body)]
     asked = await service.ask(request, model, "tokenize", texts, service.how(specials=body.add_special_tokens))
     return reply(request, [answer.value for answer in asked.answers], asked)
 

@@ -37,14 +37,18 @@ class Cut(Body):
 
 
 class Prompted(BaseModel):
-    """A body that may name a prompt."""
+    """A body that may say what is put before each text: a prompt of the model by its name, or (ours) in words.
+
+    Without either, it is the model's default prompt, if it has one.
+    """
 
     prompt_name: str | None = None
+    prompt: Text | None = None
 
     @model_validator(mode="after")
-    def _no_prompts(self) -> Any:
-        if self.prompt_name is not None:
-            raise ValueError("prompt_name is not supported here: put the prompt before the text")
+    def _one_prompt(self) -> Any:
+        if self.prompt_name is not None and self.prompt is not None:
+            raise ValueError("send prompt_name or prompt, not both")
         return self
 
 
@@ -128,8 +132,8 @@ class TokenizeBody(Body, Prompted):
     add_special_tokens: bool = True
 
 
-class OpenAIBody(BaseModel):
-    """/v1/embeddings."""
+class OpenAIBody(Prompted):
+    """/v1/embeddings. prompt_name and prompt are ours."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     model: str

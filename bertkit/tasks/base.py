@@ -22,6 +22,7 @@ from bertkit.files.open import kind_of
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
+from bertkit.model.pooling import Pooling
 from bertkit.notify import note
 from bertkit.text.tokenizer import Tokenizer
 
@@ -65,6 +66,7 @@ class Task:
     labels: tuple[str, ...] = ()
     merge: str = "max"  # how the windows of a long text agree: max | mean
     options: dict[str, Any] = field(default_factory=dict)
+    pooling: Pooling | None = None  # of a loaded folder that makes vectors: how it makes them
 
     name: ClassVar[str] = ""
     head: ClassVar[str] = "text"

@@ -21,10 +21,11 @@ from bertkit.errors import UserError
 from bertkit.metrics import Scores
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model, first_vectors
+from bertkit.model.pooling import pooled
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, text_row
 from bertkit.text.tokenizer import Tokenizer
 
-POOLS = {"mean": "mean", "cls": "first", "max": "max"}  # sentence-transformers' name → ours
+POOLS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # sentence-transformers' name → ours
 SCALE = 20.0  # cosines are multiplied by this before the softmax, as in SBERT's ranking loss
 
 
@@ -35,7 +36,7 @@ class Embed(Task):
     Pairs (text, text_b) without labels learn by contrast with the batch's other pairs, and triples with every `text_c`
     of the batch besides; with numbers as labels (similarity scores) by the order of their cosines.
 
-    options: scored (there are numbers), pool (how token vectors become one: mean, cls or max).
+    options: scored (there are numbers), pool (how token vectors become one: mean, cls, max or lasttoken).
     """
 
     name: ClassVar[str] = "embed"
@@ -47,6 +48,8 @@ class Embed(Task):
     not_distilled: ClassVar[str] = (
         "Sentence vectors are taught by `bertkit finetune embed --teacher MODEL --train texts.txt`."
     )
+
+    _skip: int = 0  # tokens of the prompt that vectors leave out
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
         """Pairs; scored where the file has numbers as labels."""
@@ -82,8 +85,10 @@ class Embed(Task):
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
         """Two or three texts, each by itself; a long one is cut to its first window, and that is counted."""
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
-        first = encode_rows(tokenizer, [row.text for row in examples], None, how)
-        second = encode_rows(tokenizer, [row.text_b or "" for row in examples], None, how)
+        prompt = self.pooling.prompt() if self.pooling else ""
+        self._skip = tokenizer.prompt_tokens(prompt) if self.pooling and not self.pooling.include_prompt else 0
+        first = encode_rows(tokenizer, [prompt + row.text for row in examples], None, how)
+        second = encode_rows(tokenizer, [prompt + (row.text_b or "") for row in examples], None, how)
         others = [n for n, row in enumerate(examples) if row.text_c is not None and not self.options.get("scored")]
         third = encode_rows(tokenizer, [row.text_c or "" for row in examples], None, how) if others else []
         items = [
@@ -110,6 +115,14 @@ class Embed(Task):
         pooled = first_vectors(encoded, POOLS[self.options.get("pool", "mean")])
         return F.normalize(encoded.batch.restore(pooled).float(), dim=-1)
 
+    def _finished(self, encoded: Encoded) -> np.ndarray:
+        """Like `vectors`, with everything a loaded folder does to them: (rows, width)."""
+        how = self.pooling
+        if how is None or (not how.steps and not self._skip and how.mode in POOLS):
+            return self.vectors(encoded).cpu().numpy()
+        texts = [tokens.float().cpu().numpy() for tokens in encoded.batch.split(encoded.tokens)]
+        return how.finish(np.stack([pooled(tokens, how.mode, self._skip) for tokens in texts]), normalize=True)
+
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Contrast within the batch, or (scored) every pair of pairs whose cosines are in the wrong order (CoSENT)."""
         vectors = self.vectors(encoded)
@@ -127,7 +140,7 @@ class Embed(Task):
 
     def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
         """Both vectors of each pair: (2, width). A triple's third text is for learning alone."""
-        vectors = self.vectors(encoded).cpu().numpy()
+        vectors = self._finished(encoded)
         starts = np.cumsum([0, *(len(item.rows) for item in items[:-1])])
         return [vectors[start : start + 2] for start in starts]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tokenizers
+from tokenizers import normalizers
 
 from bertkit.errors import UserError
 from bertkit.text import encoding as encodings
@@ -126,6 +127,20 @@ class Tokenizer:
         from bertkit.text.save import save
 
         save(self, Path(folder), max_tokens, segments)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens a prompt takes at the beginning of a text, as sentence-transformers counts them."""
+        ids = self.backend.encode(prompt).ids if prompt else []
+        return len(ids) - (bool(ids) and ids[-1] in self.special_ids)
+
+    def lowered(self) -> Tokenizer:
+        """A tokenizer that lower-cases texts before its own rules apply; itself if these do so already."""
+        if self.lower:
+            return self
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        rules = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer is not None else [])]
+        backend.normalizer = normalizers.Sequence(rules)
+        return Tokenizer(backend, self.config | {"do_lower_case": True})
 
     def extended(self, new_tokens: Sequence[str]) -> Tokenizer:
         """A tokenizer with these words as whole pieces, numbered after the old ones."""

@@ -12,11 +12,13 @@ import transformers as hf
 
 import bertkit
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
-from bertkit.checkpoint.pooling import KEYS, Pooling, read_pooling, write_pooling
+from bertkit.checkpoint.pooling import KEYS, read_pooling, write_pooling
 from bertkit.commands import convert
 from bertkit.data.windows import Windows
 from bertkit.errors import DamagedFile, UserError
+from bertkit.files import tensors as tensor_file
 from bertkit.files.manifest import accept
+from bertkit.model.pooling import Pooling, Step
 from bertkit.tasks.embed import Embed
 from tests.support import toy
 
@@ -129,20 +131,28 @@ def pooled(plain, tmp_path) -> Path:
     return path
 
 
-DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+def module(kind: str) -> dict:
+    return {"idx": 2, "name": "2", "path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"}
+
+
 STRANGE = {
-    "a dense layer": ("modules.json", lambda m: [*m, DENSE], r"2_Dense \(Dense\)"),
-    "two poolings": ("1_Pooling/config.json", lambda c: c | {KEYS["cls"]: True}, r"the pooling cls \+ mean"),
-    "another pooling": ("1_Pooling/config.json", lambda c: {"pooling_mode": "lasttoken"}, "the pooling lasttoken"),
-    "a joined list": ("1_Pooling/config.json", lambda c: {"pooling_mode": ["mean", "max"]}, r"mean \+ max"),
+    "a convolution": ("modules.json", lambda m: [*m, module("CNN")], r"2_CNN \(CNN\)"),
+    "words weighted": ("modules.json", lambda m: [*m, module("WordWeights")], r"2_WordWeights \(WordWeights\)"),
+    "a layer of tokens": (
+        "modules.json", lambda m: [m[0], module("LayerNorm"), m[1]], r"2_LayerNorm \(LayerNorm before the pooling\)"
+    ),
+    "another pooling": ("1_Pooling/config.json", lambda c: {"pooling_mode": "median"}, "the pooling median"),
+    "a joined list": ("1_Pooling/config.json", lambda c: {"pooling_mode": ["mean", "min"]}, r"mean \+ min"),
     "no pooling": ("modules.json", lambda m: m[:1], "no pooling at all"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_vectors_that_would_not_be_the_folders_own_are_refused(name, pooled):
     file, change, words = STRANGE[name]
     changed(pooled, file, change)
+    (pooled / "2_LayerNorm").mkdir()
+    tensor_file.write(pooled / "2_LayerNorm/model.safetensors", {"norm.weight": torch.ones(32)})
     pooling = read_folder(pooled).pooling
     with pytest.raises(UserError, match=words) as error:
         pooling.check()
@@ -173,16 +183,13 @@ def test_prompts_small_letters_and_the_similarity_stay_as_the_folder_says(pooled
     assert limits == {"max_seq_length": 50, "do_lower_case": True}
 
 
-def test_small_letters_that_texts_should_get_are_told(pooled, notes):
+def test_small_letters_and_the_default_prompt_are_told(pooled, notes):
     changed(pooled, "sentence_bert_config.json", lambda c: c | {"do_lower_case": True})
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    changed(pooled, "config_sentence_transformers.json", lambda c: c | prompts)
     read_folder(pooled)
-    assert any("lower-cased text" in note for note in notes)
-
-
-def test_a_prompt_that_texts_should_get_is_told(pooled, notes):
-    changed(pooled, "config_sentence_transformers.json", lambda c: c | {"default_prompt_name": "query"})
-    read_folder(pooled)
-    assert any("'query'" in note and "does not add it" in note for note in notes)
+    assert any("texts are lower-cased" in note for note in notes)
+    assert any("'query'" in note and "'query: '" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +201,9 @@ def test_a_prompt_that_texts_should_get_is_told(pooled, notes):
         ("modules.json", '[{"type": "x.Pooling", "path": "nowhere"}]', UserError),
         ("1_Pooling/config.json", "[]", DamagedFile),
         ("config_sentence_transformers.json", "nonsense", DamagedFile),
+        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', DamagedFile),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "missing"}', DamagedFile),
+        ("modules.json", '[{"type": "x.Dense", "path": "gone"}]', UserError),
     ],
 )
 def test_damaged_or_hostile_files_are_named(file, content, error, pooled):
@@ -244,9 +254,15 @@ def test_learning_vectors_does_not_pass_a_pooler_off_as_trained(plain, tmp_path)
     assert read_folder(tmp_path / "out").model.untrained == ("pooler",)
 
 
-def test_a_dense_layer_is_left_out_of_further_tuning_and_told(pooled, tmp_path, notes):
-    changed(pooled, "modules.json", lambda m: [*m, DENSE])
+def test_layers_and_prompts_are_left_out_of_further_tuning_and_told(plain, tmp_path, notes):
+    plain.about = {}
+    step = Step(
+        "Dense", {"activation_function": "torch.nn.modules.activation.Tanh"}, {"linear.weight": np.ones((8, 64), "f4")}
+    )
+    pooling = Pooling("cls+weightedmean", True, kept={"prompts": {"query": "query: "}}, steps=(step,))
+    path = written(plain, tmp_path / "whole", pooling)
     files = toy.files(tmp_path, "embed")
-    bertkit.finetune("embed", model=str(pooled), out=tmp_path / "dense", **toy.SMALL | {"steps": 2}, **files)
-    assert any("2_Dense (Dense); here they are learnt without" in note for note in notes)
-    assert read_folder(tmp_path / "dense").pooling == Pooling("mean")
+    bertkit.finetune("embed", model=str(path), out=tmp_path / "tuned", **toy.SMALL | {"steps": 2}, **files)
+    told = "Dense (Tanh) and the pooling cls+weightedmean; here they are learnt without"
+    assert any(told in note for note in notes) and any("has prompts (query)" in note for note in notes)
+    assert read_folder(tmp_path / "tuned").pooling == Pooling("mean", True)

@@ -166,9 +166,9 @@ def test_the_weight_of_vectors_grows_with_their_quality():
     assert 0 < good < 1 and good == vector_weight(predictor, terms, texts, predictor.embed(texts, normalize=True))
 
     class Noise:
-        tokenizer, config = predictor.tokenizer, predictor.config
+        tokenizer, config, pooling = predictor.tokenizer, predictor.config, predictor.pooling
 
-        def embed(self, texts, normalize):
+        def embed(self, texts, normalize, prompt_text):
             return np.random.default_rng(len(texts[0])).normal(size=(len(texts), noise.shape[1])).astype(np.float32)
 
     assert vector_weight(Noise(), terms, texts, noise) < good

@@ -21,7 +21,6 @@ from bertkit.runs.compress import measure
 from bertkit.runs.compress.onnx import OnnxModel, Padded, quantize_onnx, runtime, write_onnx
 from bertkit.settings.compress import ExportSettings
 from bertkit.tasks import task_classes
-from bertkit.tasks.embed import POOLS
 
 FILE = "model.onnx"
 MAX_DIFFERENCE = 1e-3  # relative to the largest output; float32 sums in another order differ by some 1e-6
@@ -74,7 +73,9 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
         exact.needs(kind, "be exported")
     if exact.pooling.refused and not kind:
         exact.pooling.check()
-    padded = Padded(exact.model, kind, POOLS[exact.pooling.mode], exact.pooling.normalize)
+    if not kind and not exact.pooling.include_prompt:
+        note("The ONNX file's sentence_embedding counts every token: this model leaves those of its prompts out.")
+    padded = Padded(exact.model, kind, exact.pooling)
     after = copy(exact)
     differences: list[float] = []
     inputs: list[str] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -19,6 +20,7 @@ from bertkit.errors import UserError
 from bertkit.model.attention import Attention
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import HEADS, Model
+from bertkit.model.pooling import JOIN, Pooling, Step, activation_of
 
 # ---- A model as other runtimes expect it: padded rows of ids in, the head's outputs out, for any batch and length.
 
@@ -27,8 +29,42 @@ POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "first": lambda tokens, real: tokens[:, 0],
     "last": lambda tokens, real: torch.take_along_dim(tokens, real.sum(1, keepdim=True).long() - 1, 1)[:, 0],
     "mean": lambda tokens, real: (tokens * real).sum(1) / real.sum(1),
+    "mean_sqrt_len_tokens": lambda tokens, real: (tokens * real).sum(1) / real.sum(1).sqrt(),
+    "weightedmean": lambda tokens, real: POOLS["mean"](tokens, real * real.cumsum(1)),
     "max": lambda tokens, real: (tokens + (real - 1) * 1e9).amax(1),
 }
+
+
+class _Unit(nn.Module):
+    def forward(self, vectors: Tensor) -> Tensor:
+        return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+class _Dense(nn.Module):
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        tensors = {name: nn.Parameter(torch.from_numpy(tensor)) for name, tensor in step.tensors.items()}
+        self.weight, self.bias = tensors["linear.weight"], tensors.get("linear.bias")
+        self.residual = tensors.get("residual.weight")
+        self.activation = getattr(nn, activation_of(step.config))()
+        self.adds = bool(step.config.get("use_residual"))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        projected = self.activation(F.linear(vectors, self.weight, self.bias))
+        if not self.adds:
+            return projected
+        return projected + (vectors if self.residual is None else F.linear(vectors, self.residual))
+
+
+def _layer(step: Step) -> nn.Module:
+    """A module after the pooling, for a graph."""
+    if step.kind == "LayerNorm":
+        norm = nn.LayerNorm(len(step.tensors["norm.weight"]))
+        norm.load_state_dict({k.removeprefix("norm."): torch.from_numpy(v) for k, v in step.tensors.items()})
+        return norm
+    if step.kind == "Dense":
+        return _Dense(step)
+    return _Unit() if step.kind == "Normalize" else nn.Identity()
 
 
 class Padded(nn.Module):
@@ -37,11 +73,12 @@ class Padded(nn.Module):
     Rows are padded at the end, as every tokenizer does.
     """
 
-    def __init__(self, model: Model, kind: str = "", pool: str = "mean", normalize: bool = False) -> None:
-        """kind: which head; "": the vectors of tokens and, by `pool`, of texts."""
+    def __init__(self, model: Model, kind: str = "", pooling: Pooling = Pooling()) -> None:  # noqa: B008
+        """kind: which head; "": the vectors of tokens and, by `pooling`, of texts."""
         super().__init__()
-        self.model, self.kind = model, kind
-        self.pool, self.normalize = pool, normalize
+        self.model, self.kind, self.normalize = model, kind, pooling.normalize
+        self.modes = [{"cls": "first", "lasttoken": "last"}.get(mode, mode) for mode in pooling.mode.split(JOIN)]
+        self.steps = nn.Sequential(*map(_layer, pooling.steps))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,10 +93,8 @@ class Padded(nn.Module):
         tokens = self._encode(input_ids, attention_mask, token_type_ids).view(texts, length, -1)
         real = attention_mask[:, :, None].to(tokens.dtype)
         if not self.kind:
-            vectors = POOLS[self.pool](tokens, real)
-            if self.normalize:
-                vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-            return tokens, vectors
+            vectors = self.steps(torch.cat([POOLS[mode](tokens, real) for mode in self.modes], -1))
+            return tokens, _Unit()(vectors) if self.normalize else vectors
         if HEADS[self.kind].looks_at == "pooler":
             summary, pooler = self.model.config.summary, self.model.pooler or nn.Identity()
             late = summary == "late"

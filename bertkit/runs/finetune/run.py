@@ -14,13 +14,13 @@ import torch
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
-from bertkit.checkpoint.pooling import Pooling
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.model.crf import Crf
 from bertkit.model.heads import Head, Model
 from bertkit.model.inference import choose
 from bertkit.model.layers import initialise
+from bertkit.model.pooling import Pooling
 from bertkit.notify import note
 from bertkit.objectives.supervised import Supervised
 from bertkit.report.finetuning import FinetuneResult
@@ -31,6 +31,7 @@ from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.settings.training import LoopSettings, Plan
 from bertkit.tasks.base import Item, Task
 from bertkit.tasks.batches import SupervisedFeed, outputs_of
+from bertkit.tasks.embed import POOLS
 from bertkit.text.checks import by_line
 from bertkit.training import distributed as worlds
 from bertkit.training.loop import Training
@@ -168,11 +169,20 @@ class SupervisedRun:
         return folder
 
     def _pooling(self, given: Pooling | None) -> Pooling:
-        """How vectors are made: as the starting folder makes them where that can be done, else by the mean."""
-        if given and given.refused:
-            note(f"{self.settings.model} makes its vectors with {given.refused}; here they are learnt without.")
-        # Prompts were not learnt with, so they stay behind.
-        pooling = replace(given, kept={}) if given and not given.refused else Pooling()
+        """How vectors are made: as the starting folder makes them where that can be learnt, else by the mean."""
+        given = given or Pooling()
+        parts = [given.refused] if given.refused else [*map(str, given.steps)]
+        parts += [] if given.mode in POOLS else [f"the pooling {given.mode}"]
+        if parts:
+            note(f"{self.settings.model} makes its vectors with {' and '.join(parts)}; here they are learnt without.")
+        if prompts := [name for name, text in given.prompts.items() if text]:
+            note(
+                f"{self.settings.model} has prompts ({', '.join(prompts)}); the rows are learnt from as they are, and "
+                "the new folder has none. Put a prompt before the texts of your file to learn with it."
+            )
+        lower = {key: given.kept[key] for key in ("do_lower_case",) if key in given.kept}
+        mode = given.mode if given.mode in POOLS else "mean"
+        pooling = Pooling(mode, given.normalize, max_tokens=given.max_tokens, kept=lower)
         self.task.options["pool"] = pooling.mode
         return pooling
 
