@@ -4,6 +4,7 @@ masked words it guesses, and which tokens matter."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from bertkit.data.packing import Example
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
+from bertkit.inference.scoring import fill_jointly
 from bertkit.model import layer_choice
 from bertkit.model.attention import Attention, AttentionContext
 from bertkit.model.encoder import Encoded, Layer
@@ -23,6 +25,7 @@ from bertkit.model.heads import first_vectors
 from bertkit.settings.training import MaskSettings
 from bertkit.text.encoding import Encoding
 
+MOST_JOINT = 8  # masks that are guessed together
 LONGEST = 256  # tokens: larger maps are not readable on a page
 
 
@@ -274,13 +277,14 @@ def input_vectors(predictor: Predictor, text: str, text_b: str | None = None, pa
 
 def masked_row(
     predictor: Predictor, text: str, *, unit: str = "token", rate: float = 0.15, seed: int = 1,
-    places: Sequence[int] | None = None, top: int = 5,
+    places: Sequence[int] | None = None, top: int = 5, joint: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """A row as pretraining masks it, and what the model guesses at each masked place.
 
     unit: token, word or span, as `pretrain --masking.unit`; places: mask these tokens instead of random ones. tokens:
     before; after: the ids and pieces the model sees; masked: [{place, fate, probability, rank, guesses}], where `fate`
-    is mask, random or kept, and probability and rank are those of the original piece.
+    is mask, random or kept, and probability and rank are those of the original piece. joint: guess all [MASK] together
+    (independent, left-to-right or beam, as `fill`); fillings: its answers, None for one mask or more than MOST_JOINT.
     """
     predictor.needs("mlm", "predict masked words")
     tokenizer = predictor.tokenizer
@@ -322,7 +326,12 @@ def masked_row(
             rank = int((row > right).sum()) + 1
             masked.append({"place": place, "fate": fate, "probability": right, "rank": rank, "guesses": guesses})
     seen = [{"id": n, "token": tokenizer.id_to_token(n) or ""} for n in after.tolist()]
-    return {"tokens": tokens_of(predictor, encoding), "after": seen, "masked": masked, "unit": unit}
+    fillings = None
+    if joint and 2 <= fates.count("mask") <= MOST_JOINT:
+        fillings = fill_jointly(predictor, replace(encoding, ids=after.tolist()), top, joint)
+    return {
+        "tokens": tokens_of(predictor, encoding), "after": seen, "masked": masked, "unit": unit, "fillings": fillings,
+    }  # fmt: skip
 
 
 # ---- Layers: what each makes of a token, and maps of many vectors.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.ancestors.meaning import meaning
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import UserError
 from bertkit.inference import explain
@@ -188,6 +189,8 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → t
         name: value for name, value in explain.vector_map(predictor, texts, word).items() if name != "vectors"
     },
     "importance": importance,
+    "next": lambda predictor, text, text_b: predictor.follows(text, text_b),
+    "meaning": lambda predictor, word, texts: meaning(word, texts, {predictor.folder.name: predictor}),
 }
 
 

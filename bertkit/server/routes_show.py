@@ -73,6 +73,7 @@ class MaskingBody(ShowBody):
     seed: int = Field(1, ge=0)
     places: list[int] | None = Field(None, max_length=64)
     top: int = Field(5, ge=1, le=100)
+    joint: Literal["", "independent", "left-to-right", "beam"] = ""
 
 
 class HeadBody(PairBody):
@@ -93,6 +94,21 @@ class ImportanceBody(PairBody):
 
     by: Literal["gradients", "mask", "remove"] = "gradients"
     label: str = ""
+
+
+class FollowsBody(ShowBody):
+    """/show/next: does text_b follow text?"""
+
+    text_b: Text
+
+
+class MeaningBody(BaseModel):
+    """/show/meaning: a word, and the texts it stands in."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str | None = None
+    word: Text
+    texts: Annotated[list[Text], Field(min_length=2, max_length=32)]
 
 
 class MapBody(BaseModel):
@@ -125,7 +141,7 @@ def _described(model: ServedModel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _shown(request: Request, view: str, body: ShowBody | MapBody) -> Response:
+async def _shown(request: Request, view: str, body: ShowBody | MapBody | MeaningBody) -> Response:
     service = service_of(request)
     model = service.model(request, body.model, "tokenize")
     asked = await service.ask(request, model, "show", [{"view": view, **body.model_dump(exclude={"model"})}])
@@ -148,6 +164,18 @@ async def input_vectors(body: InputBody, request: Request) -> Response:
 async def masking(body: MaskingBody, request: Request) -> Response:
     """A row as pretraining masks it, and the model's guesses (bertkit.inference.explain.masked_row)."""
     return await _shown(request, "masking", body)
+
+
+@router.post("/show/next")
+async def follows(body: FollowsBody, request: Request) -> Response:
+    """Whether one text follows another, by the model's next-sentence or sentence-order head (Predictor.follows)."""
+    return await _shown(request, "next", body)
+
+
+@router.post("/show/meaning")
+async def meaning(body: MeaningBody, request: Request) -> Response:
+    """How alike a word's vectors are in several texts, by layer (bertkit.ancestors.meaning.meaning)."""
+    return await _shown(request, "meaning", body)
 
 
 @router.post("/show/attention")

@@ -14,6 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import bertkit
+from bertkit.ancestors.meaning import meaning
 from bertkit.commands.serve import VIEWS
 from bertkit.inference import explain, importance
 from bertkit.server.app import address_of, bind, make_app, server_of
@@ -91,13 +92,18 @@ def test_every_number_of_a_view_is_python_s(address: str) -> None:
     expected = {
         "pieces": ({"text": TEXT}, steps(model.tokenizer, TEXT)),
         "input": ({"text": TEXT, "padding": 1}, explain.input_vectors(model, TEXT, padding=1)),
-        "masking": ({"text": TEXT, "seed": 3}, explain.masked_row(model, TEXT, seed=3)),
+        "masking": (
+            {"text": TEXT, "places": [2, 3], "joint": "beam"},
+            explain.masked_row(model, TEXT, places=[2, 3], joint="beam"),
+        ),
         "attention": ({"text": TEXT}, explain.attention(model, TEXT)),
         "head": ({"text": TEXT, "layer": 2, "head": 3}, explain.head_numbers(model, TEXT, layer=2, head=3)),
         "word": ({"text": TEXT, "place": 2}, explain.word_layers(model, TEXT, 2)),
         "map": ({"texts": [TEXT, "A dog.", "Rain."]}, explain.vector_map(model, [TEXT, "A dog.", "Rain."])),
         "importance": ({"text": "The [MASK] sat."}, importance.importance(model, "The [MASK] sat.")),
     }
+    uses = {"word": "mat", "texts": ["The cat sat on the mat.", "A mat is red."]}
+    expected["meaning"] = (uses, meaning(uses["word"], uses["texts"], {"en": model}))
     for view, (body, numbers) in expected.items():
         same(posted(address, f"/show/{view}", {"model": "en", **body}), numbers, view)
 
@@ -144,6 +150,7 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
             locale={"en": "en-US", "zh": "zh-CN"}[language], color_scheme="dark" if dark else "light",
             reduced_motion="reduce", viewport=dict(zip(("width", "height"), (390, 844) if phone else (1280, 900))),
         )  # fmt: skip
+        context.set_default_timeout(90_000)  # a busy machine is slow, not wrong
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)

@@ -3,14 +3,17 @@ import {h} from "./lib.js";
 import pieces from "./views/pieces.js";
 import input from "./views/input.js";
 import masking from "./views/masking.js";
+import next from "./views/next.js";
+import layers from "./views/layers.js";
+import meaning from "./views/meaning.js";
 import attention from "./views/attention.js";
 import answers from "./views/answers.js";
 
 // The menu: a group's name in the words, then its views.
 const MENU = [
   ["reading", [pieces, input]],
-  ["pretraining", [masking]],
-  ["inside", [attention]],
+  ["pretraining", [masking, next]],
+  ["inside", [attention, layers, meaning]],
   ["using", [answers]],
 ];
 const VIEWS = Object.fromEntries(MENU.flatMap(([, views]) => views).map(view => [view.id, view]));

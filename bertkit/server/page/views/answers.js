@@ -87,7 +87,7 @@ function similarity(vectors, ctx) {
   const cosine = vectors.map(a => vectors.map(b => a.reduce((sum, x, n) => sum + x * b[n], 0)));
   const low = Math.min(...cosine.flat()), shade = value => (value - low) / Math.max(1e-6, 1 - low);
   return h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, n) => h("th", null, n + 1)))), h("tbody", null, cosine.map((row, i) =>
-    h("tr", null, h("td", {style: {fontFamily: "inherit", maxWidth: "22rem", minWidth: "9rem"}}, `${i + 1}. ${texts[i]}`), row.map((value, j) => tipped(h("td", {style: {background: css(rising(shade(value) * 0.8, colours)), textAlign: "center"}}, number(value)), `${texts[i]}\n${texts[j]}\n${number(value, 4)}`)))))));
+    h("tr", null, h("td", {style: {fontFamily: "inherit", maxWidth: "22rem", minWidth: "9rem"}}, `${i + 1}. ${texts[i]}`), row.map((value, j) => tipped(h("td", {style: {background: css(rising(shade(value) * 0.32, colours)), textAlign: "center"}}, number(value)), `${texts[i]}\n${texts[j]}\n${number(value, 4)}`)))))));
 }
 
 function vector(found, ctx) {

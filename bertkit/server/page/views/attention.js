@@ -78,7 +78,7 @@ function running(maps, matrix, place, ctx, colours) {
   const most = Math.max(...matrix[place], 0.05);
   const chips = maps.tokens.map((one, n) => {
     const chip = token(one, {tag: "button", kind: n === place ? "on" : "", "data-key": "look" + n, onclick: () => ctx.set({place: n}, false), below: percent(matrix[place][n])});
-    chip.style.backgroundColor = css(rising(matrix[place][n], colours, most * 1.6));
+    chip.style.backgroundColor = css(rising(matrix[place][n], colours, most * 3));
     return chip;
   });
   return arrows(h("div", {class: "tokens", "aria-label": ctx.t("views.attention.text")}, chips), true);

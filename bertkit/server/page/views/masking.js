@@ -10,6 +10,7 @@ export default {
     const {unit = "token", rate = 0.15, seed = 1, places} = ctx.params;
     const body = {text: ctx.text("text"), unit, rate: Number(rate), seed: Number(seed), top: 5};
     if (places) body.places = places.split(",").map(Number);
+    body.joint = ctx.params.joint || "beam";
     return (await ctx.call("show/masking", body))[0];
   },
   how: ctx => {
@@ -43,6 +44,9 @@ export default {
         h("div", {class: "legend"}, ["mask", "random", "kept"].map(fate => h("span", null, h("i", {class: fate}), t("views.masking.fates")[fate])))),
       data.masked.length ? card(t("views.masking.guesses"), t("views.masking.score", {right, count: data.masked.length}), h("div", {class: "columns"}, data.masked.map(one => guess(one, data, t))))
         : h("div", {class: "card empty"}, h("p", null, t("views.masking.none"))),
+      data.fillings && card(t("views.masking.joint"), t("views.masking.jointAbout"),
+        h("div", {class: "bar-of-controls"}, choice(t("views.masking.jointName"), Object.entries(t("views.masking.how")), params.joint || "beam", value => ctx.set({joint: value === "beam" ? null : value}))),
+        h("div", {class: "bars"}, data.fillings.map(one => bar(one.tokens.map(clean).join(" · "), one.score / Math.max(data.fillings[0].score, 1e-12), {shown: percent(one.score), title: one.text})))),
     ];
   },
 };
