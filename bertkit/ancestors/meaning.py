@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.features import GivesVectors
-from bertkit.ancestors.ngram.model import cut
+from bertkit.ancestors.ngram.model import cut, word_offsets
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.data.windows import rows_of
 from bertkit.errors import UserError
@@ -115,13 +115,8 @@ def _elmo(model: Elmo, texts: Sequence[str], spans: Sequence[Span]) -> tuple[str
 
 def _covering(words: Sequence[str], text: str, span: Span) -> list[int]:
     """The numbers of the words that share a character with a span of the text."""
-    places, start = [], 0
-    for number, word in enumerate(words):
-        start = text.index(word, start)
-        if start < span[1] and start + len(word) > span[0]:
-            places.append(number)
-        start += len(word)
-    return places
+    offsets = enumerate(word_offsets(words, text))
+    return [number for number, (start, end) in offsets if start < span[1] and end > span[0]]
 
 
 def _encoder(model: GivesVectors, texts: Sequence[str], spans: Sequence[Span]) -> tuple[str, list[list[str]], Vectors]:

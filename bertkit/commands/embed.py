@@ -1,17 +1,22 @@
-"""`bertkit embed`: turn texts into vectors."""
+"""`bertkit embed`: turn texts into vectors. `bertkit features`: which layers' vectors suit your labels or tags."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertkit.commands import SharedCommand
 from bertkit.config import Common, option
 from bertkit.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.ancestors.elmo.model import Elmo
     from bertkit.inference.predictor import Predictor
 
 
@@ -19,13 +24,13 @@ if TYPE_CHECKING:
 class Settings(Common):
     """Options of `bertkit embed`."""
 
-    model: str = option(help="Embedded name, folder, or hub name.", argument=True)
+    model: str = option(help="Embedded name, folder (also of an ELMo), or hub name.", argument=True)
     file: Path = option(help="csv, tsv, jsonl, parquet or txt (one text per line).", argument=True)
     out: Path = option(help="The output file: .npy, .parquet or .jsonl.", default=Path("embeddings.npy"))
     layers: str = option(
         "last",
         "embeddings, last, second-to-last, sum-last-4, concat-last-4, sum-all, layer numbers (-1,-2), "
-        "or auto: whichever of the six separates the labels of --probe best.",
+        "or auto: whichever of the six separates the labels of --probe best. ELMo: mix, all, last, or numbers.",
     )
     probe: Path | None = option(None, "Labelled rows for --layers auto; 2,000 are enough.")
     label: str = option("label", "Name (or number) of the label column of --probe.")
@@ -49,13 +54,13 @@ class Settings(Common):
 
 def run(settings: Settings) -> dict[str, Any]:
     """Turn the texts of a file into vectors, in order and in bounded memory."""
-    import numpy as np
-
     from bertkit import machine
+    from bertkit.ancestors.elmo.model import Elmo
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
     from bertkit.files.atomic import not_the_input
     from bertkit.inference.predictor import AT_ONCE, Predictor
+    from bertkit.loading import open_model
     from bertkit.notify import note, track
     from bertkit.runs.finetune.start import report_unknown
     from bertkit.text.checks import by_line
@@ -64,10 +69,17 @@ def run(settings: Settings) -> dict[str, Any]:
     not_the_input(settings.out, settings.file, settings.probe)
     machine.limit_onednn_cache()
     machine.set_up(settings.threads)
-    predictor = Predictor.load(settings.model, settings.precision, settings.device)
-    note(f"{settings.model}: {predictor.precision} on {predictor.device}.")
-    layers = _probed(settings, predictor) if settings.layers == "auto" else settings.layers
-    prompt = predictor.pooling.prompt(settings.prompt, settings.prompt_text)
+    model = open_model(settings.model, settings.precision, settings.device)
+    prompt = ""
+    if isinstance(model, Elmo):
+        embedder, layers = _of_elmo(settings, model), settings.layers
+    elif isinstance(model, Predictor):
+        note(f"{settings.model}: {model.precision} on {model.device}.")
+        layers = _probed(settings, model) if settings.layers == "auto" else settings.layers
+        prompt = model.pooling.prompt(settings.prompt, settings.prompt_text)
+        embedder = _of_encoder(settings, model, layers, prompt)
+    else:
+        raise UserError(f"{settings.model} gives texts no vectors. Use an encoder, e.g. 'en', or an ELMo.")
     rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
     source = iter(track(rows, f"embedding {settings.file.name}"))
     start = time.perf_counter()
@@ -77,23 +89,55 @@ def run(settings: Settings) -> dict[str, Any]:
             texts = [row.text for row in chunk]
             with by_line([row.line for row in chunk], str(settings.file)):
                 if settings.pool == "none":
-                    answers = predictor.embed_tokens(texts, layers, settings.on_long, settings.normalize, prompt)
+                    answers = embedder.tokens(texts)
                     columns = {name: [text[name] for text in answers] for name in ("vectors", "tokens", "offsets")}
                     out.write_tokens(texts, **columns)
                     width = columns["vectors"][0].shape[-1]
                 else:
-                    chosen = (layers, settings.pool, settings.on_long, settings.normalize or None)
-                    vectors = np.asarray(predictor.embed(texts, *chosen, prompt_text=prompt))
+                    vectors = embedder.texts(texts)
                     out.write(texts, vectors)
                     width = vectors.shape[-1]
     seconds = time.perf_counter() - start
     return {
         "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,
-        "pool": settings.pool or predictor.pooling.mode, "prompt": prompt,
-        "precision": predictor.precision, "seconds": round(seconds, 2),
+        "pool": settings.pool or embedder.pool, "prompt": prompt,
+        "precision": embedder.precision, "seconds": round(seconds, 2),
         "texts_per_second": round(out.count / seconds, 1),
-        "unknown_share": report_unknown(predictor, settings.model),
+        "unknown_share": report_unknown(model, settings.model),
     }  # fmt: skip
+
+
+class Embedder(NamedTuple):
+    """texts: vectors of texts (n, width). tokens: per text {tokens, offsets, vectors}. pool: the model's own."""
+
+    texts: Callable[[list[str]], np.ndarray]
+    tokens: Callable[[list[str]], list[dict[str, Any]]]
+    pool: str
+    precision: str
+
+
+def _of_encoder(s: Settings, model: Predictor, layers: str, prompt: str) -> Embedder:
+    import numpy as np
+
+    chosen = (layers, s.pool, s.on_long, s.normalize or None)
+    return Embedder(
+        lambda texts: np.asarray(model.embed(texts, *chosen, prompt_text=prompt)),
+        lambda texts: model.embed_tokens(texts, layers, s.on_long, s.normalize, prompt),
+        model.pooling.mode, model.precision,
+    )  # fmt: skip
+
+
+def _of_elmo(s: Settings, model: Elmo) -> Embedder:
+    import numpy as np
+
+    def scaled(vectors: np.ndarray) -> np.ndarray:
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) if s.normalize else vectors
+
+    return Embedder(
+        lambda texts: scaled(np.asarray(model.embed(texts, s.layers, s.pool or "mean"))),
+        lambda texts: [row | {"vectors": scaled(row["vectors"])} for row in model.embed_tokens(texts, s.layers)],
+        "mean", "fp32",
+    )  # fmt: skip
 
 
 def _check(settings: Settings) -> None:
@@ -133,3 +177,104 @@ def lines(result: dict[str, Any]) -> list[str]:
         f"{result['precision']}), {result['seconds']} s, {result['texts_per_second']} texts/s",
         *prompt,
     ]
+
+
+# ---- bertkit features
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesSettings(Common):
+    """Options of `bertkit features`."""
+
+    model: str = option(help="Embedded name, folder, or hub name.", argument=True)
+    file: Path = option(
+        help="Labelled texts (csv, tsv, jsonl, parquet), or tagged sentences (CoNLL, or jsonl with tokens and tags).",
+        argument=True,
+    )
+    dev: Path | None = option(None, "Tagged sentences to score on (default: a fifth of FILE).")
+    task: str = option("auto", "What the file holds; auto: look.", choices=("auto", "classify", "tag"))
+    text: str = option("text", "Name (or number) of the text column.")
+    label: str = option("label", "Name (or number) of the label column.")
+    pool: str = option("mean", "Texts: how token vectors become one.", choices=("mean", "cls"))
+    seeds: int = option(1, "Tags: number of taggers per choice; their spread is shown.", at_least=1)
+    epochs: int = option(0, "Tags: passes over the sentences; 0: until it stops improving.", at_least=0)
+    encoding: str = option("utf-8", "Encoding of the file.")
+
+
+def run_features(settings: FeaturesSettings) -> dict[str, Any]:
+    """Compare the six choices of layers as features of labelled texts (linear probe) or tagged words (BiLSTM)."""
+    from bertkit import machine
+    from bertkit.inference.predictor import Predictor
+
+    machine.set_up(settings.threads)
+    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    tagged = settings.task == "tag" or (settings.task == "auto" and _is_tagged(settings))
+    rows = _tag_features(settings, predictor) if tagged else _text_features(settings, predictor)
+    best = max(rows, key=lambda row: row["score"])["choice"]
+    return {"model": settings.model, "file": str(settings.file), "task": "tag" if tagged else "classify",
+            "best": best, "rows": rows}  # fmt: skip
+
+
+def _is_tagged(settings: FeaturesSettings) -> bool:
+    """Whether a file holds tagged sentences: by its ending, or by the keys of its first JSON line."""
+    import json
+
+    from bertkit.files.open import kind_of, open_text
+
+    if kind_of(settings.file) not in ("jsonl", "csv", "tsv", "parquet", "json", "xlsx"):
+        return True
+    if kind_of(settings.file) != "jsonl":
+        return False
+    first = next(iter(open_text(settings.file, settings.encoding)), "{}")
+    try:
+        row = json.loads(first)
+    except ValueError:
+        return False  # the reader will say what is wrong
+    return isinstance(row, dict) and "tokens" in row
+
+
+def _text_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict[str, Any]]:
+    from bertkit.ancestors.features import probe
+    from bertkit.data.readers import read_rows
+
+    rows = list(read_rows(settings.file, text=settings.text, label=settings.label, encoding=settings.encoding))
+    texts, labels = [row.text for row in rows], [str(row.label) for row in rows]
+    table = probe(predictor.embed, predictor.config.depth, texts, labels, settings.seed, settings.pool)
+    return [{"choice": row["choice"], "metric": "accuracy", "score": row["accuracy"], "spread": row["spread"]}
+            for row in table]  # fmt: skip
+
+
+def _tag_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict[str, Any]]:
+    import numpy as np
+
+    from bertkit.ancestors.features import six_features
+    from bertkit.notify import note
+    from bertkit.tasks import make
+    from bertkit.tasks.base import Reading
+
+    def read(path: Path) -> list[Any]:
+        return [row.sentence for row in make("tag").read(path, Reading(encoding=settings.encoding))]
+
+    train = read(settings.file)
+    if settings.dev is not None:
+        dev = read(settings.dev)
+    else:
+        order = np.random.default_rng(settings.seed).permutation(len(train))
+        held = max(1, len(train) // 5)
+        note(f"No --dev file: {held:,} of {len(train):,} sentences are held out for scoring.")
+        train, dev = [train[n] for n in order[held:]], [train[n] for n in order[:held]]
+    table = six_features(predictor, train, dev, seeds=settings.seeds, epochs=settings.epochs)
+    return [{"choice": row["choice"], "metric": row["metric"], "score": row["mean"], "spread": row["spread"]}
+            for row in table]  # fmt: skip
+
+
+def features_lines(result: dict[str, Any]) -> list[str]:
+    """One choice per line, the best marked."""
+    shown = [f"{'layers':16} {result['rows'][0]['metric']}"]
+    for row in result["rows"]:
+        mark = "  best" if row["choice"] == result["best"] else ""
+        shown.append(f"{row['choice']:16} {row['score']:.4f} ± {row['spread']:.4f}{mark}")
+    return shown
+
+
+features = SharedCommand(FeaturesSettings, run_features, features_lines)

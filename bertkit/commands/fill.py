@@ -62,15 +62,16 @@ class SuggestSettings(Common):
     """What `suggest` needs."""
 
     model: str = option(
-        help="A GPT, or a folder of `bertkit learn ngram|piece-ngram|nnlm|rnn|lstm|gru`.", argument=True
+        help="A GPT, or a folder of `bertkit learn ngram|piece-ngram|nnlm|rnn|lstm|gru|elmo`.", argument=True
     )
     text: str = option(help="The beginning.", argument=True)
     top: int = option(5, "How many next words.", at_least=1)
 
 
 def run_suggest(settings: SuggestSettings) -> dict[str, Any]:
-    """The likeliest next words (or pieces of words)."""
+    """The likeliest next words (or pieces of words); an ELMo also gives the words before."""
     from bertkit import machine
+    from bertkit.ancestors.elmo.model import Elmo
     from bertkit.ancestors.language_model import gpt
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
@@ -85,13 +86,22 @@ def run_suggest(settings: SuggestSettings) -> dict[str, Any]:
     else:
         hint = "Use `bertkit fill`" if isinstance(model, Predictor) else "Use a GPT"
         raise UserError(f"{settings.model} does not guess from left to right. {hint}, or `bertkit learn lstm`.")
-    named = [{"token": guess.get("token", guess.get("word")), **guess} for guess in guesses]
-    return {"text": settings.text, "found": named}
+    result = {"text": settings.text, "found": _named(guesses)}
+    if isinstance(model, Elmo):
+        result["before"] = _named(model.suggest_before(settings.text, settings.top))
+    return result
+
+
+def _named(guesses: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every guess under "token", whether it is a word or a piece."""
+    return [{"token": guess.get("token", guess.get("word")), **guess} for guess in guesses]
 
 
 def suggest_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit suggest` prints: one guess per line."""
-    return [f"{guess['score']:7.3f}  {guess['token']}" for guess in result["found"]]
+    """What `bertkit suggest` prints: one guess per line; for an ELMo first the next words, then those before."""
+    rows = {name: [f"{guess['score']:7.3f}  {guess['token']}" for guess in result.get(name, ())]
+            for name in ("found", "before")}  # fmt: skip
+    return ["after", *rows["found"], "before", *rows["before"]] if rows["before"] else rows["found"]
 
 
 suggest = SharedCommand(SuggestSettings, run_suggest, suggest_lines)

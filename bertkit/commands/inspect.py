@@ -15,12 +15,12 @@ from bertkit.settings.pretrain import PACKING
 class Settings(Common):
     """Options of `bertkit inspect`."""
 
-    model: str = option(help="Embedded name, folder, hub name, or a token store.", argument=True)
-    text: str = option("", "The text; leave it out for a store.", argument=True)
+    model: str = option(help="Embedded name, folder, hub name; or a token store, or an n-gram model.", argument=True)
+    text: str = option("", "The text; leave it out for a store (and for the commonest n-grams).", argument=True)
     text_b: str = option("", "The second text of a pair.")
     out: Path = option(Path("inspect.html"), "The page to write.")
     lang: str = option("en", "Language of the page.", choices=("en", "zh"))
-    rows: int = option(3, "Store: number of rows to show.", at_least=1)
+    rows: int = option(3, "Store or n-grams: number of rows to show.", at_least=1)
     packing: str = option("next-sentence", "Store: how rows are formed.", choices=PACKING)
     unit: str = option("token", "Store: what is masked together.", choices=("token", "word", "span"))
     length: int = option(128, "Store: maximum tokens per row.", at_least=16)
@@ -30,6 +30,8 @@ def run(settings: Settings) -> dict[str, Any]:
     """Show tokens, where every head looks, and which tokens matter; or the masked rows and pairs of a store."""
     if (Path(settings.model) / "store.json").is_file():
         return _store(settings)
+    if _is_ngram(Path(settings.model)):
+        return _ngrams(settings)
     if not settings.text:
         raise UserError("There is no text to inspect. Usage: bertkit inspect MODEL TEXT")
     from bertkit import machine
@@ -49,6 +51,38 @@ def run(settings: Settings) -> dict[str, Any]:
     rounded = [[[[round(float(x), 4) for x in row] for row in head] for head in layer] for layer in found["attention"]]
     share = report_unknown(predictor, settings.model)
     return {**found, "attention": rounded, "page": str(settings.out), "unknown_share": share}
+
+
+def _is_ngram(path: Path) -> bool:
+    """Whether this is a folder of `learn ngram`, or an ARPA file."""
+    return (path / "ngram.json").is_file() or (path.is_file() and ".arpa" in path.suffixes)
+
+
+def _ngrams(settings: Settings) -> dict[str, Any]:
+    """The n-grams behind each word of a text; without a text, the most probable n-grams of each order."""
+    from bertkit.ancestors.ngram.model import NgramModel
+    from bertkit.loading import open_model
+
+    model = open_model(settings.model)
+    assert isinstance(model, NgramModel)
+    if settings.text:
+        return {"ngrams": model.ngrams, "text": settings.text, "words": model.listing(settings.text)}
+    orders = {order: model.top(order, settings.rows) for order in range(1, len(model.ngrams) + 1)}
+    return {"ngrams": model.ngrams, "orders": orders}
+
+
+def _ngram_lines(result: dict[str, Any]) -> list[str]:
+    if "words" in result:
+        rows = result["words"]
+        return [
+            f"{row['probability']:10.3g}  {row['order']}-gram  {' '.join([*row['context'], row['word']])}"
+            for row in rows
+        ]
+    shown = []
+    for order, rows in result["orders"].items():
+        shown.append(f"{order}-grams: {result['ngrams'][int(order) - 1]:,}")
+        shown += [f"{row['probability']:10.3g}  {' '.join(row['words'])}" for row in rows]
+    return shown
 
 
 def _store(settings: Settings) -> dict[str, Any]:
@@ -86,6 +120,8 @@ def _row_lines(result: dict[str, Any], number: int) -> list[str]:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """One token per line, with a bar for its importance; for a store, each row before and after masking."""
+    if "ngrams" in result:
+        return _ngram_lines(result)
     if "store" in result:
         return [line for number in range(len(result["rows"])) for line in _row_lines(result, number)]
     said = result["said"]

@@ -12,11 +12,11 @@ from typing import Any
 
 from bertkit.ancestors import ANCESTORS
 from bertkit.commands import SharedCommand
-from bertkit.config import Common, option
-from bertkit.settings.ancestors import UNITS, Seq2SeqSettings
+from bertkit.config import Common, merged, option
+from bertkit.settings.ancestors import SEQ2SEQ_PRESETS, UNITS, Seq2SeqSettings
 
 PIECES = tuple(row.key for row in ANCESTORS if row.source == "store")  # in the pieces of the store's tokenizer
-KINDS = tuple(row.key for row in ANCESTORS if row.source != "pairs")
+KINDS = (*(row.key for row in ANCESTORS if row.source != "pairs"), "hmm")
 SAMPLE = 1_000_000  # characters of a text that are inspected before training
 MOST_UNKNOWN = 0.1  # of a small text's words
 
@@ -27,7 +27,9 @@ class Settings(Common):
 
     kind: str = option(help=f"One of {', '.join(KINDS)}.", argument=True, choices=KINDS)
     source: tuple[Path, ...] = option(
-        help=f"Text files or folders; for {', '.join(PIECES)} the token store made by `bertkit prepare`.", argument=True
+        help=f"Text files or folders; for {', '.join(PIECES)} the token store made by `bertkit prepare`; for hmm, "
+        "tagged sentences.",
+        argument=True,
     )
     out: Path = option(Path("runs/ancestor"), "The output folder.")
     width: int = option(0, "Width of the vectors; 0: the kind's default.", at_least=0)
@@ -38,7 +40,7 @@ class Settings(Common):
     order: int = option(5, "Maximum n-gram length.", at_least=1)
     min_count: int = option(0, "Rarer words are dropped (vectors) or unknown (ngram); 0: automatic.", at_least=0)
     architecture: str = option("skip-gram", "Architecture, for word2vec.", choices=("skip-gram", "cbow"))
-    loss: str = option("negative", "Loss, for word2vec.", choices=("negative", "hierarchical"))
+    loss: str = option("negative", "Loss, for word2vec.", choices=("negative", "nce", "hierarchical"))
     window: int = option(0, "Context window in words, for word2vec and glove; 0: the kind's default.", at_least=0)
     units: str = option(
         "auto", "How text is split into words; auto: jieba for Chinese, else at spaces and punctuation.",
@@ -51,7 +53,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Learn an n-gram model, word vectors, a recurrent language model or an ELMo from running text."""
+    """Learn an n-gram model, word vectors, a recurrent language model or an ELMo from text, or an HMM from tags."""
     from bertkit import machine
     from bertkit.config import to_plain, to_toml
     from bertkit.errors import UserError
@@ -69,9 +71,9 @@ def run(settings: Settings) -> dict[str, Any]:
         raise UserError(f"{settings.kind} learns from text files; {stores[0]} is a store. Pass the text itself.")
     if settings.arpa and settings.kind != "ngram":
         raise UserError(f"--arpa is for ngram; {settings.kind} has no such file.")
-    settings = _suited(settings)
+    settings = settings if settings.kind == "hmm" else _suited(settings)
     at_once: dict[str, Callable[[Settings], dict[str, Any]]] = {
-        "ngram": _ngram, "word2vec": _vectors, "glove": _vectors, "piece-ngram": _pieces,
+        "ngram": _ngram, "word2vec": _vectors, "glove": _vectors, "piece-ngram": _pieces, "hmm": _hmm,
     }  # fmt: skip
     work = at_once.get(settings.kind, _elmo if settings.kind == "elmo" else _network)
     result = {"kind": settings.kind, "out": str(settings.out), **work(settings)}
@@ -159,6 +161,21 @@ def _vectors(s: Settings) -> dict[str, Any]:
     return {"words": len(vectors), "width": vectors.width}
 
 
+def _hmm(s: Settings) -> dict[str, Any]:
+    """A trigram HMM tagger, in a folder that `predict` and `evaluate` open."""
+    from bertkit.ancestors.baselines.forms import Tags
+    from bertkit.ancestors.hmm import Hmm
+    from bertkit.tasks import make
+    from bertkit.tasks.base import Reading
+
+    task = make("tag")
+    sentences = [sentence for path in s.source for sentence in task.read(path, Reading())]
+    task.fit_labels(sentences)
+    tagger = Hmm()
+    Tags("hmm", tagger.name, tagger).fit(task, sentences, [], seed=s.seed, minutes=0).save(s.out)
+    return {"sentences": len(sentences), "tags": len(task.labels), "words": len(tagger.tagger.lexicon)}
+
+
 def _pieces(s: Settings) -> dict[str, Any]:
     from bertkit.ancestors.ngram.pieces import PieceNgram
 
@@ -231,4 +248,9 @@ def seq2seq_lines(result: dict[str, Any]) -> list[str]:
     return [*rows, f"scored on {result['rows']:,} dev pairs; best of step {result['best_step']:,} in {result['out']}"]
 
 
-seq2seq = SharedCommand(Seq2SeqSettings, run_seq2seq, seq2seq_lines)
+def resolve_seq2seq(table: dict[str, Any]) -> dict[str, Any]:
+    """The given values on top of the preset's; an unknown preset is refused with the other options."""
+    return merged({"model": SEQ2SEQ_PRESETS.get(table.get("preset", ""), {})}, table)
+
+
+seq2seq = SharedCommand(Seq2SeqSettings, run_seq2seq, seq2seq_lines, resolve_seq2seq)

@@ -57,9 +57,22 @@ class Shape:
         return replace(self.encoder, depth=self.decoder_depth or self.depth, unique_layers=0, causal=True)
 
 
+# preset → sizes: the paper's base and big models (Vaswani and others 2017), and one for a CPU.
+SEQ2SEQ_PRESETS: dict[str, dict[str, float]] = {
+    "mini": {},
+    "transformer-base": {"width": 512, "depth": 6, "heads": 8, "inner": 2048, "max_tokens": 512},
+    "transformer-big": {"width": 1024, "depth": 6, "heads": 16, "inner": 4096, "max_tokens": 512, "dropout": 0.3},
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqSettings(Common):
     """Options of `bertkit seq2seq`."""
+
+    preset: str = option(
+        "mini", "Sizes: mini for a CPU, or those of the Transformer's paper; --set model.width=… changes one.",
+        choices=tuple(SEQ2SEQ_PRESETS),
+    )  # fmt: skip
 
     train: Path = option(help="Training pairs: a source and a target per row.")
     dev: Path | None = option(None, "Validation pairs (default: a tenth of --train, at most 1000, is held out).")

@@ -255,3 +255,30 @@ def test_wrong_numbers_are_reported(wrong: dict) -> None:
 def test_nothing_numbered_is_nothing() -> None:
     assert len(LEXICON.number([])) == 0 and isinstance(LEXICON.number([]), Numbered)
     assert UNTRAINED.layers([]) == []
+
+
+def test_the_next_and_the_previous_word_have_the_probabilities_of_the_language_model(elmo: Elmo) -> None:
+    text = elmo.lexicon.number([["ab", "c", "ba"]])
+    with torch.no_grad():
+        ahead, back = elmo.model.eval().log_probabilities(text.batch([(0, 5)]))
+    after = {guess["word"]: guess["score"] for guess in elmo.suggest("ab c", top=9)}
+    assert after["ba"] == pytest.approx(float(ahead[2].exp()), rel=1e-4)
+    before = {guess["word"]: guess["score"] for guess in elmo.suggest_before("c ba", top=9)}
+    assert before["ab"] == pytest.approx(float(back[1].exp()), rel=1e-4)
+    assert list(after.values()) == sorted(after.values(), reverse=True) and set(after) == set(WORDS)
+    assert elmo.suggest("", top=2) != elmo.suggest("ab", top=2)
+
+
+def test_texts_are_embedded_by_any_layers_and_their_mix(elmo: Elmo) -> None:
+    (layers,) = elmo.layers([["ab", "c", "ba"]])
+    np.testing.assert_allclose(elmo.embed("ab c ba")[0], layers.mean((0, 1)), atol=1e-6)
+    np.testing.assert_allclose(elmo.embed("ab c ba", "all", "none")[0], np.concatenate(list(layers), -1), atol=1e-6)
+    np.testing.assert_allclose(elmo.embed("ab c ba", "last", "max")[0], layers[-1].max(0), atol=1e-6)
+    ends = np.concatenate([layers[0], layers[-1]], -1).mean(0)
+    np.testing.assert_allclose(elmo.embed("ab c ba", [0, -1], "mean")[0], ends, atol=1e-6)
+    (answer,) = elmo.embed_tokens([" ab\n\nc ba"])
+    assert answer["tokens"] == ["ab", "c", "ba"] and answer["offsets"] == [[1, 3], [5, 6], [7, 9]]
+    assert not elmo.embed("").any()
+    for wrong in ("sum-all", "7"):
+        with pytest.raises(UserError, match="layers is"):
+            elmo.embed("ab", wrong)

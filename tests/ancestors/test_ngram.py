@@ -289,3 +289,33 @@ def test_perplexity_falls_with_the_order_on_real_text():
 
 def test_every_unit_that_can_be_asked_for_is_known() -> None:
     assert tuple(ngram_words.UNITS) == UNITS
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_the_listing_names_the_ngram_behind_each_probability(order):
+    model = fitted(corpus(3, 100, 20), order=order, min_count=2)
+    for words in corpus(4, 10, 25):
+        rows = model.listing(" ".join(words))
+        path = ["<s>", *words, "</s>"]
+        assert [row["word"] for row in rows] == path[1:]
+        for place, row in enumerate(rows, 1):
+            expected = model.probability(path[:place])[model.ids.get(path[place], 0)]
+            assert row["probability"] == pytest.approx(expected, rel=1e-5)
+            assert len(row["context"]) == max(0, row["order"] - 1) < order
+            known = path[place] in model.ids
+            assert (row["order"] > 0) == known
+            if known:
+                assert row["context"] == path[place - row["order"] + 1 : place]
+
+
+def test_the_top_ngrams_are_those_with_the_likeliest_last_word():
+    model = fitted(corpus(3, 100, 8), order=3)
+    for order in (1, 2, 3):
+        rows = model.top(order, 5)
+        values = [row["probability"] for row in rows]
+        assert values == sorted(values, reverse=True) and all(len(row["words"]) == order for row in rows)
+        for row in rows:
+            expected = model.probability(row["words"][:-1])[model.ids[row["words"][-1]]]
+            assert row["probability"] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(UserError, match="1 to 3 words, not of 4"):
+        model.top(4)

@@ -16,13 +16,14 @@ from bertkit.ancestors.vectors.word2vec import (
     cut_jobs,
     huffman_paths,
     kept_of_2_32,
+    nce_shifts,
     rows,
     train,
 )
 from bertkit.errors import UserError
 from tests.support.two_topics import topic_purity, two_topics
 
-MODES = [(architecture, loss) for architecture in ("skip-gram", "cbow") for loss in ("negative", "hierarchical")]
+MODES = [(architecture, loss) for architecture in ("skip-gram", "cbow") for loss in ("negative", "nce", "hierarchical")]
 COUNTS = st.lists(st.integers(1, 1000), min_size=2, max_size=40).map(lambda c: np.array(sorted(c, reverse=True)))
 
 
@@ -43,6 +44,9 @@ class PlainWord2Vec:
         self.state = state
         self.alias = [each.tolist() for each in alias_tables(counts**0.75)]
         self.paths = [each.tolist() for each in huffman_paths(counts)]
+        # Noise-contrastive estimation: minus log(k q(w)), plus the fixed bias log p(w).
+        noise, shares = counts**0.75 / (counts**0.75).sum(), counts / counts.sum()
+        self.shifts = np.log(negatives * noise) - np.log(shares) if loss == "nce" else np.zeros(len(counts))
 
     def bits(self):
         self.state = (self.state + 0x9E3779B97F4A7C15) & WRAP
@@ -65,7 +69,7 @@ class PlainWord2Vec:
         error = np.zeros_like(hidden)
         before = self.outputs.copy()
         for row, label in targets:
-            pull = self.rate * (label - 1 / (1 + math.exp(-before[row] @ hidden)))
+            pull = self.rate * (label - 1 / (1 + math.exp(self.shifts[row] - before[row] @ hidden)))
             error += pull * self.outputs[row]
             self.outputs[row] += pull * hidden
         return error
@@ -96,8 +100,10 @@ def test_the_compiled_loops_do_what_a_plain_program_does(architecture, loss, sam
     inputs, outputs = rows(size, dim), rows(size, dim)
     inputs[:, :dim], outputs[:, :dim] = rng.normal(0, 0.5, (2, size, dim))
     plain = PlainWord2Vec(inputs, outputs, corpus.counts, loss, negatives, window, keep.tolist(), rate, int(state))
+    noise = corpus.counts**0.75
     choice = {
         "negative": lambda: kernels.drawn(negatives, *alias_tables(corpus.counts**0.75)),
+        "nce": lambda: kernels.drawn(negatives, *alias_tables(noise), nce_shifts(corpus.counts, noise, negatives)),
         "hierarchical": lambda: kernels.along_paths(*huffman_paths(corpus.counts)),
     }[loss]()
     numbered = kernels.Text(corpus.words, corpus.ends, int(np.diff(corpus.ends).max()), keep)
@@ -127,7 +133,8 @@ def test_one_step_goes_down_the_numerical_gradient(repeated):
 
     moved, error = outputs.astype(np.float32), np.empty(dim, np.float32)
     still = hidden.astype(np.float32)
-    kernels.step(still, error, moved, targets, labels, 0, 4, np.float32(rate), np.empty(4, np.float32))
+    kernels.step(still, error, moved, targets, labels, 0, 4, np.float32(rate), np.empty(4, np.float32),
+                 kernels.NO_SHIFTS)  # fmt: skip
     if not repeated:  # a row drawn twice lends its second move to the hidden vector's
         np.testing.assert_allclose(error, -rate * slope(hidden, lambda h: loss(h, outputs)), atol=1e-6)
     np.testing.assert_allclose(moved - outputs, -rate * slope(outputs, lambda m: loss(hidden, m)), atol=1e-6)

@@ -13,7 +13,8 @@ import bertkit
 from bertkit import samples
 from bertkit.ancestors.language_model.gpt import _scores
 from bertkit.checkpoint.folder import Folder, write_folder
-from bertkit.commands import evaluate, fill, learn, prepare, tokenizer
+from bertkit.commands import evaluate, fill, inspect, learn, prepare, tokenizer
+from bertkit.commands.embed import features
 from bertkit.commands.fill import suggest
 from bertkit.commands.meaning import neighbours
 from bertkit.config import build, preset, read_toml, remember
@@ -21,6 +22,7 @@ from bertkit.errors import UserError
 from bertkit.model.heads import Model
 from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
+from tests.support import folders
 from tests.support.toy import make_model
 
 TEXT = samples.path("en", "passages.txt")
@@ -174,3 +176,39 @@ def test_an_arpa_file_is_written_and_scored(name, tmp_path):
     assert measured[0] == pytest.approx(measured[1], rel=1e-4)
     with pytest.raises(UserError, match="--arpa is for ngram"):
         learn.run(learn.Settings(kind="word2vec", source=(TEXT,), out=tmp_path / "v", arpa=tmp_path / name))
+
+
+def test_an_hmm_is_learnt_from_tags_and_predicts(tmp_path):
+    learn.run(learn.Settings(kind="hmm", source=(samples.path("en", "entities_train.conll"),), out=tmp_path / "hmm"))
+    model = bertkit.load(tmp_path / "hmm")
+    assert model.evaluate(samples.path("en", "entities_dev.conll"))["f1"] > 0.2
+    (answer,) = model.predict(["Anna lives in London ."])
+    assert len(answer["tags"]) == len(answer["tokens"]) == 5
+
+
+def test_the_ngrams_of_a_model_are_listed(tmp_path):
+    source = samples.path("en", "passages.txt")
+    learn.run(learn.Settings(kind="ngram", source=(source,), out=tmp_path / "n", order=2))
+    shown = inspect.lines(inspect.run(inspect.Settings(model=str(tmp_path / "n"), text="The old man")))
+    assert len(shown) == 4 and "2-gram  <s> the" in shown[0]
+    shown = inspect.lines(inspect.run(inspect.Settings(model=str(tmp_path / "n"), rows=2)))
+    assert len(shown) == 6 and shown[0].startswith("1-grams: ")
+
+
+def test_six_features_are_compared_on_texts_and_on_tags(tmp_path):
+    folders.write(tmp_path / "m", "bert", "BertModel", max_tokens=200)
+    rows = features.run(features.Settings(model=str(tmp_path / "m"), file=samples.path("en", "messages_dev.csv")))
+    assert (rows["task"], len(rows["rows"]), rows["rows"][0]["metric"]) == ("classify", 6, "accuracy")
+    assert rows["best"] == max(rows["rows"], key=lambda row: row["score"])["choice"]
+    tags = features.run(features.Settings(
+        model=str(tmp_path / "m"), file=samples.path("en", "entities_dev.conll"), epochs=1
+    ))  # fmt: skip
+    assert (tags["task"], len(tags["rows"]), tags["rows"][0]["metric"]) == ("tag", 6, "f1")
+    assert features.lines(tags)[0] == "layers           f1" and len(features.lines(tags)) == 7
+
+
+@pytest.mark.parametrize("preset, width, inner", [("mini", 256, 1024), ("transformer-base", 512, 2048)])
+def test_the_transformer_has_the_papers_sizes(preset, width, inner):
+    table = learn.seq2seq.resolve({"train": "x.csv", "preset": preset, "model": {"max_tokens": 64}})
+    chosen = build(learn.seq2seq.Settings, table).model
+    assert (chosen.width, chosen.inner, chosen.max_tokens) == (width, inner, 64)

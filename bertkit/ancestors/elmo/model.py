@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.ancestors import folder as storage
-from bertkit.ancestors.elmo.words import PADDING, Lexicon
+from bertkit.ancestors.elmo.words import BORDER, FIRST_WORD, PADDING, UNKNOWN, Lexicon
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.lstm.network import ReadingOrder, read_in_order
+from bertkit.ancestors.ngram.model import cut, word_offsets
 from bertkit.config import build
 from bertkit.data.batch import Batch, run_batched
 from bertkit.errors import UserError
@@ -208,6 +210,74 @@ class Elmo:
 
         scores = iter(self._each([words for lines in split_texts for words in lines], use))
         return [sum(next(scores) for _ in lines) for lines in split_texts]
+
+    def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
+        """The likeliest next words, by the direction that reads ahead: [{word, score}, …], best first."""
+        return self._guesses((self.lexicon.cut(text) or [[]])[-1], top, backwards=False)
+
+    def suggest_before(self, text: str, top: int = 5) -> list[dict[str, Any]]:
+        """The likeliest words before the text, by the direction that reads back: [{word, score}, …], best first."""
+        return self._guesses((self.lexicon.cut(text) or [[]])[0], top, backwards=True)
+
+    def _guesses(self, words: list[str], top: int, *, backwards: bool) -> list[dict[str, Any]]:
+        def use(batch: Batch) -> list[Tensor]:
+            _, ahead, back = self.model(batch)
+            # After the last word, whose border comes next; before the first, which follows its border.
+            states = back[-1][1:2] if backwards else ahead[-1][len(words) : len(words) + 1]
+            chances = self.model.softmax.log_prob(states)[0].double().exp()
+            chances[[BORDER, UNKNOWN]] = 0.0
+            return [chances]
+
+        (chances,) = self._each([words], use)
+        best = chances.topk(min(top, len(self.lexicon.words)))
+        return [
+            {"word": self.lexicon.words[n - FIRST_WORD], "score": chance}
+            for n, chance in zip(best.indices.tolist(), best.values.tolist())
+        ]
+
+    def embed(
+        self, texts: str | Sequence[str], layers: str | Sequence[int] = "mix", pool: str = "mean"
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        """Vectors of texts: (n, width), or with pool "none" a list of (words, width).
+
+        layers: "mix" (the mean of all layers: the paper's scalar mix before a task has weighed them), "all" (side by
+        side), "last", or layer numbers, 0 the characters alone. pool: mean, max or none. An empty text is zero.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        vectors = [answer["vectors"] for answer in self.embed_tokens(texts, layers)]
+        if pool == "none":
+            return vectors
+        if pool not in ("mean", "max"):
+            raise UserError(f"pool is {pool!r}; ELMo's words are pooled by mean, max or none.")
+        pooled = [(v.mean(0) if pool == "mean" else v.max(0)) if len(v) else np.zeros(v.shape[1]) for v in vectors]
+        return np.stack(pooled).astype(np.float32)
+
+    def embed_tokens(self, texts: Sequence[str], layers: str | Sequence[int] = "mix") -> list[dict[str, Any]]:
+        """The vectors of every word: per text {tokens, offsets, vectors}. Each line of a text is a sentence."""
+        every = range(self.numbers.depth + 1)
+        named = {"mix": every, "all": every, "last": every[-1:]}
+        if not isinstance(layers, str):
+            chosen: Sequence[int] = list(layers)
+        elif layers in named:
+            chosen = named[layers]
+        elif re.fullmatch(r"-?\d+(,-?\d+)*", layers):
+            chosen = [int(number) for number in layers.split(",")]
+        else:
+            raise UserError(f"layers is {layers!r}; ELMo has mix, all, last, or the numbers 0 to {every[-1]}.")
+        if any(not -len(every) <= n < len(every) for n in chosen):
+            raise UserError(f"layers is {layers!r}; ELMo's layers are 0 to {every[-1]}.")
+        lines = [[line for line in text.splitlines() if line.strip()] for text in texts]
+        cut_lines = [[cut(line, self.lexicon.units, cased=True) for line in group] for group in lines]
+        answers = iter(self.layers([words for group in cut_lines for words in group if words]))
+        results = []
+        for text, group in zip(texts, cut_lines):
+            tokens = [word for words in group for word in words]
+            stacks = [next(answers)[list(chosen)] for words in group if words]
+            joined = [s.mean(0) if layers == "mix" else np.concatenate(list(s), -1) for s in stacks]
+            wide = self.width * (1 if layers == "mix" else len(chosen))
+            vectors = np.concatenate(joined) if joined else np.zeros((0, wide), np.float32)
+            results.append({"tokens": tokens, "offsets": word_offsets(tokens, text), "vectors": vectors})
+        return results
 
     def _each(self, sentences: Sequence[Sequence[str]], use: Any) -> list[Any]:
         """`use` of every sentence, computed in batches in the fastest order."""

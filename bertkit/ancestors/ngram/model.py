@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,16 @@ def blocks(texts: Iterable[str], characters: int) -> Iterator[str]:
 def cut(block: str, units: str, cased: bool) -> list[str]:
     """The words an n-gram model reads in a block; a line break is a word of its own and ends a sentence."""
     return UNITS[units](block if cased else block.lower())
+
+
+def word_offsets(words: Sequence[str], text: str) -> list[list[int]]:
+    """[start, end) of each word that was cut from a text, with its case kept."""
+    offsets, start = [], 0
+    for word in words:
+        start = text.index(word, start)
+        offsets.append([start, start + len(word)])
+        start += len(word)
+    return offsets
 
 
 # ---- n-gram language models of any order with interpolated modified Kneser-Ney smoothing.
@@ -286,6 +296,53 @@ class NgramModel:
         prob[UNKNOWN] = 0.0
         best = np.argsort(-prob, kind="stable")[:top]
         return [{"word": self.words[i], "score": float(prob[i])} for i in best if prob[i] > 0]
+
+    def listing(self, text: str) -> list[dict[str, Any]]:
+        """Where the probability of each word of a text comes from, the end of each sentence included.
+
+        Per word {word, context, order, probability}: order is the length of the longest n-gram found (1: the word by
+        itself, 0: an unknown word), context the words before it in that n-gram.
+        """
+        levels = self._learnt()
+        rows: list[dict[str, Any]] = []
+        for line in sentences(text):
+            words = [*cut(line, self.settings.units, self.settings.cased), SPECIAL[END]]
+            stream = np.array([START, *(self.ids.get(word, UNKNOWN) for word in words)])
+            stream[-1] = END
+            logs = self.log10_of(stream)
+            for place, word in enumerate(words, 1):
+                ids = stream[max(0, place - len(levels) + 1) : place + 1].tolist()
+                order = next(size for size in range(len(ids), 0, -1) if self._rank(ids[-size:]) >= 0)
+                context = [self.words[n] for n in ids[len(ids) - order : -1]]
+                known = stream[place] != UNKNOWN
+                rows.append({
+                    "word": word, "context": context if known else [], "order": order if known else 0,
+                    "probability": float(10.0 ** logs[place]),
+                })  # fmt: skip
+        return rows
+
+    def top(self, order: int, count: int = 20) -> list[dict[str, Any]]:
+        """The n-grams of one order with the highest probability of their last word: [{words, probability}], best first.
+
+        For order 1 these are the most probable words; higher orders need the words before to have been seen.
+        """
+        levels = self._learnt()
+        if not 1 <= order <= len(levels):
+            raise UserError(f"This model has n-grams of 1 to {len(levels)} words, not of {order}.")
+        best = np.argsort(-levels[order - 1].log_prob, kind="stable")
+        rows = []
+        for rank in best.tolist():
+            ids, place = [], rank
+            for level in reversed(levels[1:order]):
+                place, last = divmod(int(level.keys[place]), len(self.words))
+                ids.append(last)
+            ids.append(place)
+            if START not in ids[:1] and UNKNOWN not in ids:
+                named = [self.words[n] for n in reversed(ids)]
+                rows.append({"words": named, "probability": float(10.0 ** levels[order - 1].log_prob[rank])})
+            if len(rows) == count:
+                break
+        return rows
 
     # ---- scoring texts
 

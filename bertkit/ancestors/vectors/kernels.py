@@ -94,7 +94,7 @@ class Targets(NamedTuple):
 
     negatives: wrong targets per step, drawn by the alias method (thresholds, others); 0: hierarchical softmax, where
     the path of word w from the root is nodes[starts[w]:starts[w + 1]], with the turns taken there in codes. most:
-    targets of the longest step.
+    targets of the longest step. shifts: what is taken off each word's score (noise-contrastive estimation), or empty.
     """
 
     negatives: int
@@ -104,18 +104,22 @@ class Targets(NamedTuple):
     nodes: Integers
     codes: NDArray[np.uint8]
     most: int
+    shifts: Floats
 
 
-def drawn(negatives: int, thresholds: NDArray[np.uint64], others: Integers) -> Targets:
-    """Targets for the kernels by negative sampling: the word itself, and so many drawn ones."""
+NO_SHIFTS = np.empty(0, np.float32)
+
+
+def drawn(negatives: int, thresholds: NDArray[np.uint64], others: Integers, shifts: Floats = NO_SHIFTS) -> Targets:
+    """Targets for the kernels by negative sampling: the word itself, and so many drawn ones. shifts: see Targets."""
     path = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
-    return Targets(negatives, thresholds, others, path[0], path[1], path[2], negatives + 1)
+    return Targets(negatives, thresholds, others, path[0], path[1], path[2], negatives + 1, shifts)
 
 
 def along_paths(starts: NDArray[np.int64], nodes: Integers, codes: NDArray[np.uint8]) -> Targets:
     """Targets for the kernels by hierarchical softmax: the inner nodes above the word."""
     nobody = np.empty(0, np.uint64), np.empty(0, np.int32)
-    return Targets(0, nobody[0], nobody[1], starts, nodes, codes, int(np.diff(starts).max()))
+    return Targets(0, nobody[0], nobody[1], starts, nodes, codes, int(np.diff(starts).max()), NO_SHIFTS)
 
 
 @kernel
@@ -178,8 +182,9 @@ def pick(word: Any, choice: Any, outputs: Any, targets: Any, labels: Any, first:
 
 @kernel
 def step(
-    hidden: Any, error: Any, outputs: Any, targets: Any, labels: Any, first: Any, count: Any, rate: Any, pulls: Any
-) -> None:
+    hidden: Any, error: Any, outputs: Any, targets: Any, labels: Any, first: Any, count: Any, rate: Any, pulls: Any,
+    shifts: Any,
+) -> None:  # fmt: skip
     """Kernel: move the target rows down the gradient of the step's loss.
 
     The hidden vector's own move is left in `error`.
@@ -194,7 +199,7 @@ def step(
         product = np.float32(0)
         for k in range(len(hidden)):
             product += row[k] * hidden[k]
-        pulls[t] = product
+        pulls[t] = product - shifts[targets[first + t]] if len(shifts) else product
     for t in range(count):
         product = min(max(pulls[t], -SURE), SURE)
         pulls[t] = (labels[first + t] - np.float32(1) / (np.float32(1) + math.exp(-product))) * rate
@@ -228,7 +233,8 @@ def skip_gram(
             for place in range(begin, end):
                 if place != middle:
                     hidden = inputs[sampled[place]]
-                    step(hidden, error, outputs, targets, labels, context * most, counts[context], rate, pulls)
+                    step(hidden, error, outputs, targets, labels, context * most, counts[context], rate, pulls,
+                         choice.shifts)  # fmt: skip
                     for k in range(len(error)):
                         hidden[k] += error[k]
                     context += 1 if choice.negatives else 0
@@ -261,7 +267,7 @@ def cbow(text: Any, sentences: Any, choice: Any, inputs: Any, outputs: Any, wind
             share = np.float32(1) / np.float32(end - begin - 1)
             for k in range(len(hidden)):
                 hidden[k] *= share
-            step(hidden, error, outputs, targets, labels, 0, count, rate, pulls)
+            step(hidden, error, outputs, targets, labels, 0, count, rate, pulls, choice.shifts)
             for place in range(begin, end):
                 if place != middle:
                     row = inputs[sampled[place]]

@@ -80,10 +80,18 @@ def huffman_paths(counts: Integers) -> tuple[Integers, NDArray[np.int32], NDArra
     return starts, nodes, codes
 
 
+def nce_shifts(counts: Integers, noise: Floats, negatives: int) -> NDArray[np.float32]:
+    """log(k q(w)) - log p(w): noise-contrastive estimation tells a word from k draws of the noise q by the score minus
+    log(k q(w)) (Mnih and Kavukcuoglu 2013); the score's bias is fixed at log p(w), the word's share of the text. So the
+    product of the vectors tends to log P(word | context) - log p(w).
+    """
+    return (np.log(negatives * noise / noise.sum()) - np.log(counts / counts.sum())).astype(np.float32)
+
+
 # ---- word2vec: words become vectors that predict the words around them (Mikolov and others, 2013).
 
 RATES = {"skip-gram": 0.025, "cbow": 0.05}
-LOSSES = ("negative", "hierarchical")
+LOSSES = ("negative", "nce", "hierarchical")
 JOB = 10_000  # words between two looks at the learning rate
 
 
@@ -93,7 +101,9 @@ class Word2VecSettings:
 
     architecture: 'skip-gram' (each word around predicts the middle one) or 'cbow' (their mean does).
 
-    loss: 'negative' (tell the word from `negatives` random ones) or 'hierarchical' (find it in a Huffman tree).
+    loss: 'negative' (tell the word from `negatives` random ones), 'nce' (noise-contrastive estimation: the same, with
+    the noise's own probability taken off the score, so that scores tend to log-probabilities) or 'hierarchical' (find
+    it in a Huffman tree).
     dim: numbers in a vector. window: the farthest word around; nearer ones are used more often.
     min_count: rarer words are dropped. sample: words above this share of the text are thinned out; 0 keeps all.
     rate falls to min_rate in a straight line over all epochs; None is 0.025, for cbow 0.05.
@@ -144,8 +154,10 @@ def train_corpus(corpus: Corpus, settings: Word2VecSettings) -> WordVectors:
     learn = kernels.KERNELS[settings.architecture]
     longest = int(np.diff(corpus.ends).max())
     text = kernels.Text(corpus.words, corpus.ends, longest, kept_of_2_32(corpus.counts, settings.sample))
-    if settings.loss == "negative":
-        choice = kernels.drawn(settings.negatives, *alias_tables(corpus.counts**0.75))
+    if settings.loss != "hierarchical":
+        noise = corpus.counts**0.75
+        shifts = nce_shifts(corpus.counts, noise, settings.negatives) if settings.loss == "nce" else kernels.NO_SHIFTS
+        choice = kernels.drawn(settings.negatives, *alias_tables(noise), shifts)
     else:
         choice = kernels.along_paths(*huffman_paths(corpus.counts))
     inputs, outputs = (rows(len(corpus.names), settings.dim) for _ in range(2))
