@@ -186,6 +186,32 @@ print(json.dumps(times))
 """
 
 
+BARE = """
+import asyncio, sys
+class Bare(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+    def data_received(self, data):
+        self.transport.write(b"HTTP/1.1 429 Refused\\r\\ncontent-length: 2\\r\\n\\r\\n{}")
+async def serve():
+    await (await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", int(sys.argv[1]))).serve_forever()
+asyncio.run(serve())
+"""
+
+
+@contextmanager
+def bare_server() -> Iterator[int]:
+    """The port of a server that does nothing but refuse: as quick as this machine lets any server in Python be."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", BARE, str(port)])
+    try:
+        time.sleep(2)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
 def start_probe(port: int, seconds: float) -> subprocess.Popen[str]:
     """Eight clients in a process of their own, five requests a second each: prints [[status, milliseconds], …]."""
     request = post("/embed", {"inputs": "a house"}).decode()

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from _served import ROUTES, Connection, post, quantile, served, some_request, some_text, start_probe
+from _served import ROUTES, Connection, bare_server, post, quantile, served, some_request, some_text, start_probe
 
 # ---- Whatever is sent, the server goes on, and says what was wrong.
 
@@ -147,8 +147,9 @@ def overload(
 
     `per_cpu_second` is the answered requests by the server's processor time, `of_peak` its share of what 64 clients in
     turn get. `refusal_ms` is the median time to a 429 as clients in a process of their own see it (`flood_refusal_ms`:
-    as those that flood do, who wait for each other), `p99_ms` that of answered requests. `memory_growth` compares the
-    end with the first sixth of the flood, `memory_growth_from_peak` with the 64 clients before it.
+    as those that flood do, who wait for each other; `bare_refusal_ms`: to a server beside it that only refuses),
+    `p99_ms` the time to an answer. `memory_growth` compares the end with the first sixth of the flood,
+    `memory_growth_from_peak` with the 64 clients before it.
     """
     _allow_files(connections + 200)
     chance = random.Random(0)
@@ -171,6 +172,7 @@ def overload(
         settled: list[float] = []  # megabytes after the first sixth
         usage: dict[str, float] = {}
         seen: list[tuple[int, float]] = []  # by the probe: status and milliseconds
+        bare: list[float] = []  # milliseconds of a server that does nothing but refuse
 
         async def flood() -> None:
             free = collections.deque(Connection(server.port) for _ in range(connections))
@@ -185,7 +187,7 @@ def overload(
 
             for connection in free:
                 await connection.open()
-            probe = start_probe(server.port, seconds)
+            probe, bare_probe = start_probe(server.port, seconds), start_probe(bare_port, seconds)
             usage["before"], start, number = server.cpu(), time.monotonic(), 0
             while (now := time.monotonic()) < start + seconds:
                 due = int((now - start) * factor * peak)
@@ -202,10 +204,12 @@ def overload(
             await asyncio.wait(tasks or [asyncio.create_task(asyncio.sleep(0))], timeout=60)
             usage["used"], usage["spent"] = server.cpu() - usage["before"], time.monotonic() - start
             seen.extend(json.loads(probe.communicate()[0]))
+            bare.extend(spent for _, spent in json.loads(bare_probe.communicate()[0]))
             for connection in free:
                 connection.close()
 
-        asyncio.run(flood())
+        with bare_server() as bare_port:
+            asyncio.run(flood())
         used, spent = usage["used"], usage["spent"]
         by_cpu = len(times.get(200, ())) / max(0.01, used)
         end = server.memory()
@@ -222,7 +226,8 @@ def overload(
         "peak_per_cpu_second": [round(rate, 1) for _, rate in peaks], "per_cpu_second": round(by_cpu, 1),
         "of_peak": round(by_cpu / max(0.01, peak_by_cpu), 3), "refused": len(refused),
         "late": len(times.get(503, ())), "refused_with_retry_after": patient["with_retry_after"],
-        "refusal_ms": quantile(probed, 0.5), "refusal_p99_ms": quantile(probed, 0.99),
+        "refusal_ms": quantile(probed, 0.5), "bare_refusal_ms": quantile(bare, 0.5),
+        "bare_refusal_p99_ms": quantile(bare, 0.99), "refusal_p99_ms": quantile(probed, 0.99),
         "refusals_probed": len(probed), "accepted_probed": len(accepted), "accepted_p50_ms": quantile(accepted, 0.5),
         "accepted_p99_ms": quantile(accepted, 0.99), "flood_refusal_ms": quantile(refused, 0.5),
         "p50_ms": quantile(times.get(200, []), 0.5),

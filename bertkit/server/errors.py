@@ -125,8 +125,17 @@ def _with_errors(app: FastAPI) -> dict[str, Any]:
                 }
         for unused in ("HTTPValidationError", "ValidationError"):
             parts["schemas"].pop(unused, None)
+        _fill_in(parts["schemas"], app.state.service.registry.bounds())
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _fill_in(schema: Any, bounds: dict[str, dict[str, Any]]) -> None:
+    """Add what depends on the models that are served, by title."""
+    if isinstance(schema, dict):
+        schema.update(bounds.get(str(schema.get("title")), {}))
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _fill_in(part, bounds)
 
 
 def _errors_of(path: str, method: str) -> dict[str, Any]:

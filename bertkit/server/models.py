@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.loading import open_model
 from bertkit.server.errors import ApiError, Limits
+from bertkit.server.schemas import DIMENSIONS, ID, MASKED, PROMPT
 from bertkit.tasks import task_classes
 
 ALWAYS = ("embed", "similarity", "tokenize")
@@ -118,6 +120,20 @@ class ModelRegistry(Mapping[str, ServedModel]):
 
     def __len__(self) -> int:
         return len(self._models)
+
+    def bounds(self) -> dict[str, dict[str, Any]]:
+        """Titles of the schema → what every model here accepts: its ids, dimensions, prompts and masks."""
+        predictors = [model.predictor for model in self.values()]
+        ids = min(min(one.tokenizer.size, one.config.vocabulary) for one in predictors)
+        masks = {one.tokenizer.id_to_token(one.tokenizer.mask_id) for one in predictors if one.tokenizer.mask_id}
+        names = sorted({name for one in predictors for name in one.pooling.prompts})
+        shown = "|".join(re.escape(mask) for mask in sorted(masks))
+        return {
+            ID: {"maximum": ids - 1},
+            DIMENSIONS: {"maximum": min(one.config.width for one in predictors)},
+            PROMPT: {"enum": names} if names else {"type": "null"},
+            MASKED: {"pattern": f"^[^\\u0000]*({shown})[^\\u0000]*$"} if masks else {},
+        }
 
     def pick(self, name: str | None, ability: str) -> ServedModel:
         """The model with this name, else the first that supports the operation."""

@@ -52,6 +52,7 @@ class Queue:
         self._waiting: list[Job] = []
         self._size = 0  # characters that wait
         self._running = 0
+        self._was_empty = True  # before the last batch
         self._speed = 50_000.0  # characters a second: a guess until the first batch is done
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="bertkit-compute", daemon=True)
@@ -131,6 +132,7 @@ class Queue:
         """The oldest job and all that can be computed with it; none if the queue is closed and empty."""
         with self._changed:
             self._running = 0
+            self._was_empty = not self._waiting
             self._changed.wait_for(lambda: self._waiting or self.closing)
             if not self._waiting:
                 return []
@@ -149,10 +151,13 @@ class Queue:
 
     def _work(self) -> None:
         self.prepare()
+        ended = 0.0
         while jobs := self._next():
             began = time.perf_counter()
             self._do([job for job in jobs if job.future.set_running_or_notify_cancel()], began)
-            speed = sum(job.size for job in jobs) / max(1e-6, time.perf_counter() - began)
+            # What passes between two batches while jobs wait is part of how long they wait.
+            before, ended = began if self._was_empty else ended, time.perf_counter()
+            speed = sum(job.size for job in jobs) / max(1e-6, ended - before)
             self._speed += 0.2 * (speed - self._speed)
         self._running = 0
 

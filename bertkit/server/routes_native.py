@@ -23,6 +23,8 @@ from bertkit.server.schemas import (
     PipelineBody,
     PredictBody,
     SimilarityBody,
+    Table,
+    TableParameters,
     TagBody,
     TextParameters,
     TokenParameters,
@@ -162,6 +164,27 @@ async def _question_answering(body: PipelineBody, request: Request, model: Serve
     return await answer(parsed(AnswerBody, _plain(body)), request)
 
 
+async def _table_answering(body: PipelineBody, request: Request, model: ServedModel) -> Response:
+    """The cells in which the answer lies. The reader sees each row as a line of `column: cell` pairs."""
+    _parameters(TableParameters, body)
+    given = parsed(Table, body.inputs if isinstance(body.inputs, dict) else {})
+    context, places = "", []  # (start, end, row, column) of every cell
+    for row in range(len(next(iter(given.table.values())))):
+        for column, (name, cells) in enumerate(given.table.items()):
+            context += f"{name}: "
+            places.append((len(context), len(context) + len(cells[row]), row, column))
+            context += cells[row] + ("; " if column + 1 < len(given.table) else ".\n")
+    asked = await _asked(request, OwnBody(model=body.model), "answer", [{"question": given.query, "context": context}])
+    prediction = asked.answers[0].value.said
+    hits = [place for place in places if place[0] < prediction["end"] and prediction["start"] < place[1]]
+    cells = [context[start:end] for start, end, _, _ in hits]
+    shown = {
+        "answer": ", ".join(cells), "coordinates": [[row, column] for _, _, row, column in hits], "cells": cells,
+        "aggregator": "NONE",
+    }  # fmt: skip
+    return reply(request, shown, asked)
+
+
 async def _zero_shot(body: PipelineBody, request: Request, model: ServedModel) -> Response:
     """How likely a model of entailment finds it that each label follows from the text."""
     chosen = _parameters(ZeroShotParameters, body)
@@ -194,11 +217,12 @@ PIPELINES: dict[str, tuple[str, Pipeline]] = {  # task → what the model must s
     "text-classification": ("predict", _text_classification),
     "token-classification": ("tag", _token_classification),
     "question-answering": ("answer", _question_answering),
+    "table-question-answering": ("answer", _table_answering),
     "zero-shot-classification": ("predict", _zero_shot),
 }
 # What only one task's inputs or parameters have.
 TELLING = {
-    "source_sentence": "sentence-similarity", "question": "question-answering",
+    "source_sentence": "sentence-similarity", "question": "question-answering", "table": "table-question-answering",
     "candidate_labels": "zero-shot-classification",
 }  # fmt: skip
 Parameters = TypeVar("Parameters", bound=BaseModel)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-Ids = list[int]
+# What a schema says beside what is checked: checks that come later have a status of their own (an empty list: 400).
+NOT_EMPTY: Any = {"minItems": 1}
+ID, DIMENSIONS, MASKED, PROMPT = "Id", "Dimensions", "Masked", "Prompt name"  # depend on the models: see errors.py
+Id = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0, "title": ID})]
+Ids = Annotated[list[Id], Field(json_schema_extra=NOT_EMPTY)]
+Dimensions = Annotated[int, Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1, "title": DIMENSIONS})]
 Direction = Literal["Left", "Right", "left", "right"]
 
 
@@ -19,7 +24,10 @@ def _text(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(_text)]
+NO_NUL = "^[^\\u0000]*$"
+Text = Annotated[str, AfterValidator(_text), WithJsonSchema({"type": "string", "pattern": NO_NUL})]
+Masked = Annotated[str, AfterValidator(_text), WithJsonSchema({"type": "string", "pattern": NO_NUL, "title": MASKED})]
+NonEmpty = Annotated[str, AfterValidator(_text), WithJsonSchema({"type": "string", "pattern": NO_NUL, "minLength": 1})]
 
 
 class Body(BaseModel):
@@ -36,13 +44,16 @@ class Cut(Body):
     truncation_direction: Direction = "Right"
 
 
+PromptName = Annotated[str, WithJsonSchema({"type": "string", "title": PROMPT})]
+
+
 class Prompted(BaseModel):
     """A body that may say what is put before each text: a prompt of the model by its name, or (ours) in words.
 
     Without either, it is the model's default prompt, if it has one.
     """
 
-    prompt_name: str | None = None
+    prompt_name: PromptName | None = None
     prompt: Text | None = None
 
     @model_validator(mode="after")
@@ -55,9 +66,9 @@ class Prompted(BaseModel):
 class EmbedBody(Cut, Prompted):
     """/embed."""
 
-    inputs: Text | Ids | list[Text | Ids]
+    inputs: Text | Ids | list[Text | Ids] = Field(json_schema_extra=NOT_EMPTY)
     normalize: bool = True
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: Dimensions | None = None
 
     def listed(self) -> list[str | Ids]:
         """The inputs as a list."""
@@ -67,10 +78,15 @@ class EmbedBody(Cut, Prompted):
         return [ids] if ids else [one for one in self.inputs if not isinstance(one, int)]
 
 
+ONE_OR_TWO = Field(json_schema_extra={"minItems": 1, "maxItems": 2})
+
+
 class PredictBody(Cut):
     """/predict: a text, a pair [a, b], or a batch [[a], [a, b], …]."""
 
-    inputs: Text | list[Text] | list[list[Text]]
+    inputs: Text | Annotated[list[Text], ONE_OR_TWO] | list[Annotated[list[Text], ONE_OR_TWO]] = Field(
+        json_schema_extra=NOT_EMPTY
+    )
     raw_scores: bool = False
 
     @model_validator(mode="after")
@@ -96,7 +112,7 @@ class RerankBody(Cut):
     """/rerank. label: ours, for models that classify pairs: the label whose probability is the score."""
 
     query: Text
-    texts: list[Text]
+    texts: list[Text] = Field(json_schema_extra=NOT_EMPTY)
     raw_scores: bool = False
     return_text: bool = False
     label: str | None = None
@@ -107,7 +123,7 @@ class Sentences(BaseModel):
 
     model_config = ConfigDict(strict=True)
     source_sentence: Text
-    sentences: list[Text]
+    sentences: list[Text] = Field(json_schema_extra=NOT_EMPTY)
 
 
 class SimilarityParameters(Prompted):
@@ -128,7 +144,7 @@ class SimilarityBody(Body):
 class TokenizeBody(Body, Prompted):
     """/tokenize."""
 
-    inputs: Text | list[Text]
+    inputs: Text | list[Text] = Field(json_schema_extra=NOT_EMPTY)
     add_special_tokens: bool = True
 
 
@@ -137,9 +153,9 @@ class OpenAIBody(Prompted):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     model: str
-    input: Text | Ids | list[Text] | list[Ids]
+    input: NonEmpty | Ids | list[NonEmpty] | list[Ids] = Field(json_schema_extra=NOT_EMPTY)
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: Dimensions | None = None
     user: str | None = None
 
     def listed(self) -> list[str | Ids]:
@@ -159,14 +175,16 @@ class FillBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     model: str | None = None
-    inputs: Text | list[Text] = Field(validation_alias=AliasChoices("inputs", "text"))
+    inputs: Masked | list[Masked] = Field(validation_alias=AliasChoices("inputs", "text"), json_schema_extra=NOT_EMPTY)
     top: int = Field(5, ge=1, le=100)
 
 
 class TagBody(OwnBody):
     """/tag and /ner: a text, a list of texts, or a list of lists of words."""
 
-    inputs: Text | list[Text] | list[list[Text]] = Field(validation_alias=AliasChoices("inputs", "text"))
+    inputs: Text | list[Text] | list[Annotated[list[Text], Field(json_schema_extra=NOT_EMPTY)]] = Field(
+        validation_alias=AliasChoices("inputs", "text"), json_schema_extra=NOT_EMPTY
+    )
 
 
 class Question(BaseModel):
@@ -177,12 +195,21 @@ class Question(BaseModel):
     context: Text
 
 
+def _one_of_two(schema: dict[str, Any]) -> None:
+    null, given = {"type": "null"}, {"not": {"type": "null"}}
+    schema["oneOf"] = [
+        {"required": ["question", "context"], "properties": {"question": given, "context": given, "inputs": null}},
+        {"required": ["inputs"], "properties": {"question": null, "context": null, "inputs": given}},
+    ]
+
+
 class AnswerBody(OwnBody):
     """/answer and /qa: a question with its context, or `inputs` with one or several of these."""
 
+    model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra=_one_of_two)
     question: Text | None = None
     context: Text | None = None
-    inputs: Question | list[Question] | None = None
+    inputs: Question | list[Question] | None = Field(None, json_schema_extra=NOT_EMPTY)
 
     @model_validator(mode="after")
     def _one_way(self) -> AnswerBody:
@@ -215,7 +242,7 @@ class Choices(BaseModel):
 class ChooseBody(OwnBody):
     """/choose: one question with its choices, or several."""
 
-    inputs: Choices | list[Choices]
+    inputs: Choices | list[Choices] = Field(json_schema_extra=NOT_EMPTY)
 
 
 class PipelineBody(Body):
@@ -254,6 +281,30 @@ class AnswerParameters(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     top_k: Literal[1] | None = None
+
+
+class Table(BaseModel):
+    """table-question-answering: a question, and a table by its columns."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    query: Text
+    table: dict[Text, list[Text]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> Table:
+        lengths = {len(cells) for cells in self.table.values()}
+        if len(lengths) != 1 or lengths == {0}:
+            raise ValueError("all columns of the table must have the same number of cells, and at least one")
+        return self
+
+
+class TableParameters(BaseModel):
+    """table-question-answering: what the client sends by itself is allowed; rows are read in windows in any case."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    padding: str | None = None
+    sequential: Literal[False] | None = None
+    truncation: bool | None = None
 
 
 class ZeroShotParameters(BaseModel):

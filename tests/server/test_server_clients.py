@@ -102,6 +102,29 @@ def test_the_hugging_face_client_gets_answers(hub, registry) -> None:
         assert (found.answer, found.start, found.end) == (wanted["answer"], wanted["start"], wanted["end"])
 
 
+def test_the_hugging_face_client_gets_the_cells_of_a_table(hub, registry) -> None:
+    table = {"name": ["anna", "bert"], "place": ["the garden", "the house"]}
+    read = "name: anna; place: the garden.\nname: bert; place: the house.\n"
+    (wanted,) = registry["answers"].predictor.predict([{"question": "where was bert?", "context": read}])
+    for path in ("/models/answers", "/pipeline/table-question-answering", ""):
+        answered = hub(path).table_question_answering(table, "where was bert?")
+        for cell, (row, column) in zip(answered.cells, answered.coordinates, strict=True):
+            assert [*table.values()][column][row] == cell
+        # Every cell that the reader's answer touches, and none that it does not.
+        starts = {cell: read.index(cell) for cells in table.values() for cell in cells}
+        touched = [
+            cell for cell, start in sorted(starts.items(), key=lambda pair: pair[1])
+            if start < wanted["end"] and wanted["start"] < start + len(cell)
+        ]  # fmt: skip
+        assert answered.cells == touched and answered.answer == ", ".join(touched)
+
+
+def test_a_table_with_columns_of_different_lengths_is_refused(server: Running) -> None:
+    for table in ({"a": ["b"], "c": []}, {}, {"a": []}, {"a": [1]}):
+        status, said, _ = server.ask("/models/answers", {"inputs": {"query": "a", "table": table}})
+        assert status == 422 and said["error_type"] == "Validation"
+
+
 def test_the_hugging_face_client_classifies_without_examples(hub, registry) -> None:
     labels = ["garden", "letter", "bread"]
     one = hub("/models/entails").zero_shot_classification(TEXTS[0], candidate_labels=labels)
