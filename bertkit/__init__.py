@@ -48,8 +48,8 @@ def finetune(task: str, **settings: Any) -> Predictor:
     return predictor
 
 
-_COMMANDS = ("tokenizer", "prepare", "pretrain", "convert", "doctor", "meaning", "index", "search", "ask",
-          "distill", "quantize", "prune", "export")  # fmt: skip
+_COMMANDS = ("tokenizer", "prepare", "pretrain", "compare", "learn", "seq2seq", "convert", "doctor", "meaning", "index",
+          "search", "ask", "distill", "quantize", "prune", "export")  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

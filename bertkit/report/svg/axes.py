@@ -7,10 +7,13 @@ shows; wider screens print smaller letters into the same places, so what fits he
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 from bertkit.report.format import clip, escape
 from bertkit.report.words import words
@@ -137,15 +140,42 @@ def dot(x: float, y: float, radius: float, kind: str, title: str = "") -> str:
     return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{tooltip}</circle>'
 
 
-def drawing(title: str, parts: Iterable[str], height: float = HEIGHT, width: float = WIDTH) -> str:
+class Drawing(str):
+    """An SVG element as text. A notebook shows it as a picture."""
+
+    __slots__ = ()
+
+    def standalone(self) -> str:
+        """The drawing as a file of its own: in its natural size, on white, with its part of the style sheet inside."""
+        wide, tall = re.findall(r"[\d.]+", self.partition('viewBox="0 0 ')[2])[:2]
+        opening, _, rest = self.partition(">")
+        opening = opening.replace("<svg", f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}"')
+        return f'{opening}><style>{_style()}</style><rect width="100%" height="100%" fill="#fff"/>{rest}'
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.standalone()
+
+
+@cache
+def _style() -> str:
+    """The style sheet's rules for drawings, in its light colours."""
+    sheet = (Path(__file__).parents[1] / "report.css").read_text("utf-8")
+    colours = dict(re.findall(r"--([\w-]+): ([^;]+);", sheet.partition("@media")[0]))
+    # Only a rule that begins a line: those of dark pages and of phones are indented.
+    rules = re.findall(r"^\.plot [^{]+\{[^}]+\}", sheet, re.M)
+    return re.sub(r"var\(--([\w-]+)\)", lambda name: colours[name[1]], re.sub(r"\s+", " ", " ".join(rules)))
+
+
+def drawing(title: str, parts: Iterable[str], height: float = HEIGHT, width: float = WIDTH) -> Drawing:
     """The SVG element around the parts of a plot."""
-    return (
+    return Drawing(
         f'<svg class="plot" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
         f"<title>{escape(clip(title, 200))}</title>{''.join(parts)}</svg>"
     )
 
 
-def nothing(title: str, lang: str) -> str:
+def nothing(title: str, lang: str) -> Drawing:
     """The SVG drawing when there is nothing to draw."""
     return drawing(title, [write(WIDTH / 2, 40, words(lang)["no_data"], "middle")], 80)
 

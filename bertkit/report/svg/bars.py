@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.report.format import as_number, clip, escape, plain
 from bertkit.report.svg.axes import (
+    Drawing,
     WIDTH,
     Scale,
     drawing,
@@ -34,7 +35,7 @@ def bar_plot(
     *,
     most: float | None = None,
     lang: str = "en",
-) -> str:
+) -> Drawing:
     """Horizontal bars with names and values; intervals: (low, high) or None per bar. most: the axis reaches this far.
 
     A negative value extends to the left, in another colour. The first 40 are drawn, and the others are counted.
@@ -86,7 +87,7 @@ def histogram(
     y_label: str = "",
     marks: Mapping[str, float] | None = None,
     lang: str = "en",
-) -> str:
+) -> Drawing:
     """How often values occur: from the values themselves, or from bins of (low, high, count)."""
     cells = [tuple(map(as_number, cell)) for cell in bins] if bins is not None else _binned(values)
     complete = [(a, b, c) for a, b, c in cells if a is not None and b is not None and c is not None and b > a]
@@ -115,7 +116,7 @@ def heat_map(
     row_label: str = "",
     column_label: str = "",
     lang: str = "en",
-) -> str:
+) -> Drawing:
     """A grid of counts, each row shaded by its own share: a confusion matrix. The first 40 of each side are drawn."""
     title = f"{row_label} × {column_label}"
     table = [[as_number(cell) for cell in list(row)[:MOST_CELLS]] for row in list(matrix)[:MOST_CELLS]]

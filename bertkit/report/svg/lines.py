@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from bertkit.report.format import as_number, clip, percent, plain
-from bertkit.report.svg.axes import COLOURS, Frame, dash, dot, drawing, frame, nothing, span, stroke, text_width, write
+from bertkit.report.svg.axes import Drawing, COLOURS, Frame, dash, dot, drawing, frame, nothing, span, stroke, text_width, write
 from bertkit.report.words import words
 
 Points = list[tuple[float, float]]
@@ -26,7 +26,7 @@ def line_plot(
     levels: Mapping[str, float] | None = None,
     floor: float | None = None,
     lang: str = "en",
-) -> str:
+) -> Drawing:
     """Curves of {name: (xs, ys)}; points that are not finite (or not above 0 when log_y) are skipped.
 
     smooth draws a running mean over the faint raw curve, of all series or of those named. marks: name → x, upright
@@ -93,7 +93,7 @@ def running_mean(points: Points) -> Points:
     return out
 
 
-def reliability_plot(bins: Sequence[Any], *, before: Sequence[Any] = (), lang: str = "en") -> str:
+def reliability_plot(bins: Sequence[Any], *, before: Sequence[Any] = (), lang: str = "en") -> Drawing:
     """A line plot of confidence against accuracy, a dot per bin sized by its rows; `before`: before calibration.
 
     A bin is an object or a dict with confidence, accuracy and count (or rows).
@@ -117,7 +117,7 @@ def reliability_plot(bins: Sequence[Any], *, before: Sequence[Any] = (), lang: s
     return drawing(strings["reliability"], axes.parts)
 
 
-def coverage_plot(points: Sequence[Any], *, chosen: Any = None, lang: str = "en") -> str:
+def coverage_plot(points: Sequence[Any], *, chosen: Any = None, lang: str = "en") -> Drawing:
     """A line plot: accuracy of the surest part of the rows, by its size; `chosen` is the threshold in use.
 
     A point is an object or a dict with coverage, accuracy and threshold.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bertkit.report.format import as_number, clip, plain
-from bertkit.report.svg.axes import LETTER, WIDTH, Frame, dot, drawing, frame, nothing, span, stroke, text_width, write
+from bertkit.report.svg.axes import Drawing, LETTER, WIDTH, Frame, dot, drawing, frame, nothing, span, stroke, text_width, write
 
 SIZES = {False: (WIDTH, 340.0), True: (720.0, 380.0)}
 
@@ -58,7 +58,7 @@ def scatter_plot(
     front: bool = True,
     wide: bool = False,
     lang: str = "en",
-) -> str:
+) -> Drawing:
     """A scatter plot: dots with intervals and names. front: draw the Pareto front as stairs.
 
     Dots far below all others are drawn at the bottom with their value, so that the others can be told apart.
