@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
-.PHONY: demo test check bench docs lock sbom clean
+.PHONY: demo test check bench docs site course lock sbom clean
 
 # torch first and by its exact version, then everything else with its SHA-256 checked (requirements/). Where pip finds no
 # CPU build of torch, this brings the CUDA build and its gigabytes: make the environment by hand then, with PyTorch's CPU
@@ -43,6 +43,14 @@ bench: $(VENV)/installed-bench
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_api.py
+
+# The pages as a site in build/site, and the course run again: outputs, figures and notebooks.
+site: $(VENV)/installed-dev
+	$(BIN)/mkdocs build --strict
+
+course: $(VENV)/installed-dev
+	$(BIN)/python docs/make_course.py
 
 # Needs uv; after a change of pyproject.toml or constraints.txt.
 lock:

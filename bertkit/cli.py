@@ -72,16 +72,26 @@ def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float 
 
 
 def _choose_language(argv: list[str], own: bool = True) -> None:
-    """Set the language by --lang (unless it is a command's `own` setting with another meaning), else BERTKIT_LANG."""
+    """Set the language by --lang (unless it is a command's `own` setting with another meaning), else by BERTKIT_LANG,
+    else by the locale."""
     notify.speak("en")
     lang = os.environ.get("BERTKIT_LANG", "")
     if lang and lang not in notify.LANGUAGES:
         raise UserError(f"BERTKIT_LANG is '{lang}'. {suggest(lang, list(notify.LANGUAGES))}")
+    lang = lang or _language_of_locale()
     for word, following in zip(argv, [*argv[1:], ""]):
         name, _, value = word.partition("=")
         if name == "--lang" and own and (value or following) in notify.LANGUAGES:
             lang = value or following
     notify.speak(lang or "en")
+
+
+def _language_of_locale() -> str:
+    """The language of the terminal's messages (zh_CN.UTF-8: zh), if it is one of ours; the first one set counts."""
+    names = ("LC_ALL", "LC_MESSAGES", "LANG")
+    spelled = next((value for name in names if (value := os.environ.get(name, ""))), "")
+    lang = spelled.replace("-", "_").split("_")[0].split(".")[0].lower()
+    return lang if lang in notify.LANGUAGES else ""
 
 
 def _has_language(settings: type) -> bool:

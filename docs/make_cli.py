@@ -22,7 +22,7 @@ message; 1: an internal error; 128 + N: stopped by signal N. `MODEL` is an embed
 `org/name`.
 
 Options may come before, between or after arguments; an argument that starts with a dash goes after `--`.
-`BERTKIT_LANG=zh` sets the default of `--lang`, the language of reports and of the demo.
+`BERTKIT_LANG=zh`, or a Chinese locale, sets the default of `--lang`: the language of messages, reports and the demo.
 `source <(bertkit completion bash)` completes commands, options and values in the shell.
 """
 

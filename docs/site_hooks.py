@@ -44,7 +44,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
 
 def _target(link: str, folder: str, repository: str) -> str:
     path = posixpath.normpath(posixpath.join("docs", folder, link))
-    if "://" in link or link.startswith("mailto:") or path.startswith(("docs/", "/")) and _is_page(path):
+    if "://" in link or link.startswith("mailto:") or (path.startswith("docs/") and _is_page(path)):
         return link
     kind = "tree" if (ROOT / path).is_dir() else "blob"
     return f"{repository}/{kind}/main/{path}"

@@ -208,7 +208,7 @@ def test_text_readers_metrics_and_settings_do_without_torch(module: str) -> None
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
     broken = []
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8")):
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")

@@ -43,9 +43,7 @@ class Invocation:
     )
     as_json: bool = option(False, "Print the result as one JSON document.", name="json")
     quiet: bool = option(False, "Hide notes and progress; errors are still shown.")
-    lang: str = option(
-        "", "Language of help, messages and reports (default: BERTKIT_LANG, else en).", choices=LANGUAGES
-    )
+    lang: str = option("", "Language of help, messages and reports (default: BERTKIT_LANG, locale).", choices=LANGUAGES)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,20 @@ def test_the_environment_chooses_the_language_of_reports_but_not_of_texts(run: C
     assert said.code == 2 and "BERTKIT_LANG is 'fr'" in said.mistake
 
 
+def test_without_a_choice_the_locale_is_the_language(run: CommandLine, monkeypatch) -> None:
+    from bertkit.commands import demo
+
+    monkeypatch.setattr(demo, "run", lambda settings: settings.lang)
+    monkeypatch.delenv("BERTKIT_LANG", raising=False)
+    for locale, lang in [("zh_CN.UTF-8", "zh"), ("zh-Hans", "zh"), ("de_DE.UTF-8", "en"), ("C", "en"), ("", "en")]:
+        monkeypatch.setenv("LC_ALL", locale)
+        monkeypatch.setenv("LC_MESSAGES", "C")
+        assert run("demo", "--json").json == lang, locale
+    monkeypatch.setenv("LC_ALL", "zh_TW.UTF-8")
+    monkeypatch.setenv("BERTKIT_LANG", "en")
+    assert run("demo", "--json").json == "en"
+
+
 def rows_of(settings):
     return ({"row": number} for number in range(settings.top))
 

@@ -50,3 +50,23 @@ def test_the_make_targets_of_the_readme_exist() -> None:
     targets = re.findall(r"^make (\w+)", "\n".join(blocks("sh")), flags=re.MULTILINE)
     makefile = (README.parent / "Makefile").read_text("utf-8")
     assert targets and all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets)
+
+
+def test_the_chinese_readme_has_the_same_code_headings_tables_and_links() -> None:
+    """Only words differ: comments, text, and that each names the other in its first lines."""
+    english, chinese = README.read_text("utf-8"), README.with_name("README.zh-CN.md").read_text("utf-8")
+
+    def code(text: str) -> list[str]:
+        found = re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL)
+        return [re.sub(r" *# .*", "", body) if kind in ("sh", "python") else body for kind, body in found]
+
+    assert code(english) == code(chinese)
+    for pattern in (r"^(#+) ", r"^\|(?!-)", r"^\d\. \[(.+?)\]", r"^- "):
+        assert len(re.findall(pattern, english, re.M)) == len(re.findall(pattern, chinese, re.M)), pattern
+    links = [
+        {link.replace(".zh.md", ".md") for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("README")}
+        for text in (english, chinese)
+    ]
+    assert links[0] == links[1]
+    numbers, theirs = (set(re.findall(r"\d[\d,.]*\d", text)) for text in (english, chinese))
+    assert numbers - theirs <= {"45", "69"}  # millions of tokens, which Chinese counts in ten thousands

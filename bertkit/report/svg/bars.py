@@ -9,8 +9,8 @@ from typing import Any
 
 from bertkit.report.format import as_number, clip, escape, plain
 from bertkit.report.svg.axes import (
-    Drawing,
     WIDTH,
+    Drawing,
     Scale,
     drawing,
     frame,

@@ -7,7 +7,20 @@ from itertools import accumulate
 from typing import Any
 
 from bertkit.report.format import as_number, clip, percent, plain
-from bertkit.report.svg.axes import Drawing, COLOURS, Frame, dash, dot, drawing, frame, nothing, span, stroke, text_width, write
+from bertkit.report.svg.axes import (
+    COLOURS,
+    Drawing,
+    Frame,
+    dash,
+    dot,
+    drawing,
+    frame,
+    nothing,
+    span,
+    stroke,
+    text_width,
+    write,
+)
 from bertkit.report.words import words
 
 Points = list[tuple[float, float]]

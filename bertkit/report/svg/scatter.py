@@ -6,7 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bertkit.report.format import as_number, clip, plain
-from bertkit.report.svg.axes import Drawing, LETTER, WIDTH, Frame, dot, drawing, frame, nothing, span, stroke, text_width, write
+from bertkit.report.svg.axes import (
+    LETTER,
+    WIDTH,
+    Drawing,
+    Frame,
+    dot,
+    drawing,
+    frame,
+    nothing,
+    span,
+    stroke,
+    text_width,
+    write,
+)
 
 SIZES = {False: (WIDTH, 340.0), True: (720.0, 380.0)}
 
