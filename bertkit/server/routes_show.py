@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
+from bertkit.errors import UserError
+from bertkit.inference import live
 from bertkit.server.errors import ApiError
 from bertkit.server.middleware import PAGE
 from bertkit.server.models import ServedModel
 from bertkit.server.routes_tei import service_of
 from bertkit.server.schemas import Text
-from bertkit.server.service import reply
+from bertkit.server.service import InferenceService, reply
 
 router = APIRouter()
 FOLDER = Path(__file__).with_name("page")
@@ -109,6 +114,32 @@ class MeaningBody(BaseModel):
     model: str | None = None
     word: Text
     texts: Annotated[list[Text], Field(min_length=2, max_length=32)]
+
+
+class Budget(BaseModel):
+    """How long a model learns; an unknown key is an error."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    steps: int = Field(100, ge=1, le=live.STEPS)
+    seconds: float = Field(20.0, gt=0, le=live.SECONDS)
+
+
+class LearnBody(Budget):
+    """/show/learn: a text to learn from, and a text with [MASK] to fill meanwhile."""
+
+    text: Annotated[Text, Field(max_length=live.CHARACTERS)]
+    gap: Annotated[Text, Field(max_length=400)]
+
+
+class TuneBody(Budget):
+    """/show/tune: rows of [text, label], and a new text to label meanwhile."""
+
+    model: str | None = None
+    rows: Annotated[
+        list[Annotated[list[Annotated[Text, Field(max_length=2_000)]], Field(min_length=2, max_length=2)]],
+        Field(max_length=live.ROWS),
+    ]
+    probe: Annotated[Text, Field(max_length=2_000)] = ""
 
 
 class MapBody(BaseModel):
@@ -206,3 +237,64 @@ async def vector_map(body: MapBody, request: Request) -> Response:
 async def importance(body: ImportanceBody, request: Request) -> Response:
     """Which tokens speak for a label or a guess, and which against (bertkit.inference.importance.importance)."""
     return await _shown(request, "importance", body)
+
+
+# ---- Models that learn while one looks on: one at a time, in a thread of their own, as server-sent events.
+
+_learning = threading.Lock()
+_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+
+
+@router.post("/show/learn", response_class=StreamingResponse, responses=_STREAM)
+async def learn(body: LearnBody, request: Request) -> Response:
+    """A tiny BERT learns from a text, from nothing (bertkit.inference.live.pretrain_live), as server-sent events."""
+    events = live.pretrain_live(body.text, body.gap, steps=body.steps, seconds=body.seconds)
+    return await _streamed(service_of(request), events)
+
+
+@router.post("/show/tune", response_class=StreamingResponse, responses=_STREAM)
+async def tune(body: TuneBody, request: Request) -> Response:
+    """A model learns the labels of a few rows (bertkit.inference.live.finetune_live), as server-sent events."""
+    service = service_of(request)
+    model = service.model(request, body.model, "tokenize")
+    rows = [(row[0], row[1]) for row in body.rows]
+    events = live.finetune_live(model.predictor, rows, body.probe, steps=body.steps, seconds=body.seconds)
+    return await _streamed(service, events)
+
+
+async def _streamed(service: InferenceService, events: Iterator[dict[str, Any]]) -> Response:
+    """Events of a generator that computes in its own thread; it ends when the client leaves or the server stops."""
+    if not _learning.acquire(blocking=False):
+        raise ApiError("busy", "Another model is learning here. Wait until it is done.", retry=30)
+    loop, arrived, stopped = asyncio.get_running_loop(), asyncio.Queue[Any](), threading.Event()
+
+    def work() -> None:
+        last: Exception | None = None
+        try:
+            for event in events:
+                if stopped.is_set() or service.queue.closing:
+                    break
+                loop.call_soon_threadsafe(arrived.put_nowait, event)
+        except Exception as problem:
+            last = problem
+        finally:
+            _learning.release()
+            loop.call_soon_threadsafe(arrived.put_nowait, last)
+
+    threading.Thread(target=work, name="bertkit-learning", daemon=True).start()
+    first = await arrived.get()
+    if isinstance(first, UserError):
+        raise ApiError("invalid", str(first))
+    if first is None or isinstance(first, Exception):
+        raise ApiError("fault", f"The model could not learn ({type(first).__name__}).")
+
+    async def sent() -> AsyncIterator[bytes]:
+        event = first
+        try:
+            while isinstance(event, dict):
+                yield b"data: " + to_json(event) + b"\n\n"
+                event = await arrived.get()
+        finally:
+            stopped.set()
+
+    return StreamingResponse(sent(), media_type="text/event-stream")

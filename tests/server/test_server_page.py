@@ -223,3 +223,32 @@ def test_a_link_restores_what_was_seen_and_keys_move_in_it(opened) -> None:
     page.locator("#field-text").fill("")
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".empty")
+
+
+def test_learning_is_streamed_one_model_at_a_time(address: str) -> None:
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    text = "\n".join(["the cat drinks milk and sleeps", "the dog drinks water and runs"] * 4)
+    body = {"text": text, "gap": "the cat drinks [MASK]", "steps": 600, "seconds": 40.0}
+
+    def ask(body: dict[str, Any]) -> Any:
+        return urlopen(
+            Request(address + "/show/learn", json.dumps(body).encode(), {"content-type": "application/json"})
+        )
+
+    with ask(body) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert b'"start"' in answer.readline()
+        with pytest.raises(HTTPError) as busy:
+            ask(body)
+        assert busy.value.code == 429
+    with pytest.raises(HTTPError) as wrong:  # the first has ended: its reader left
+        for _ in range(100):
+            try:
+                ask(body | {"gap": "nothing"})
+            except HTTPError as refused:
+                if refused.code != 429:
+                    raise
+                threading.Event().wait(0.2)
+    assert wrong.value.code == 422

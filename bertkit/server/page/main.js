@@ -7,6 +7,7 @@ import next from "./views/next.js";
 import layers from "./views/layers.js";
 import meaning from "./views/meaning.js";
 import attention from "./views/attention.js";
+import learning from "./views/learning.js";
 import answers from "./views/answers.js";
 
 // The menu: a group's name in the words, then its views.
@@ -14,6 +15,7 @@ const MENU = [
   ["reading", [pieces, input]],
   ["pretraining", [masking, next]],
   ["inside", [attention, layers, meaning]],
+  ["learning", [learning]],
   ["using", [answers]],
 ];
 const VIEWS = Object.fromEntries(MENU.flatMap(([, views]) => views).map(view => [view.id, view]));
@@ -61,6 +63,21 @@ async function call(path, body, signal) {
   throw problem;
 }
 
+async function stream(path, body, each, signal) {  // server-sent events, one by one
+  const headers = {"content-type": "application/json"};
+  if (key.get()) headers.authorization = "Bearer " + key.get();
+  const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body), signal});
+  if (!response.ok) throw new Error((await response.json()).error);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = "";;) {
+    const {done, value} = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) if (part.startsWith("data: ")) each(JSON.parse(part.slice(6)));
+  }
+}
+
 // ---- The address: #/view?model=…&text=…: it restores what is shown.
 
 function address() {
@@ -96,7 +113,7 @@ function context() {
     text: name => texts[name] || example()[name] || "",
     set: (changes, again = true) => { Object.assign(params, changes); remember(); again ? ask() : show(); },
     write: (name, value) => { texts[name] = value; remember(); draw(); },
-    redraw: show, say,
+    redraw: show, say, stream,
   };
 }
 const example = () => (t(`views.${view.id}.examples`) || {})[model?.language === "zh" ? "zh" : "en"]?.[0] || {};
