@@ -85,7 +85,8 @@ def served(model: str = "en", *options: str, rival: bool = False) -> Iterator[Se
         else:
             command = [sys.executable, "-m", "bertkit", "serve", model, "--port", str(port), *options]
         with (Path(folder) / "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+            # In a session of its own: Linux shares a busy machine by session, and the clients would take from its part.
+            process = subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=True)
         try:
             end = time.monotonic() + 120
             while True:

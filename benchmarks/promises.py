@@ -1,9 +1,10 @@
-"""Do the promises of docs/reliability.md hold? Kills, faults, signals, readers and memory, counted.
+"""Do the promises of docs/reliability.md hold? Kills, faults, signals, readers, damage and servers, counted.
 
-    python benchmarks/promises.py [--quick|--smoke] [--only kills,resume] [--json] [--seed 0]
+    python benchmarks/promises.py [--quick|--smoke] [--only kill-pretrain,resume] [--json] [--seed 0]
 
 Every check uses tiny models of its own, works in a temporary folder, and runs commands in forked children, so that one
-that is killed loses nothing of this process. `bad` must be 0. The counts of --quick are a twentieth.
+that is killed loses nothing of this process. `bad` must be 0. The counts of --quick are a twentieth. Checks of a server
+(`server-…`) serve the embedded `en`; the number of `server-overload` is seconds, that of `server-soak` minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import _promises_kill as kill
 import _promises_other as other
+import server_promises as server
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,24 @@ class Promise:
     text: str
     count: int
     check: Callable[..., dict[str, object]]
+
+
+def damage(folder: Path, count: int, chance: random.Random) -> dict[str, object]:
+    """Flipped bytes, a fifth as many truncations, and as many hostile folders, in a process of their own."""
+    script = Path(__file__).with_name("hostile.py")
+    counts = ["--count", str(count), "--flips", str(count), "--truncations", str(max(1, count // 5))]
+    command = [sys.executable, str(script), *counts, "--seed", str(chance.randrange(1000)), "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {"tried": 2 * count + max(1, count // 5), "bad": int(ended.returncode != 0), "result": ended.stdout.strip()}
+
+
+def of_server(name: str, **more: object) -> Callable[..., dict[str, object]]:
+    """A check of a server: what was tried, how many answers or targets were missed, and the figures."""
+
+    def check(folder: Path, count: int, chance: random.Random) -> dict[str, object]:
+        return server.as_row(name, count, **more)
+
+    return check
 
 
 PROMISES = {
@@ -46,6 +67,18 @@ PROMISES = {
     "readers": Promise("A model folder read while it is replaced is the old or the new one.", 300, other.readers),
     "second-writer": Promise("A second trainer of the same folder is refused.", 5, other.second_writer),
     "ranks": Promise("Of two processes one is killed: restarted, they end bit-equal.", 20, other.ranks),
+    "damage": Promise("Damage is found and named; hostile folders do no harm.", 1000, damage),
+    "server-malformed": Promise(
+        "Malformed requests: no exit, no 5xx, the documented shape.", 10_000, of_server("malformed")
+    ),
+    "server-overload": Promise("Ten times the load: as many answers per CPU-second.", 300, of_server("overload")),
+    "server-same": Promise("The same answers alone and under load.", 10_000, of_server("same_answers")),
+    "server-stop": Promise("SIGTERM loses nothing that was accepted.", 1, of_server("graceful_stop")),
+    "server-slow": Promise("Slow clients and those that leave delay nobody.", 30, of_server("slow_clients")),
+    "server-soak": Promise("An hour of mixed requests: memory and files stay.", 60, of_server("soak")),
+    "fastapi": Promise(
+        "For comparison: malformed requests to a plain FastAPI server.", 10_000, of_server("malformed", rival=True)
+    ),
     "trainer": Promise("For comparison: transformers' Trainer killed at any moment.", 20, other.trainer),
 }
 
@@ -82,7 +115,7 @@ def main() -> None:
             )
     if options.json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
-    sys.exit(any(row["bad"] for row in rows if row["check"] != "trainer"))
+    sys.exit(any(row["bad"] for row in rows if row["check"] not in ("trainer", "fastapi")))
 
 
 if __name__ == "__main__":

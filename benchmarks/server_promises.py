@@ -452,6 +452,39 @@ def slow_clients(slow: int = 500, gone: int = 1000, seconds: float = 20, model: 
     }  # fmt: skip
 
 
+# ---- One row of benchmarks/promises.py for each.
+
+GROWTH, OF_PEAK, REFUSAL_MS, BOUND_MS, MB_PER_HOUR = 0.05, 0.95, 20, 30_000, 2
+
+
+def as_row(name: str, count: int, **more: Any) -> dict[str, Any]:
+    """What was tried, how many answers or targets were missed, and the figures. count: requests, seconds or minutes."""
+    if name == "malformed":
+        figures = malformed(count, **more)
+        bad = sum(int(figures[key]) for key in ("exits", "status_5xx", "no_response", "other_shape"))
+    elif name == "overload":
+        figures = overload(count, **more)
+        missed = {
+            "throughput": figures["of_peak"] < OF_PEAK, "refusals": figures["refusal_ms"] >= REFUSAL_MS,
+            "latency": figures["p99_ms"] > BOUND_MS, "memory": figures["memory_growth"] >= GROWTH,
+        }  # fmt: skip
+        figures["missed"] = [target for target, is_missed in missed.items() if is_missed]
+        bad, count = len(figures["missed"]), figures["refused"]
+    elif name == "same_answers":
+        figures = same_answers(count, **more)
+        bad = figures["other_answers"] + (figures["largest_difference"] > 1e-6)
+    elif name == "graceful_stop":
+        figures = graceful_stop(**more)
+        bad, count = figures["status_500"] + (figures["exit_code"] != 0), sum(figures["statuses"].values())
+    elif name == "slow_clients":
+        figures = slow_clients(seconds=count, **more)
+        bad, count = int(figures["left_in_queue"] != 0), figures["slow"] + figures["gone"]
+    else:
+        figures = soak(count, **more)
+        bad, count = int(figures["mb_per_hour"] > MB_PER_HOUR) + figures["other_statuses"], figures["requests"]
+    return {"tried": count, "bad": bad, "figures": json.dumps(figures)}
+
+
 async def _metrics(port: int) -> str:
     return (await Connection(port).send(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"))[2].decode()
 

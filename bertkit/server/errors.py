@@ -83,7 +83,9 @@ def install(app: FastAPI) -> None:
         problem = error if isinstance(error, ApiError) else _as_api_error(error)
         request.app.state.service.metrics.failed(REASONS[problem.why].tei)
         answer = response(problem, request.scope["path"])
-        answer.headers.update(getattr(error, "headers", None) or {})  # Allow, of a method that is not supported
+        answer.headers.update(getattr(error, "headers", None) or {})
+        if problem.why == "method" and (methods := request.app.openapi()["paths"].get(request.scope["path"])):
+            answer.headers["allow"] = ", ".join(sorted(method.upper() for method in methods))  # of all its routes
         return answer
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):

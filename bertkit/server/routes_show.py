@@ -34,7 +34,7 @@ POLICY = (
 )
 
 
-@router.get("/", include_in_schema=False)
+@router.get("/", response_class=HTMLResponse)
 async def start() -> Response:
     """The page. Only its own scripts run, and they may contact only this server."""
     return HTMLResponse((FOLDER / "index.html").read_bytes(), headers={"content-security-policy": POLICY})

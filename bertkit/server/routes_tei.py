@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import (
+    Any,
+    NotRequired,  # pydantic asks for this one before Python 3.12
+    TypeVar,
+)
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ValidationError
-from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+from typing_extensions import TypedDict
 
 from bertkit.errors import UserError
 from bertkit.server.errors import ApiError
@@ -35,7 +39,7 @@ class Ranked(TypedDict):
 
     index: int
     score: float
-    text: str | None
+    text: NotRequired[str]
 
 
 class Piece(TypedDict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -43,8 +45,9 @@ def test_another_sites_name_in_the_host_header_is_refused(client) -> None:
 
 
 def test_a_method_that_is_not_supported_is_answered_with_those_that_are(client) -> None:
-    answer = client.delete("/embed")
-    assert answer.status_code == 405 and answer.headers["allow"] == "POST" and "error" in answer.json()
+    for path, methods in (("/", "GET, POST"), ("/embed", "POST"), ("/info", "GET")):
+        answer = client.request("PUT", path, json={})
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods) and "error" in answer.json()
 
 
 def test_no_other_site_may_read_an_answer(client) -> None:
@@ -92,6 +95,14 @@ def test_the_schema_lists_every_status_a_route_can_answer(client) -> None:
             assert shape == f"#/components/schemas/{wanted}"
     assert "content" not in schema["paths"]["/health"]["get"]["responses"]["200"]
     assert not [name for name in schema["components"]["schemas"] if "Validation" in name]
+
+
+def test_the_schema_says_what_the_models_here_accept(client, registry) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    assert f'"maximum": {registry["words"].predictor.tokenizer.size - 1}' in json.dumps(schemas["EmbedBody"])
+    assert json.dumps(schemas["FillBody"]["properties"]).count("MASK") == 2
+    assert schemas["RerankBody"]["properties"]["texts"]["minItems"] == 1
+    assert "text" not in schemas["Ranked"]["required"]
 
 
 def test_the_right_key_opens(locked) -> None:

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import __version__, metrics
-from bertkit.ancestors.baselines.linear import NaiveBayes, TfIdf
+from bertkit.ancestors.baselines.linear import CountedWords, LinearModel, NaiveBayes, TfIdf
 from bertkit.ancestors.baselines.rows import TfIdfNumber
 from bertkit.ancestors.hmm import Hmm
 from bertkit.ancestors.ngram.model import UNITS
 from bertkit.data.examples import TaggedSentence
 from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
+from bertkit.metrics.calibration import label_thresholds
 from bertkit.tasks import make
 from bertkit.tasks.base import Item, Prediction, Task
 from bertkit.tasks.tag import Words
@@ -253,11 +254,115 @@ def _texts_baseline(size: int) -> Texts:
     return Texts("tfidf", kind.name, kind())
 
 
-BASELINES: dict[
-    str, Callable[[int], Texts | Numbers | Tags]
-] = {  # task → its baseline for a size: training rows times labels
+class Baseline(Protocol):
+    """What stands beside a score."""
+
+    name: str
+
+    def fit(self, task: Any, train: list[Any], dev: list[Any], *, seed: int, minutes: float) -> Any:
+        """Learn from the task's examples."""
+
+    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
+        """The task's predictions."""
+
+
+class SeveralLabels:
+    """TF-IDF, and a logistic regression of one strength for each label; thresholds as the task chooses them."""
+
+    name = "TF-IDF + logistic regression per label"
+    MOST = 40_000  # rows times labels: some seconds
+
+    def fit(self, task: Any, train: list[Any], dev: list[Any], *, seed: int, minutes: float) -> SeveralLabels:
+        """Learn each label by itself, from as many rows as take seconds."""
+        self.labels: tuple[str, ...] = task.labels
+        most = max(500, self.MOST // len(self.labels))
+        if len(train) > most:
+            places = np.random.default_rng((seed, 6)).choice(len(train), most, replace=False)
+            train = [train[place] for place in sorted(places)]
+        self.words = CountedWords().fit([row.text for row in train])
+        features, has = self.words.matrix([row.text for row in train]), self._has(train)
+        self.models = [
+            LinearModel().fit(features, has[:, n].astype(int), 2, strengths=(10.0,), seed=seed)
+            if 0 < share < 1
+            else share
+            for n, share in enumerate(has.mean(axis=0))
+        ]
+        self.thresholds = label_thresholds(self._probabilities(dev), self._has(dev))
+        return self
+
+    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
+        """{labels, scores} of each text."""
+        return [
+            {
+                "labels": [name for name, p, least in zip(self.labels, row, self.thresholds) if p >= least],
+                "scores": dict(zip(self.labels, row.tolist())),
+            }
+            for row in self._probabilities(examples)
+        ]
+
+    def _has(self, rows: Sequence[Any]) -> NDArray[Any]:
+        return np.array([[name in (row.label or ()) for name in self.labels] for row in rows])
+
+    def _probabilities(self, rows: Sequence[Any]) -> NDArray[Any]:
+        features = self.words.matrix([row.text for row in rows])
+        columns = [
+            model.probabilities(features)[:, 1] if isinstance(model, LinearModel) else np.full(len(rows), float(model))
+            for model in self.models
+        ]
+        return np.column_stack(columns)
+
+
+class Alike:
+    """Two texts are alike as far as they share words, weighted by TF-IDF. Nothing else is learned."""
+
+    name = "TF-IDF cosine"
+
+    def fit(self, task: Any, train: list[Any], dev: list[Any], *, seed: int, minutes: float) -> Self:
+        """Learn how frequent each word is."""
+        self.task, self.words = task, CountedWords().fit([text for row in train for text in self._texts(row)])
+        return self
+
+    def _texts(self, example: Any) -> list[str]:
+        return [example.text, example.text_b or ""]
+
+    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
+        """{similarity, vectors} of each pair; vectors over the words of these pairs alone."""
+        sides = [self.words.matrix([self._texts(row)[side] for row in examples]) for side in (0, 1)]
+        shared = np.flatnonzero((sides[0].getnnz(axis=0) > 0) & (sides[1].getnnz(axis=0) > 0))
+        similarity = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
+        # Words of one side alone change no product; of the others, the matrix keeps as many as fit into memory.
+        kept = shared[
+            np.argsort(-sides[0][:, shared].getnnz(axis=0), kind="stable")[: 50_000_000 // max(1, len(examples))]
+        ]
+        first, second = (side[:, kept].astype(np.float32).toarray() for side in sides)
+        return [
+            {"similarity": float(cosine), "vectors": np.stack(pair)}
+            for cosine, pair in zip(similarity, zip(first, second))
+        ]
+
+
+class SharedWords(Alike):
+    """The choice that shares most words with the text."""
+
+    def _texts(self, example: Any) -> list[str]:
+        return [example.text, *example.choices]
+
+    def predict(self, examples: Sequence[Any]) -> list[Prediction]:
+        """{choice, scores} of each question."""
+        predictions = []
+        for example in examples:
+            matrix = self.words.matrix(self._texts(example))
+            cosines = np.asarray((matrix[1:] @ matrix[0].T).todense()).ravel()
+            predictions.append(self.task.decode(Item(example, [], 0, 0), cosines))
+        return predictions
+
+
+BASELINES: dict[str, Callable[[int], Baseline]] = {  # task → its baseline for a size: training rows times labels
     "classify": _texts_baseline,
     "pair": _texts_baseline,
     "regress": lambda size: Numbers("tfidf-numbers", TfIdfNumber.name, cast(Any, TfIdfNumber())),
     "tag": lambda size: Tags("hmm", Hmm.name, Hmm()),
+    "multi-label": lambda size: SeveralLabels(),
+    "embed": lambda size: Alike(),
+    "choose": lambda size: SharedWords(),
 }

@@ -17,6 +17,9 @@ from tests.support import toy
         ("pair", "TF-IDF + logistic regression"),
         ("regress", "TF-IDF + ridge regression"),
         ("tag", "HMM, trigram"),
+        ("choose", "TF-IDF cosine"),
+        ("embed-scored", "TF-IDF cosine"),
+        ("multi-label", "TF-IDF + logistic regression per label"),
     ],
 )
 def test_a_cheap_baseline_is_scored_on_the_same_rows(case, name, runs):
@@ -32,11 +35,16 @@ def test_a_cheap_baseline_is_scored_on_the_same_rows(case, name, runs):
     assert name in page and "interval of the difference" in page
 
 
+def test_without_scores_the_partner_that_shares_most_words_is_the_nearest(runs):
+    result = runs("embed").result
+    assert result["baseline"]["name"] == "TF-IDF cosine" and 0 <= result["baselines"]["TF-IDF cosine"]["accuracy"] <= 1
+
+
 def test_no_baseline_where_none_is_wanted_or_none_exists(runs):
     files = toy.files(runs.folder, "classify", train=40)
     result = runs.tune("classify", "plain-score", **files, steps=2, baseline=False).result
     assert "baseline" not in result and not any("baseline" in line for line in command.lines(result))
-    assert "baseline" not in runs("choose").result
+    assert "baseline" not in runs("answer").result
 
 
 def test_rows_a_baseline_cannot_learn_from_do_not_stop_the_run(runs, notes):
