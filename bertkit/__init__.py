@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(name: str, precision: str = "auto", device: str = "auto", verify: bool = True) -> Opened:
+def load(name: str, precision: str = "auto", device: str = "auto", verify: bool = True, engine: str = "auto") -> Opened:
     """Open a model: an embedded name (`en`, `zh`), a folder, or a hub name `org/name`.
 
     Folders written by `compare` or `learn` open too, with the methods of their kind. verify: compare the SHA-256 of
-    every file with the folder's manifest; False compares only sizes.
+    every file with the folder's manifest; False compares only sizes. engine: torch, onnx or openvino; auto is torch,
+    or onnx where torch is not installed or the folder has an ONNX file alone.
     """
     from bertkit.loading import open_model
 
-    return open_model(name, precision, device, verify)
+    return open_model(name, precision, device, verify, engine)
 
 
 def finetune(task: str, **settings: Any) -> Predictor:

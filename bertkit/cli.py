@@ -18,6 +18,7 @@ from bertkit import config, notify
 from bertkit.commands import COMMANDS
 from bertkit.commands.parser import Command, Invocation, Parser, did_you_mean
 from bertkit.errors import Stopped, UserError, suggest
+from bertkit.machine import needs_package
 from bertkit.notify import visible
 
 Item = TypeVar("Item")
@@ -192,6 +193,9 @@ def main() -> None:
         sys.stdout.flush()
     except UserError as mistake:
         print(f"bertkit: {visible(notify.translated(str(mistake)))}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as missing:
+        print(f"bertkit: {visible(notify.translated(needs_package(missing)))}", file=sys.stderr)
         sys.exit(2)
     except Stopped as stopped:
         print(f"bertkit: {visible(notify.translated(str(stopped)))}", file=sys.stderr)

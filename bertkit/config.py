@@ -76,6 +76,23 @@ class Common:
     )
 
 
+ENGINES = ("auto", "torch", "onnx", "openvino")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(Common):
+    """Options of every command that answers with a model."""
+
+    precision: str = option(
+        "auto", "Precision to compute in; auto: bf16 where the CPU handles it fast; int8: the int8 file of an export.",
+        choices=("auto", "fp32", "bf16", "int8"),
+    )  # fmt: skip
+    engine: str = option(
+        "auto", "What computes: PyTorch, onnxruntime or OpenVINO; auto: torch, or onnx where torch is not installed or "
+        "the folder has an ONNX file alone.", choices=ENGINES,
+    )  # fmt: skip
+
+
 def hints(cls: type) -> dict[str, Any]:
     """For settings classes: field name → type, resolved."""
     return get_type_hints(cls)

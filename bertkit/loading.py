@@ -52,7 +52,7 @@ class Measures(Protocol):
 class ContenderPredictor:
     """What `load` returns for a saved contender: it predicts and is evaluated like a Predictor."""
 
-    precision, device = "fp32", "cpu"
+    precision, device, computed_by = "fp32", "cpu", "fp32 on cpu"
 
     def __init__(self, contender: Texts | Numbers | Tags) -> None:
         self.contender = contender
@@ -93,7 +93,9 @@ class ContenderPredictor:
         raise UserError(f"{self.contender.name} cannot {what}: it is not an encoder. Use a model such as 'en'.")
 
 
-def open_model(name: str | Path, precision: str = "auto", device: str = "auto", verify: bool = True) -> Opened:
+def open_model(
+    name: str | Path, precision: str = "auto", device: str = "auto", verify: bool = True, engine: str = "auto"
+) -> Opened:
     """Load the model of a folder, an embedded or a hub name: what its bertkit.json says it is, else an encoder.
 
     An n-gram model may be an ARPA file, by its name: x.arpa, x.arpa.gz. verify: compare the SHA-256 of every file with
@@ -105,11 +107,13 @@ def open_model(name: str | Path, precision: str = "auto", device: str = "auto", 
 
         return read_arpa(folder)
     if not folder.is_dir() or folder.as_posix() in embedded():
-        return Predictor.load(name, precision, device, verify)
-    return read_whole(folder, lambda: _open_folder(folder, precision, device, verify), verify=verify, what="model")
+        return Predictor.load(name, precision, device, verify, engine)
+    return read_whole(
+        folder, lambda: _open_folder(folder, precision, device, verify, engine), verify=verify, what="model"
+    )
 
 
-def _open_folder(folder: Path, precision: str, device: str, verify: bool) -> Opened:
+def _open_folder(folder: Path, precision: str, device: str, verify: bool, engine: str) -> Opened:
     file = folder / "bertkit.json"
     about = read_json(file) if file.is_file() else {}
     if key := about.get("contender"):
@@ -126,7 +130,7 @@ def _open_folder(folder: Path, precision: str, device: str, verify: bool) -> Ope
             if ancestor.stored == kind:
                 return ancestor.open(folder)
         raise _unknown(file, kind)
-    return Predictor.load(folder, precision, device, verify)
+    return Predictor.load(folder, precision, device, verify, engine)
 
 
 def _unknown(file: Path, kind: Any) -> UserError:

@@ -8,10 +8,57 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError
+
+# ---- PyTorch, which the base install does not have: prediction runs without it, everything else with it.
+
+NEEDS_TORCH = (
+    "This needs PyTorch, which is not installed. For its CPU build, run: pip install uv && uv pip install torch "
+    "--torch-backend cpu; then: pip install 'bertkit[train]'."
+)
+
+
+def has_torch() -> bool:
+    """Whether PyTorch is installed; finding out does not import it."""
+    try:
+        return "torch" in sys.modules or find_spec("torch") is not None
+    except ModuleNotFoundError:  # whoever blocks the import of torch also hides it
+        return False
+
+
+TRAINING = ("torch", "sklearn", "scipy", "jinja2", "rjieba", "zstandard")  # the extra `train`
+
+
+def needs_package(missing: ModuleNotFoundError) -> str:
+    """The message about a package that is not installed; an error of ours is raised again."""
+    package = (missing.name or "").partition(".")[0]
+    if package not in TRAINING:
+        raise missing
+    return NEEDS_TORCH if package == "torch" else (
+        f"This needs {package}, which is not installed. Run: pip install 'bertkit[train]'."
+    )  # fmt: skip
+
+
+if TYPE_CHECKING:
+    import torch as torch
+    import torch.nn.functional as F
+else:
+
+    class _OnFirstUse:
+        """A module that is imported when something of it is first used."""
+
+        def __init__(self, name: str) -> None:
+            self.__name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self.__name), name)
+
+    torch, F = _OnFirstUse("torch"), _OnFirstUse("torch.nn.functional")
 
 _threads = 0  # in use; 0 before the first set_up
 
@@ -27,25 +74,30 @@ def usable_cores() -> int:
     return cores
 
 
-def set_up(threads: int = 0) -> int:
-    """Set torch's threads and the allocator; returns the threads in use. Later calls only change threads."""
-    import torch
-
+def set_threads(threads: int = 0) -> int:
+    """Set how many threads prediction uses, and the allocator; torch is not imported for it. Returns the threads."""
     global _threads
     if threads < 0:
         raise UserError(f"threads is {threads}; it must be 0 (all usable cores) or more.")
-    count = threads or _of_environment() or usable_cores()
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
     if not _threads:
         _keep_memory()
-    _threads = count
+    _threads = threads or _of_environment() or usable_cores()
+    if "torch" in sys.modules and torch.get_num_threads() != _threads:
+        torch.set_num_threads(_threads)
+    return _threads
+
+
+def set_up(threads: int = 0) -> int:
+    """Set torch's threads and the allocator; returns the threads in use. Later calls only change threads."""
+    count = set_threads(threads)
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
     return count
 
 
 def threads() -> int:
     """The threads in use: as first set up, or all usable cores."""
-    return _threads or set_up()
+    return _threads or set_threads()
 
 
 def _of_environment() -> int:
@@ -99,8 +151,6 @@ def trim_memory() -> None:
 @contextmanager
 def single_thread_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
     """A pool of threads in which torch computes on one core each; torch's setting is restored afterwards."""
-    import torch
-
     before = torch.get_num_threads()
     # torch.set_num_threads acts on the thread that calls it, so each worker sets its own.
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -112,8 +162,6 @@ def single_thread_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 def device_for(name: str) -> str:
     """The torch device; `auto` is the GPU if there is one."""
-    import torch
-
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -132,8 +180,6 @@ def peak_memory() -> int:
 
 def has_fast_bf16() -> bool:
     """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
-    import torch
-
     return torch.backends.mkldnn.is_available() and bool(
         torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     )
@@ -141,8 +187,6 @@ def has_fast_bf16() -> bool:
 
 def has_fast_int8() -> bool:
     """Whether this CPU multiplies int8 in hardware (AVX512-VNNI or AMX)."""
-    import torch
-
     return torch.backends.mkldnn.is_available() and bool(
         torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
     )
@@ -169,8 +213,6 @@ def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
 
 def describe(threads: int) -> dict[str, Any]:
     """The machine as bertkit sees it, with a quick measurement of its matrix speed."""
-    import torch
-
     return {
         "processor": _processor(),
         "cores": usable_cores(),
@@ -191,8 +233,6 @@ def describe(threads: int) -> dict[str, Any]:
 def matmul_speed(dtype: Any, seconds: float = 0.5) -> float:
     """Billions of floating-point operations per second in a linear layer of BERT-base's shape: the best of many."""
     import time
-
-    import torch
 
     tokens, inner, outer = 2048, 768, 3072
     x, w = torch.randn(tokens, inner, dtype=dtype), torch.randn(outer, inner, dtype=dtype)

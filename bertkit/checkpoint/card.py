@@ -11,9 +11,11 @@ USE = {
     "floats": BY_BERTKIT,
     "int8": BY_BERTKIT,
     "onnx": [
+        *BY_BERTKIT,
+        "# or",
         "import onnxruntime, tokenizers",
         'tokenizer = tokenizers.Tokenizer.from_file("this folder/tokenizer.json")',
-        'session = onnxruntime.InferenceSession("this folder/model.onnx")',
+        'session = onnxruntime.InferenceSession("this folder/onnx/model.onnx")',
     ],
 }
 OPENED = {
@@ -21,15 +23,16 @@ OPENED = {
         "The weights are int8, which only bertkit opens; `bertkit convert` writes floating-point weights for other "
         "programs."
     ),
-    "onnx": "The weights are an ONNX file for onnxruntime; bertkit and transformers do not open it.",
+    "onnx": "The weights are an ONNX file, which bertkit (also without torch), onnxruntime, optimum and "
+    "transformers.js open.",
 }
 CRF = {  # what is told of tags that were chosen together
     "floats": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`. bertkit uses them; transformers opens the folder without them and tags piece by piece.",
     "int8": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`.",
-    "onnx": "The conditional random field that chose a sentence's tags jointly is not in the file, which tags "
-    "piece by piece.",
+    "onnx": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
+    "`crf.safetensors`. bertkit uses them; other programs read the file's tags piece by piece.",
 }
 PIECES = {"floats": " transformers tags every piece independently.", "int8": "", "onnx": " The file tags every piece."}
 POOLED = {"floats": "; sentence-transformers opens the folder as it is.", "int8": ".", "onnx": "."}

@@ -6,10 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint import card
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
@@ -31,13 +28,18 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
 from bertkit.files.json import open_regular, read_json, write_json
 from bertkit.files.manifest import read_whole
-from bertkit.model.crf import Crf
-from bertkit.model.heads import HEADS, Model, is_trained
-from bertkit.model.inference import is_prepared
+from bertkit.machine import torch
+from bertkit.model.crf import Chain
+from bertkit.model.engine import AGAIN, FILES, GRAPH, OnnxEngine
 from bertkit.model.pooling import Pooling
 from bertkit.notify import note
-from bertkit.settings.model import Config
+from bertkit.settings.model import HEADS, Config, is_trained
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.heads import Crf, Model
 
 LAYER = re.compile(r"(^|\.)(layer|layers|h|albert_layer_groups)\.\d+\.")
 CRF = "crf.safetensors"
@@ -61,6 +63,20 @@ class Folder:
     def architecture(self) -> Architecture:
         """The transformers class this is."""
         return architecture_for(FAMILIES[self.family], frozenset(self.model.heads))
+
+
+@dataclass
+class OnnxFolder:
+    """The content of a folder whose model is an ONNX file: the same, without weights."""
+
+    engine: OnnxEngine
+    tokenizer: Tokenizer
+    family: str
+    labels: tuple[str, ...]
+    about: dict[str, Any]
+    raw_config: dict[str, Any]
+    name: str
+    pooling: Pooling | None
 
 
 UNNAMED = ("LABEL_0", "LABEL_1")
@@ -107,19 +123,10 @@ def _read(
         raw = read_json(inner / "config.json")
         tensors, source = read_weights(inner)
     where = str(path / "config.json")
-    for key in sorted(set(HOSTILE) & set(raw)):
-        note(f"{where}: '{key}' asks to run code from the folder. bertkit never does; the key is ignored.")
-        raw.pop(key)
-    family = family_of(raw, where)
+    family, config, about, pooling = _described(path, raw)
     if family.base != INSIDE:
         tensors = unwrapped(tensors, (INSIDE,))
-    config = replace(config_from(raw, where), **(numbers or {}))
-    about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
-    if is_google(path):
-        about = {"notes": [origin(raw)]}
-    pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
-    if pooling and not pooling.refused and not about:
-        about = {"task": "embed", "options": {"pool": pooling.mode}}
+    config = replace(config, **(numbers or {}))
     stored = _stored_labels(raw)
     as_stored = heads is None
     if heads is None:
@@ -127,6 +134,8 @@ def _read(
         heads = {kind: HEADS[kind].outputs or len(stored) for kind in kinds}
     architecture = architecture_for(family, frozenset(heads))
     _fits(config, tensors, where, source)
+    from bertkit.model.heads import Model
+
     model = Model(config, heads, pooler=architecture.pooler is not None)
     _untie_check(tensors, family, config.tied, str(source))
     if not as_stored:
@@ -139,19 +148,81 @@ def _read(
             f"{source}: {len(layers)} tensors belong to layers that config.json does not mention "
             f"(first: {layers[0]}); they were left out."
         )
-    tokenizer = Tokenizer.load(encoder_place(path) if path.is_dir() else path.parent)
-    if pooling:
-        _fit_modules(pooling, config.width, path)
-        tokenizer = tokenizer.lowered() if pooling.kept.get("do_lower_case") else tokenizer
+    tokenizer = _fitting_tokenizer(path, config)
+    options = about.get("options")
+    if as_stored and "token" in heads and isinstance(options, dict) and options.get("crf"):
+        model.crf = _read_crf(path / CRF, heads["token"])
+    return Folder(model, tokenizer, family.model_type, labels or stored, about, raw, path.name, pooling)
+
+
+def _described(path: Path, raw: dict[str, Any]) -> tuple[Family, Config, dict[str, Any], Pooling | None]:
+    """What a folder's small files say of its model: family, numbers, bertkit.json and pooling."""
+    where = str(path / "config.json")
+    for key in sorted(set(HOSTILE) & set(raw)):
+        note(f"{where}: '{key}' asks to run code from the folder. bertkit never does; the key is ignored.")
+        raw.pop(key)
+    family = family_of(raw, where)
+    config = config_from(raw, where)
+    about = read_json(path / "bertkit.json") if (path / "bertkit.json").is_file() else {}
+    if is_google(path):
+        about = {"notes": [origin(raw)]}
+    pooling = read_pooling(path) if about.get("task", "embed") == "embed" else None
+    if pooling and not pooling.refused and not about:
+        about = {"task": "embed", "options": {"pool": pooling.mode}}
+    return family, config, about, pooling
+
+
+# ---- Folders whose model is an ONNX file: what `bertkit export`, optimum and transformers.js know, without torch.
+
+ANSWERING = ("text", "token", "span", "choice", "mlm")  # heads whose outputs a file calls logits
+
+
+def onnx_file(folder: Path, precision: str = "auto") -> Path | None:
+    """The ONNX file of a folder that is opened, if it has one."""
+    wanted = [FILES[precision]] if precision in FILES else list(FILES.values())
+    names = wanted if precision == "int8" else [*wanted, GRAPH]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_onnx(path: Path, *, runtime: str = "onnx", precision: str = "auto", verify: bool = True) -> OnnxFolder:
+    """Open a folder with an ONNX file, without torch. precision: fp32 or int8 names the file."""
+    return read_whole(path, lambda: _read_onnx(path, runtime, precision), verify=verify, what="model")
+
+
+def _read_onnx(path: Path, runtime: str, precision: str) -> OnnxFolder:
+    file = onnx_file(path, precision)
+    if file is None:
+        has = ", ".join(name for name in (*FILES.values(), GRAPH) if (path / name).is_file()) or "none"
+        raise UserError(f"{path} has no ONNX file in {precision} (it has: {has}). {AGAIN}")
+    raw = read_json(path / "config.json")
+    family, config, about, pooling = _described(path, raw)
+    stored = _stored_labels(raw)
+    listed = raw.get("architectures")
+    heads = heads_of(family, str(listed[0]) if isinstance(listed, list) and listed else None) or frozenset()
+    kind = next((head for head in ANSWERING if head in heads), "")
+    options = about.get("options")
+    chained = kind == "token" and isinstance(options, dict) and options.get("crf")
+    weights = None
+    if file.name == Path(GRAPH).name:
+        with open_regular(path / "model.safetensors") as weights_file:
+            weights = tensor_file.read_arrays(weights_file.fileno(), str(path / "model.safetensors"))
+    engine = OnnxEngine(
+        file, config, kind, runtime=runtime, precision="int8" if file.name == Path(FILES["int8"]).name else "fp32",
+        weights=weights, crf=_read_chain(path / CRF, len(stored)) if chained else None,
+        transformed=config.token_transform,
+    )  # fmt: skip
+    tokenizer = _fitting_tokenizer(path, config)
+    return OnnxFolder(engine, tokenizer, family.model_type, stored, about, raw, path.name, pooling)
+
+
+def _fitting_tokenizer(path: Path, config: Config) -> Tokenizer:
+    tokenizer = Tokenizer.load(path if path.is_dir() else path.parent)
     if tokenizer.size > config.vocabulary:
         raise UserError(
             f"{path}: the tokenizer has {tokenizer.size} pieces but the model only {config.vocabulary} word vectors. "
             "Tokenizer and weights do not belong together."
         )
-    options = about.get("options")
-    if as_stored and "token" in heads and isinstance(options, dict) and options.get("crf"):
-        model.crf = _read_crf(path / CRF, heads["token"])
-    return Folder(model, tokenizer, family.model_type, labels or stored, about, raw, path.name, pooling)
+    return tokenizer
 
 
 def _fit_modules(pooling: Pooling, width: int, path: Path) -> None:
@@ -215,17 +286,24 @@ def _some(labels: Sequence[str]) -> str:
     return ", ".join(labels[:8]) + (f" … ({len(labels)})" if len(labels) > 8 else "")
 
 
-def _read_crf(path: Path, labels: int) -> Crf:
+def _read_chain(path: Path, labels: int) -> Chain:
     """A tagger's CRF scores, in a file next to model.safetensors that transformers ignores."""
     if not path.is_file():
         raise DamagedFile(f"{path} is missing, but bertkit.json says that it is used to choose tags. Copy it too.")
     with open_regular(path) as file:
-        state = tensor_file.read(file.fileno(), str(path))
-    crf = Crf(labels)
-    wanted = {name: tensor.shape for name, tensor in crf.state_dict().items()}
-    if {name: tensor.shape for name, tensor in state.items()} != wanted:
+        state = tensor_file.read_arrays(file.fileno(), str(path))
+    wanted = {"start": (labels,), "step": (labels, labels), "end": (labels,)}
+    if {name: array.shape for name, array in state.items()} != wanted:
         raise DamagedFile(f"{path} does not hold the scores of {labels} tags. It belongs to a different model.")
-    crf.load_state_dict(state)
+    return Chain(**state)
+
+
+def _read_crf(path: Path, labels: int) -> Crf:
+    from bertkit.model.heads import Crf
+
+    crf = Crf(labels)
+    chain = _read_chain(path, labels)._asdict()
+    crf.load_state_dict({name: torch.from_numpy(scores) for name, scores in chain.items()})
     return crf
 
 
@@ -316,6 +394,8 @@ def check_writable(folder: Folder) -> None:
 
 def check_whole(folder: Folder) -> None:
     """Refuse to write a model folder that would give different answers from the one that was read."""
+    from bertkit.model.inference import is_prepared
+
     model = folder.model
     if is_prepared(model):
         raise UserError(
@@ -337,12 +417,13 @@ def check_whole(folder: Folder) -> None:
         )
 
 
-def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype = torch.float32, weights: str = "floats") -> None:
+def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype | None = None, weights: str = "floats") -> None:
     """Write a model folder that transformers opens. The caller makes it atomic (files.atomic.write_folder).
 
     weights: what the caller will put in their place (int8, onnx), for the card.
     """
     check_whole(folder)
+    dtype = dtype or torch.float32
     path.mkdir(parents=True, exist_ok=True)
     family = FAMILIES[folder.family]
     architecture = folder.architecture

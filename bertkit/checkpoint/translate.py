@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
 from bertkit.errors import UserError, suggest
-from bertkit.model.heads import Model
+from bertkit.machine import torch
 from bertkit.settings.model import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.heads import Model
 
 # their spelling → ours; the first spelling of a value is the one written
 ACTIVATION = {

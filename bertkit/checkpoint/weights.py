@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.json import open_regular, read_json
-from bertkit.model.inference import from_int8
+from bertkit.machine import torch
 from bertkit.notify import note
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")  # left by DDP, torch.compile and DeepSpeed
 INSIDE = "model."  # left by Lightning and the like; but some families' own names begin so
@@ -33,6 +34,12 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
         return clean(_pickled(pickled)), pickled
     there = ", ".join(sorted(p.name for p in folder.iterdir())) or "nothing"
     raise UserError(f"{folder}: this folder contains no model.safetensors or pytorch_model.bin (it contains: {there}).")
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether torch has something to read there."""
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", INT8)
+    return not folder.is_dir() or any((folder / name).is_file() for name in names)
 
 
 def clean(raw: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -70,6 +77,8 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 def _unscaled(raw: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Int8 matrices converted to the floats they represent."""
+    from bertkit.model.inference import from_int8
+
     for name in [name for name, tensor in raw.items() if tensor.dtype == torch.int8]:
         scale = raw.pop(name + SCALE, None)
         if scale is None or scale.shape != (len(raw[name]), 1):
@@ -109,7 +118,7 @@ def _pickled(path: Path) -> dict[str, Tensor]:
         ) from None
     if isinstance(raw, dict) and isinstance(raw.get("state_dict"), dict):
         raw = raw["state_dict"]
-    if not isinstance(raw, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in raw.items()):
+    if not isinstance(raw, dict) or not all(isinstance(k, str) and isinstance(t, torch.Tensor) for k, t in raw.items()):
         raise DamagedFile(
             f"{path}: not a state_dict. Save the model's state_dict, or use a safetensors version of the model."
         )

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from bertkit.commands import SharedCommand
-from bertkit.config import Common, option
+from bertkit.config import Common, InferenceOptions, option
 from bertkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Common):
+class Settings(InferenceOptions):
     """Options of `bertkit embed`."""
 
     model: str = option(help="Embedded name, folder (also of an ELMo), or hub name.", argument=True)
@@ -55,7 +55,6 @@ class Settings(Common):
 def run(settings: Settings) -> dict[str, Any]:
     """Turn the texts of a file into vectors, in order and in bounded memory."""
     from bertkit import machine
-    from bertkit.ancestors.elmo.model import Elmo
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
     from bertkit.files.atomic import not_the_input
@@ -68,16 +67,16 @@ def run(settings: Settings) -> dict[str, Any]:
     _check(settings)
     not_the_input(settings.out, settings.file, settings.probe)
     machine.limit_onednn_cache()
-    machine.set_up(settings.threads)
-    model = open_model(settings.model, settings.precision, settings.device)
+    machine.set_threads(settings.threads)
+    model = open_model(settings.model, settings.precision, settings.device, engine=settings.engine)
     prompt = ""
-    if isinstance(model, Elmo):
-        embedder, layers = _of_elmo(settings, model), settings.layers
-    elif isinstance(model, Predictor):
-        note(f"{settings.model}: {model.precision} on {model.device}.")
+    if isinstance(model, Predictor):
+        note(f"{settings.model}: {model.computed_by}.")
         layers = _probed(settings, model) if settings.layers == "auto" else settings.layers
         prompt = model.pooling.prompt(settings.prompt, settings.prompt_text)
         embedder = _of_encoder(settings, model, layers, prompt)
+    elif type(model).__name__ == "Elmo":  # its class is torch's, which may not be installed
+        embedder, layers = _of_elmo(settings, cast("Elmo", model)), settings.layers
     else:
         raise UserError(f"{settings.model} gives texts no vectors. Use an encoder, e.g. 'en', or an ELMo.")
     rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
@@ -101,7 +100,8 @@ def run(settings: Settings) -> dict[str, Any]:
     return {
         "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,
         "pool": settings.pool or embedder.pool, "prompt": prompt,
-        "precision": embedder.precision, "seconds": round(seconds, 2),
+        "precision": embedder.precision, "engine": model.engine.name if isinstance(model, Predictor) else "torch",
+        "seconds": round(seconds, 2),
         "texts_per_second": round(out.count / seconds, 1),
         "unknown_share": report_unknown(model, settings.model),
     }  # fmt: skip

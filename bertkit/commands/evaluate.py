@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import option
+from bertkit.config import InferenceOptions, option
 from bertkit.settings.finetune import TableSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TableSettings):
+class Settings(InferenceOptions, TableSettings):
     """Options of `bertkit evaluate`."""
 
     model: str = option(help="Embedded name, folder, or hub name; or an index.", argument=True)
@@ -42,12 +42,12 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.runs.finetune.start import report_unknown
     from bertkit.tasks.base import Reading
 
-    machine.set_up(settings.threads)
+    machine.set_threads(settings.threads)
     if is_index(Path(settings.model)):
         return _index(settings)
     if settings.task and settings.task not in OTHERS:
         raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
-    predictor = open_model(settings.model, settings.precision, settings.device)
+    predictor = open_model(settings.model, settings.precision, settings.device, engine=settings.engine)
     if settings.task:
         if not _can(predictor, settings.task):
             raise UserError(f"{settings.model} cannot be scored by {settings.task}: it is a different kind of model.")
@@ -66,6 +66,7 @@ def run(settings: Settings) -> dict[str, Any]:
     intervals = metrics.bootstrap(metric, gold, said, seed=settings.seed, **extra) if len(gold) > 1 else {}
     return {
         "model": settings.model, "file": str(settings.file), "rows": len(gold), "precision": predictor.precision,
+        "engine": predictor.engine.name if isinstance(predictor, Predictor) else "",
         "metrics": dict(scores), "intervals": {name: list(pair) for name, pair in intervals.items()},
         "rows_cut": sum(p["cut"] > 0 for p in predictions), "tokens_cut": sum(p["cut"] for p in predictions),
         "absent": dict(getattr(scores, "absent", {})),

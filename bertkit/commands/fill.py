@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertkit.commands import SharedCommand
-from bertkit.config import Common, option
+from bertkit.config import Common, InferenceOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Common):
+class Settings(InferenceOptions):
     """What `fill` needs."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
@@ -31,12 +31,13 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.inference.predictor import Predictor
     from bertkit.runs.finetune.start import report_unknown
 
-    machine.set_up(settings.threads)
-    predictor = Predictor.load(settings.model, settings.precision, settings.device)
+    machine.set_threads(settings.threads)
+    predictor = Predictor.load(settings.model, settings.precision, settings.device, engine=settings.engine)
     guesses = predictor.fill(settings.text, settings.top, settings.joint)
     return {
         "text": settings.text,
         "precision": predictor.precision,
+        "engine": predictor.engine.name,
         **({"joint": settings.joint, "fillings": guesses} if settings.joint else {"masks": guesses}),
         "unknown_share": report_unknown(predictor, settings.model),
     }

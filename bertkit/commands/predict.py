@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.commands import SharedCommand
-from bertkit.config import option
+from bertkit.config import InferenceOptions, option
 from bertkit.settings.finetune import PairSettings, TextSettings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TEXTS_AT_ONCE = 512  # texts to rewrite that are read, sorted by length and writ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(PairSettings):
+class Settings(InferenceOptions, PairSettings):
     """What `predict` needs."""
 
     model: str = option(help="A fine-tuned model's folder.", argument=True)
@@ -54,7 +54,6 @@ class Count:
 def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     """Answer every row of a file."""
     from bertkit import machine
-    from bertkit.ancestors.transformer.model import Seq2Seq
     from bertkit.errors import UserError
     from bertkit.files.atomic import not_the_input
     from bertkit.files.open import kind_of
@@ -63,10 +62,10 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
 
     not_the_input(settings.out, settings.file)
     machine.limit_onednn_cache()
-    machine.set_up(settings.threads)
-    predictor = open_model(settings.model, settings.precision, settings.device)
+    machine.set_threads(settings.threads)
+    predictor = open_model(settings.model, settings.precision, settings.device, engine=settings.engine)
     if not isinstance(predictor, (Predictor, ContenderPredictor)):
-        hint = "`bertkit rewrite` is its command" if isinstance(predictor, Seq2Seq) else "Run `bertkit finetune` first"
+        hint = "`bertkit rewrite` is its command" if hasattr(predictor, "rewrite") else "Run `bertkit finetune` first"
         raise UserError(f"{settings.model} has not been fine-tuned, so it cannot predict. {hint}.")
     count = Count()
     answers = _answers(settings, predictor, count)
@@ -116,7 +115,7 @@ def _answers(
         note(f"{count.rows_cut} of {count.rows} rows were cut: {cut} of {cut + count.tokens} tokens were not seen.")
     report_unknown(predictor, settings.model)
     count.seconds = seconds = time.perf_counter() - start
-    note(f"{count.rows:,} rows in {seconds:.1f} s ({count.rows / seconds:,.0f} per second), {predictor.precision}.")
+    note(f"{count.rows:,} rows in {seconds:.1f} s ({count.rows / seconds:,.0f} per second), {predictor.computed_by}.")
 
 
 def examples(settings: Settings, predictor: Predictor | ContenderPredictor) -> Iterator[Any]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.commands import SharedCommand
-from bertkit.config import Common, option
+from bertkit.config import Common, InferenceOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Common):
+class Settings(InferenceOptions):
     """Options of `bertkit serve`."""
 
     models: tuple[str, ...] = option(help="Embedded names, folders, hub names, or NAME=MODEL.", argument=True)
@@ -67,14 +67,14 @@ def _serve(settings: Settings, opened: Callable[[str], object]) -> dict[str, Any
         waiting_characters=10 * settings.max_characters, seconds=settings.timeout,
     )  # fmt: skip
     machine.limit_onednn_cache()
-    machine.limit_arenas(1 + machine.set_up(settings.threads))
+    machine.limit_arenas(1 + machine.set_threads(settings.threads))
     with bind(settings.host, settings.port) as bound:  # before the models are read: a taken port is told at once
-        registry = load(settings.models, settings.precision, settings.device)
+        registry = load(settings.models, settings.precision, settings.device, settings.engine)
         service = InferenceService(
             registry, limits, on_long=settings.on_long, threads=settings.threads, prefix=settings.metrics_prefix
         )  # fmt: skip
         for one in registry.values():
-            note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.precision} on {one.predictor.device})")
+            note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.computed_by})")
         address = address_of(bound)
         if settings.host not in LOCAL and not key:
             note("Other machines may be able to connect and no key is required: set BERTKIT_API_KEY.")

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from bertkit.machine import single_thread_pool
+from bertkit.machine import single_thread_pool, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # A group is split when more than this fraction of it would be padding. Padding costs attention
 # products only, and each further group costs some 30 microseconds per layer.

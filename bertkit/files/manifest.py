@@ -214,7 +214,7 @@ def reading(folder: Path, *, verify: bool = True, what: str = "folder") -> Itera
                 raise UserError(f"{folder} was replaced while it was read. Open it again.")
         else:
             yield
-    except (UserError, Stopped):
+    except (UserError, Stopped, ModuleNotFoundError):
         raise
     except FileNotFoundError as problem:
         missing = Path(problem.filename).name if problem.filename else "a file"

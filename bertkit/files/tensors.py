@@ -10,24 +10,28 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bertkit.errors import DamagedFile
 from bertkit.files import atomic
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Tensors: TypeAlias = Mapping[str, "Tensor | np.ndarray"]
+
+# The format's name of a type → torch's, and numpy's where it has the type.
 DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "BOOL": torch.bool,
-    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "BOOL": "bool", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "C64": "complex64",
 }  # fmt: skip
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
-Tensors = Mapping[str, Tensor | np.ndarray]
+NAMES = {f"torch.{dtype}": name for name, dtype in DTYPES.items()}
+Read = TypeVar("Read")
 
 
 def size(tensors: Tensors) -> int:
@@ -37,6 +41,8 @@ def size(tensors: Tensors) -> int:
 
 def chunks(tensors: Tensors) -> Iterator[memoryview]:
     """The bytes of a safetensors file, one chunk per tensor: at most one tensor is copied at a time."""
+    import torch
+
     yield memoryview(_header(tensors))
     for name in _order(tensors):
         flat = _as_tensor(tensors[name]).detach().cpu().contiguous().reshape(-1)
@@ -57,6 +63,15 @@ def read(handle: int, where: str) -> dict[str, Tensor]:
 
     where: the file's name, for messages.
     """
+    return _read(handle, where, _as_read)
+
+
+def read_arrays(handle: int, where: str) -> dict[str, np.ndarray]:
+    """The same without torch, as float32 arrays where they hold real numbers."""
+    return _read(handle, where, _array)
+
+
+def _read(handle: int, where: str, made_of: Callable[[bytearray, str, list[int]], Read]) -> dict[str, Read]:
     length = os.fstat(handle).st_size
     try:
         header_length = int.from_bytes(_fetch(handle, 8, 0), "little")
@@ -69,19 +84,34 @@ def read(handle: int, where: str) -> dict[str, Tensor]:
         edges = [0, *(end for _, end, _ in places)]
         if edges[-1] != length - 8 - header_length or any(begin != edge for (begin, _, _), edge in zip(places, edges)):
             raise ValueError("its tensors do not cover its bytes")
-        return {name: _load(handle, header[name], 8 + header_length + begin) for begin, _, name in places}
+        return {name: _load(handle, header[name], 8 + header_length + begin, made_of) for begin, _, name in places}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
         raise DamagedFile(f"{where} is not a valid safetensors file: {error}. Restore it from a backup.") from error
 
 
-def _load(handle: int, row: dict, offset: int) -> Tensor:
-    dtype, shape = DTYPES[row["dtype"]], row["shape"]
+def _load(handle: int, row: dict, offset: int, made_of: Callable[[bytearray, str, list[int]], Read]) -> Read:
+    kind, shape = row["dtype"], row["shape"]
     begin, end = row["data_offsets"]
-    if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"shape {shape} of {row['dtype']} does not take {end - begin} bytes")
-    return torch.frombuffer(_fetch(handle, end - begin, offset), dtype=dtype).reshape(shape) if end > begin else (
-        torch.empty(shape, dtype=dtype)
-    )  # fmt: skip
+    width = 1 if kind == "BOOL" else int("".join(filter(str.isdigit, kind.partition("_")[0]))) // 8
+    if kind not in DTYPES or math.prod(shape) * width != end - begin:
+        raise ValueError(f"shape {shape} of {kind} does not take {end - begin} bytes")
+    return made_of(_fetch(handle, end - begin, offset), DTYPES[kind], shape)
+
+
+def _as_read(content: bytearray, kind: str, shape: list[int]) -> Tensor:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, kind)
+    return torch.frombuffer(content, dtype=dtype).reshape(shape) if content else torch.empty(shape, dtype=dtype)
+
+
+def _array(content: bytearray, kind: str, shape: list[int]) -> np.ndarray:
+    if kind == "bfloat16":  # the upper half of a float32
+        return (np.frombuffer(content, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if kind.startswith("float8"):
+        raise ValueError(f"it holds {kind}, which only torch reads")
+    numbers = np.frombuffer(content, np.dtype(kind)).reshape(shape)
+    return numbers.astype(np.float32, copy=False) if numbers.dtype.kind == "f" else numbers
 
 
 def _fetch(handle: int, count: int, offset: int) -> bytearray:
@@ -96,7 +126,9 @@ def _fetch(handle: int, count: int, offset: int) -> bytearray:
 
 
 def _as_tensor(values: Tensor | np.ndarray) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    import torch
+
+    return values if isinstance(values, torch.Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def _order(tensors: Tensors) -> list[str]:
@@ -109,10 +141,10 @@ def _header(tensors: Tensors) -> bytes:
     begin = 0
     for name in _order(tensors):
         tensor = _as_tensor(tensors[name])
-        if tensor.dtype not in NAMES:
+        if str(tensor.dtype) not in NAMES:
             raise TypeError(f"tensor '{name}': safetensors has no {tensor.dtype}; save it as another type")
         end = begin + tensor.nbytes
-        rows[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        rows[name] = {"dtype": NAMES[str(tensor.dtype)], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(rows).encode()
     text += b" " * (-len(text) % 8)

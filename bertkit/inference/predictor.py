@@ -6,30 +6,36 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from bertkit import machine
-from bertkit.checkpoint.folder import Folder, read_folder
+from bertkit.checkpoint.folder import Folder, OnnxFolder, onnx_file, read_folder, read_onnx
 from bertkit.checkpoint.locate import locate
-from bertkit.data.batch import Batch, pack, run_batched
+from bertkit.checkpoint.weights import has_weights
+from bertkit.config import ENGINES
 from bertkit.data.readers.frames import is_frame
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
+from bertkit.metrics.calibration import softmax
 from bertkit.model import layer_choice
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import is_trained
-from bertkit.model.inference import INT8, prepare
+from bertkit.model.engine import AGAIN, Engine, Wanted
 from bertkit.model.pooling import Pooling, check_mode, pooled_windows, unit
 from bertkit.notify import note
+from bertkit.settings.model import is_trained
 from bertkit.tasks import TASKS, make, task_classes
-from bertkit.tasks.base import Reading, Task, check_labels, outputs_of_heads, validated
+from bertkit.tasks.base import Reading, Task, check_labels, validated
 from bertkit.tasks.batches import outputs_of
 from bertkit.text.checks import BadRow, by_line
 from bertkit.text.encoding import Encoding
 from bertkit.text.words import closed_up
+
+if TYPE_CHECKING:
+    from bertkit.data.batch import Batch
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
+    from bertkit.model.inference import TorchEngine
 
 AT_ONCE_POOLED = ("mean", "cls", "max")  # for a whole batch; other modes are pooled text by text
 NOT_FINITE = (
@@ -42,45 +48,92 @@ AT_ONCE = 1024  # texts that commands read, sort and compute together: bounds me
 class Predictor:
     """A model and its tokenizer, ready to answer."""
 
-    def __init__(self, folder: Folder, precision: str = "auto", device: str = "auto") -> None:
-        machine.threads()
-        self.device = machine.device_for(device)
+    def __init__(self, folder: Folder | OnnxFolder, precision: str = "auto", device: str = "auto") -> None:
         self.folder = folder
         self.source: Path | None = None  # the folder it was read from
         self.tokenizer = folder.tokenizer
         self.pooling = folder.pooling or Pooling()
-        if precision == "auto" and folder.about.get("weights") == INT8 and self.device == "cpu":
-            precision = INT8 if machine.has_fast_int8() else precision
-        # counted before the weights get their new layout
-        self.outputs = outputs_of_heads(folder.model)
-        self.parameters = sum(p.numel() for p in folder.model.parameters())
-        self.encoder_parameters = sum(p.numel() for p in folder.model.encoder.parameters())
-        self.model = prepare(folder.model, precision, self.device)
-        self.config = folder.model.config
+        if isinstance(folder, OnnxFolder):
+            if device not in ("auto", "cpu"):
+                raise UserError(f"device is {device!r}; ONNX files run on the CPU only. Leave it out.")
+            self.engine: Engine = folder.engine
+            self.encoder_parameters = self.engine.parameters
+        else:
+            # counted before the weights get their new layout
+            self.encoder_parameters = sum(p.numel() for p in folder.model.encoder.parameters())
+            self.engine = _torch_engine(folder, precision, device)
+        self.config = self.engine.config
         self.steady = False  # whether a text's numbers are the same in any batch, at some cost; servers switch it on
         self.result: dict[str, Any] = {}  # the result of fine-tuning, right after it
-        computed = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.model.encoder.dtype]
-        self.precision = precision if precision == INT8 else computed
 
     @classmethod
-    def load(cls, name: str | Path, precision: str = "auto", device: str = "auto", verify: bool = True) -> Predictor:
-        """Open a model by embedded name, folder or hub name. verify: compare its files with its manifest first."""
+    def load(
+        cls,
+        name: str | Path,
+        precision: str = "auto",
+        device: str = "auto",
+        verify: bool = True,
+        engine: str = "auto",
+    ) -> Predictor:
+        """Open a model by embedded name, folder or hub name. verify: compare its files with its manifest first.
+
+        engine: torch, onnx (onnxruntime) or openvino; auto is torch, or onnx where torch or the weights are missing.
+        """
         source = locate(name)
-        predictor = cls(read_folder(source, verify=verify), precision, device)
+        engine = chosen_engine(source, engine)
+        if engine == "torch":
+            predictor = cls(read_folder(source, verify=verify), precision, device)
+        else:
+            if precision == "bf16":
+                raise UserError("precision is 'bf16'; ONNX files run in fp32 or int8. Leave it out.")
+            predictor = cls(read_onnx(source, runtime=engine, precision=precision, verify=verify), device=device)
         predictor.source = source
         return predictor
 
     def __repr__(self) -> str:
         """Name, task, labels, size and precision."""
         fine_tuned = self.about.get("task") in TASKS or any(
-            task.head in self.outputs for task in task_classes().values()
+            task.head in self.engine.outputs for task in task_classes().values()
         )
         task = f"{self.task.name}, " if fine_tuned else ""
         labels = self.task.labels if fine_tuned and self.task.labelled_by_name else ()
         named = ", ".join(labels[:6]) + (f" … ({len(labels)})" if len(labels) > 6 else "")
         shown = f"labels {named}, " if labels else ""
-        size = f"{self.parameters / 1e6:.1f}M parameters"
-        return f"<bertkit model {self.folder.name!r}: {task}{shown}{size}, {self.precision} on {self.device}>"
+        return f"<bertkit model {self.folder.name!r}: {task}{shown}{self.engine.size}, {self.computed_by}>"
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: fp32, bf16 or int8."""
+        return self.engine.precision
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return self.engine.device
+
+    @property
+    def computed_by(self) -> str:
+        """Precision, device, and the engine where it is not torch, for notes."""
+        return f"{self.precision} on {self.device}" + (f", {self.engine.name}" if self.engine.name != "torch" else "")
+
+    @property
+    def parameters(self) -> int:
+        """The number of weights; 0 if the engine does not know it."""
+        return self.engine.parameters
+
+    @property
+    def _torch(self) -> TorchEngine:
+        if self.engine.name != "torch":
+            raise UserError(
+                f"{self.folder.name} is open in {self.engine.name}, which gives answers only; this looks inside the "
+                "model. Use a folder with model.safetensors and --engine torch."
+            )
+        return self.engine  # type: ignore[return-value]
+
+    @property
+    def model(self) -> Model:
+        """The PyTorch model itself, for those who look inside."""
+        return self._torch.model
 
     def as_written(self) -> Folder:
         """The folder, read again: weights prepared for inference cannot be saved."""
@@ -91,22 +144,11 @@ class Predictor:
     def run(
         self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False, maps: bool = False
     ) -> list[Any]:
-        """Encode rows in the fastest order; `use` returns one answer per row of its batch, in the batch's row order."""
-        answers: list[Any] = [None] * len(rows)
-
-        def compute(numbers: list[int]) -> None:
-            batch = self._pack([rows[n] for n in numbers])
-            results = use(self.model.encoder(batch, layers=layers, maps=maps))
-            for number, answer in zip(numbers, results, strict=True):
-                answers[number] = answer
-
-        run_batched([len(row.ids) for row in rows], compute, self.device)
-        return answers
+        """Encode rows with PyTorch; `use` returns one answer per row of its batch, in the batch's row order."""
+        return self._torch.encode(rows, use, layers=layers, maps=maps, steady=self.steady)
 
     def _pack(self, rows: Sequence[Row]) -> Batch:
-        segmented = any(row.segments is not None for row in rows) and self.config.segments > 1
-        segments = [row.segments or [0] * len(row.ids) for row in rows] if segmented else None
-        return pack([row.ids for row in rows], segments, steady=self.steady).to(self.device)
+        return self._torch.pack(rows, steady=self.steady)
 
     def embed(
         self,
@@ -210,14 +252,11 @@ class Predictor:
             pool == "none" or (pool in AT_ONCE_POOLED and not any(text.skip for text in encoded_texts))
         )
 
-        def use(encoded: Encoded) -> list[np.ndarray]:
-            encoded.tokens = encoded.tokens if choice.only_last else choice.pick(encoded.layers)
-            return _pooled(encoded, pool if unsplit else "none")
-
+        wanted = Wanted(pool=pool if unsplit else "none", layers=choice)
         # Without special tokens, an empty text has no tokens: its vector is zero.
         wide = choice.width(self.config.width)
         empty = np.zeros(wide if unsplit and pool != "none" else (int(pool != "none"), wide), np.float32)
-        answers = iter(self.run([row for row in rows if row.ids], use, layers=not choice.only_last))
+        answers = iter(self.engine.run([row for row in rows if row.ids], wanted, steady=self.steady))
         vectors = [next(answers) if row.ids else empty for row in rows]
         if not unsplit:
             vectors = _merge(encoded_texts, vectors, pool)
@@ -272,27 +311,20 @@ class Predictor:
         mask = self.tokenizer.mask_id
         assert mask is not None  # otherwise there would be no encodings with masks
 
-        def use(encoded: Encoded) -> list[tuple[list[float], list[int]]]:
-            batch = encoded.batch
-            hidden = batch.ids[: batch.tokens].eq(mask)
-            scores = self.model.ask("mlm", encoded, hidden.nonzero()[:, 0]).float().softmax(-1)
-            scores = scores[:, : self.tokenizer.size]  # further rows are padding of the table
-            best = scores.topk(min(top, self.tokenizer.size), dim=-1)
-            counts = [int(part.sum()) for part in hidden.split(list(batch.lengths))]
-            packed = list(zip(best.values.split(counts), best.indices.split(counts)))
-            restored: list[Any] = [None] * len(packed)
-            for place, caller in enumerate(batch.order):
-                restored[caller] = tuple(part.tolist() for part in packed[place])
-            return restored
+        size = self.tokenizer.size  # further rows are padding of the table
+        rows = [Row(masked.ids, masked.segments, (0, len(masked))) for masked in encodings]
+        places = [[(place, 1) for place, piece in enumerate(row.ids) if piece == mask] for row in rows]
 
-        predictions = self.run([Row(masked.ids, masked.segments, (0, len(masked))) for masked in encodings], use)
+        def best(numbers: list[int], logits: list[np.ndarray]) -> list[tuple[list[list[float]], list[list[int]]]]:
+            return [_best(softmax(part)[:, :size], min(top, size)) for part in logits]
+
+        predictions = self.engine.run(rows, Wanted("mlm", places), best, steady=self.steady)
         filled = []
-        for encoding, (scores, pieces) in zip(encodings, predictions):
-            places = [place for place, piece in enumerate(encoding.ids) if piece == mask]
+        for encoding, spots, (scores, pieces) in zip(encodings, places, predictions):
             filled.append(
                 [
                     [self._guess(encoding.ids, place, piece, score) for score, piece in zip(values, ids)]
-                    for place, values, ids in zip(places, scores, pieces)
+                    for (place, _), values, ids in zip(spots, scores, pieces)
                 ]
             )
         return filled
@@ -343,8 +375,8 @@ class Predictor:
         task = make(name, labels=tuple(about.get("labels") or self.folder.labels), options=options)
         task.merge = about.get("merge", task.merge)
         task.pooling = self.pooling if task.makes_vectors else None
-        if task.labelled_by_name and task.head in self.outputs:
-            check_labels(task.labels, self.outputs[task.head], f"{self.folder.name}/bertkit.json")
+        if task.labelled_by_name and task.head in self.engine.outputs:
+            check_labels(task.labels, self.engine.outputs[task.head], f"{self.folder.name}/bertkit.json")
         return task
 
     def _guessed_task(self) -> tuple[str, dict[str, Any]]:
@@ -352,7 +384,7 @@ class Predictor:
         folder = self.folder
         guesses = (
             (kind, options)
-            for head in self.model.heads
+            for head in self.engine.heads
             for kind in task_classes().values()
             if (options := kind.guessed(head, folder.labels, folder.raw_config)) is not None
         )
@@ -398,7 +430,7 @@ class Predictor:
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
         if len(items) >= AT_ONCE:
             machine.trim_memory()  # what the tokenizer left fragmented, before the computation starts
-        outputs = outputs_of(self.model, self.task, items, self.device, steady=self.steady)
+        outputs = outputs_of(self.engine, self.task, items, steady=self.steady)
         for number, output in enumerate(outputs):
             if not np.isfinite(output).all():
                 raise BadRow(number, NOT_FINITE)
@@ -410,12 +442,12 @@ class Predictor:
 
     def needs(self, head: str, what: str) -> None:
         """Refuse to use a head that is missing or untrained."""
-        if head not in self.model.heads:
-            has = ", ".join(self.model.heads) or "none"
+        if head not in self.engine.heads:
+            has = ", ".join(self.engine.heads) or "none"
             raise UserError(
                 f"This model cannot {what}: it has no {head} head (it has: {has}). Use a model with one, e.g. 'en'."
             )
-        if not is_trained(head, self.model.untrained):
+        if not is_trained(head, self.engine.untrained):
             raise UserError(f"This model cannot {what} yet: its {head} head is untrained. Fine-tune it first.")
 
 
@@ -424,22 +456,42 @@ def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise UserError(f"{name} is {value!r}. {suggest(value, list(choices))}")
 
 
-def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
-    """One vector per text in the caller's order; pool none: one (tokens, width) per text."""
-    batch = encoded.batch
-    if pool == "none":
-        return [part.float().cpu().numpy() for part in batch.split(encoded.tokens)]
-    if pool == "cls":
-        return list(batch.restore(encoded.tokens[batch.starts].float()).cpu().numpy())
-    parts = []
-    for group in batch.groups:
-        rows = encoded.tokens[group.start : group.stop]
-        if group.lengths is None:
-            square = rows.view(group.texts, group.length, -1)
-            parts.append(square.mean(1, dtype=torch.float32) if pool == "mean" else square.amax(1).float())
-        else:
-            parts.append(torch.segment_reduce(rows.float(), pool, lengths=group.lengths))
-    return list(batch.restore(torch.cat(parts)).cpu().numpy())
+def chosen_engine(source: Path, engine: str) -> str:
+    """The engine that opens a folder: as asked, or the one it has files for."""
+    if engine not in ENGINES:
+        raise UserError(f"engine is {engine!r}. {suggest(engine, list(ENGINES))}")
+    has_file = source.is_dir() and onnx_file(source) is not None
+    if engine == "auto":
+        engine = "onnx" if has_file and not (machine.has_torch() and has_weights(source)) else "torch"
+    if engine != "torch" and not has_file:
+        raise UserError(f"{source} has no ONNX file, so --engine {engine} cannot open it. {AGAIN}")
+    if engine == "torch" and not machine.has_torch():
+        raise UserError(f"{machine.NEEDS_TORCH} Or open an export: bertkit export {source} --out FOLDER, where it is.")
+    return engine
+
+
+def _torch_engine(folder: Folder, precision: str, device: str) -> TorchEngine:
+    """A folder's model, prepared for inference."""
+    from bertkit.model.inference import INT8, TorchEngine, outputs_of_heads, prepare
+
+    machine.set_up(machine.threads())
+    device = machine.device_for(device)
+    if precision == "auto" and folder.about.get("weights") == INT8 and device == "cpu":
+        precision = INT8 if machine.has_fast_int8() else precision
+    outputs = outputs_of_heads(folder.model)
+    parameters = sum(p.numel() for p in folder.model.parameters())
+    engine = TorchEngine(prepare(folder.model, precision, device), device)
+    engine.outputs, engine.parameters = outputs, parameters
+    engine.size = f"{parameters / 1e6:.1f}M parameters"
+    return engine
+
+
+def _best(scores: np.ndarray, top: int) -> tuple[list[list[float]], list[list[int]]]:
+    """The highest scores of each row and their columns, best first."""
+    columns = np.argpartition(-scores, top - 1, axis=-1)[:, :top]
+    values = np.take_along_axis(scores, columns, -1)
+    order = np.argsort(-values, axis=-1, kind="stable")
+    return (np.take_along_axis(values, order, -1).tolist(), np.take_along_axis(columns, order, -1).tolist())
 
 
 def _merge(texts: Sequence[Rows], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:

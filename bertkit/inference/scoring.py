@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bertkit import metrics
-from bertkit.data.batch import pack, run_batched
 from bertkit.data.readers import read_minimal_pairs
 from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
-from bertkit.model.encoder import Encoded
+from bertkit.metrics.calibration import softmax
+from bertkit.model.engine import Wanted
 from bertkit.notify import note, track
 
 if TYPE_CHECKING:
@@ -48,25 +46,22 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
             places.append(positions)
             targets.append(answers)
     totals = [0.0] * len(texts)
-    values: list[list[float]] = [[]] * len(inputs)
 
-    def compute(numbers: list[int]) -> None:
-        batch = pack([inputs[n] for n in numbers]).to(predictor.device)
-        starts = {caller: int(batch.starts[packed]) for packed, caller in enumerate(batch.order)}
-        indices = [starts[i] + place for i, n in enumerate(numbers) for place in places[n]]
-        expected = torch.tensor([t for n in numbers for t in targets[n]], device=predictor.device)
-        encoded = predictor.model.encoder(batch)
-        logits = predictor.model.ask("mlm", encoded, torch.tensor(indices, device=predictor.device)).float()
-        scores = (logits.gather(1, expected[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
-        offset = 0
-        for n in numbers:
-            values[n] = scores[offset : offset + len(places[n])]
-            offset += len(places[n])
+    def likelihoods(numbers: list[int], logits: list[np.ndarray]) -> list[float]:
+        return [_log_likelihood(part, targets[n]) for n, part in zip(numbers, logits)]
 
-    run_batched([len(ids) for ids in inputs], compute, predictor.device)
-    for owner, row in zip(owners, values):
-        totals[owner] += sum(row)
+    rows = [Row(ids, None, (0, len(ids))) for ids in inputs]
+    wanted = Wanted("mlm", [[(place, 1) for place in positions] for positions in places])
+    for owner, value in zip(owners, predictor.engine.run(rows, wanted, likelihoods)):
+        totals[owner] += value
     return totals
+
+
+def _log_likelihood(logits: np.ndarray, ids: Sequence[int]) -> float:
+    """Summed log-probability of ids. logits: (ids, vocabulary)."""
+    highest = logits.max(-1)
+    log_sum = highest + np.log(np.exp(logits - highest[:, None]).sum(-1))
+    return float((logits[np.arange(len(ids)), ids] - log_sum).sum(dtype=np.float64))
 
 
 SENTENCES_AT_ONCE = 64  # sentences per call: each becomes as many rows as it has pieces
@@ -158,12 +153,13 @@ def fill_jointly(predictor: Predictor, encoding: Encoding, top: int, how: str) -
         if alone is None:
             logs = _logs_at(predictor, [ids for ids, _ in partial], encoding.segments, [place])[:, 0]
         else:
-            logs = alone[step].expand(len(partial), -1)
+            logs = np.broadcast_to(alone[step], (len(partial), alone.shape[-1]))
         branches = 1 if how == "left-to-right" and step else width
-        best = logs.topk(min(branches, logs.shape[1]), dim=-1)
+        pieces_by_value = np.argsort(-logs, axis=-1, kind="stable")[:, : min(branches, logs.shape[1])]
+        best_values = np.take_along_axis(logs, pieces_by_value, -1)
         longer = [
             ([*ids[:place], piece, *ids[place + 1 :]], [*chain, value])
-            for (ids, chain), values, pieces in zip(partial, best.values.tolist(), best.indices.tolist())
+            for (ids, chain), values, pieces in zip(partial, best_values.tolist(), pieces_by_value.tolist())
             for value, piece in zip(values, pieces)
             if value > -math.inf
         ]
@@ -180,17 +176,19 @@ def fill_jointly(predictor: Predictor, encoding: Encoding, top: int, how: str) -
     ]
 
 
-def _logs_at(predictor: Predictor, texts: list[list[int]], segments: list[int], places: list[int]) -> Tensor:
+def _logs_at(predictor: Predictor, texts: list[list[int]], segments: list[int], places: list[int]) -> np.ndarray:
     """Log-probabilities of every piece at these places: (texts, places, pieces); special pieces are never chosen."""
+    special = sorted(predictor.tokenizer.special_ids)
 
-    def use(encoded: Encoded) -> list[Tensor]:
-        starts = encoded.batch.starts[:, None] + torch.tensor(places, device=predictor.device)
-        logits = predictor.model.ask("mlm", encoded, starts.flatten()).float()
-        logs = logits.log_softmax(-1)[:, : predictor.tokenizer.size]
-        logs[:, sorted(predictor.tokenizer.special_ids)] = -math.inf
-        return list(encoded.batch.restore(logs.view(len(starts), len(places), -1)).cpu())
+    def logs(numbers: list[int], logits: list[np.ndarray]) -> list[np.ndarray]:
+        tables = [np.log(softmax(part.astype(np.float64)))[:, : predictor.tokenizer.size] for part in logits]
+        for table in tables:
+            table[:, special] = -math.inf
+        return tables
 
-    return torch.stack(predictor.run([Row(ids, segments, (0, len(ids))) for ids in texts], use))
+    rows = [Row(ids, segments, (0, len(ids))) for ids in texts]
+    wanted = Wanted("mlm", [[(place, 1) for place in places]] * len(rows))
+    return np.stack(predictor.engine.run(rows, wanted, logs))
 
 
 # ---- Does one text follow another?
@@ -200,9 +198,9 @@ PAIRS = {"next_sentence": "next", "order": "order"}  # head → what its probabi
 
 def follows(predictor: Predictor, a: Sequence[str], b: Sequence[str]) -> list[dict[str, float]]:
     """For each pair, {"next": probability} by the next-sentence head, or {"order": …} by ALBERT's sentence order."""
-    head = next((head for head in PAIRS if head in predictor.model.heads), None)
+    head = next((head for head in PAIRS if head in predictor.engine.heads), None)
     if head is None:
-        has = ", ".join(predictor.model.heads) or "none"
+        has = ", ".join(predictor.engine.heads) or "none"
         raise UserError(
             f"This model cannot tell whether one text follows another: it has no next-sentence head (it has: {has}). "
             "BERT's original checkpoints have one (google-bert/bert-base-uncased), and so has a model of "
@@ -214,11 +212,8 @@ def follows(predictor: Predictor, a: Sequence[str], b: Sequence[str]) -> list[di
     if cut := sum(pair.cut for pair in encoded_pairs):
         note(f"{cut} tokens were truncated from pairs longer than {predictor.config.max_tokens} tokens.")
 
-    def use(encoded: Encoded) -> list[float]:
-        chances = predictor.model.ask(head, encoded).float().softmax(-1)[:, 0]
-        return encoded.batch.restore(chances).tolist()
-
-    answers = predictor.run([pair.rows[0] for pair in encoded_pairs], use)
+    logits = predictor.engine.run([pair.rows[0] for pair in encoded_pairs], Wanted(head))
+    answers = [float(softmax(pair)[0]) for pair in logits]
     return [{PAIRS[head]: chance} for chance in answers]
 
 

@@ -42,9 +42,13 @@ def probabilities(logits: object, temperature: float = 1.0) -> Array:
     """Softmax of logits / temperature: (rows, labels), each row summing to 1."""
     if not temperature > 0:
         raise UserError(f"temperature={temperature} is not above 0. Use 1 to leave the model as it is.")
-    from scipy.special import softmax
+    return softmax(np.asarray(logits, dtype=float) / temperature)
 
-    return np.asarray(softmax(np.asarray(logits, dtype=float) / temperature, axis=1))
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    exp = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(exp / exp.sum(-1, keepdims=True))
 
 
 def fit_temperature(logits: object, gold: Gold) -> float:

@@ -3,17 +3,17 @@
 A sequence of tags scores the sum of its words' scores (emissions, from the token head), of the scores of neighbouring
 tags, and of what it begins and ends with; its probability is exp(score) over that sum for all sequences. Lafferty,
 McCallum and Pereira 2001. All texts of a batch are processed word by word together; `lengths` says where each one ends.
+Here tags are chosen, in numpy, whatever computed the words' scores; `Crf` of heads.py learns.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
 FORBIDDEN = -1e4  # below any learned score, but finite, so that sums and their gradients stay finite
 
@@ -21,89 +21,61 @@ _TAG = re.compile(r"([BIMELSUW])(?:[-_](.*))?", re.DOTALL)
 _OPENS, _CONTINUES, _CLOSES, _SINGLE = "B", "IM", "EL", "SUW"  # of BIO, BIOES, BMES, BILOU and BMEWO
 
 
+Array: TypeAlias = NDArray[np.floating]
+
+
 class Chain(NamedTuple):
     """Transition scores of a CRF. start, end: (labels,); step: (labels, labels), from the row to the column."""
 
-    start: Tensor
-    step: Tensor
-    end: Tensor
+    start: Array
+    step: Array
+    end: Array
+
+    def under(self, rules: Chain | None) -> Chain:
+        """The same with `rules` (0 or FORBIDDEN) added where given."""
+        return self if rules is None else Chain(*(a + b for a, b in zip(self, rules)))
 
 
-class Crf(nn.Module):
-    """The CRF's learned transition scores, initialized to zero."""
-
-    def __init__(self, labels: int) -> None:
-        super().__init__()
-        self.start = nn.Parameter(torch.zeros(labels))
-        self.step = nn.Parameter(torch.zeros(labels, labels))
-        self.end = nn.Parameter(torch.zeros(labels))
-
-    def forward(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
-        """Log-probability of tags, (texts,). emissions: (texts, words, labels); tags: (texts, words)."""
-        chain = self.chain()
-        return path_score(emissions, tags, lengths, chain) - log_partition(emissions, lengths, chain)
-
-    def chain(self, rules: Chain | None = None) -> Chain:
-        """The learned scores, with `rules` (0 or FORBIDDEN) added where given."""
-        learned = Chain(self.start, self.step, self.end)
-        return learned if rules is None else Chain(*(a + b.to(a.device) for a, b in zip(learned, rules)))
-
-
-def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """The CRF's score of one sequence per text. Tags beyond a text's length may be any number. Returns (texts,)."""
+def log_marginals(emissions: Array, lengths: Sequence[int], chain: Chain) -> Array:
+    """Marginal log-probability of each tag at each word: (texts, words, labels)."""
     is_word = _there(emissions, lengths)
-    words = emissions.gather(2, tags[:, :, None])[:, :, 0]
-    steps = chain.step[tags[:, :-1], tags[:, 1:]]
-    last = tags.gather(1, lengths[:, None] - 1)[:, 0]
-    total = words.where(is_word, 0).sum(1) + steps.where(is_word[:, 1:], 0).sum(1)
-    return total + chain.start[tags[:, 0]] + chain.end[last]
-
-
-def log_partition(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """The CRF's log of the sum of exp(score) over all sequences: (texts,)."""
-    return (_forward(emissions, lengths, chain)[:, -1] + chain.end).logsumexp(1)
-
-
-def _forward(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """Log-sum over all prefixes that reach each tag: (texts, words, labels); past its end a text does not change."""
-    is_word = _there(emissions, lengths)
-    reached = [chain.start + emissions[:, 0]]
+    prefixes = [chain.start + emissions[:, 0]]
     for word in range(1, emissions.shape[1]):
-        onward = (reached[-1][:, :, None] + chain.step).logsumexp(1) + emissions[:, word]
-        reached.append(onward.where(is_word[:, word, None], reached[-1]))
-    return torch.stack(reached, 1)
-
-
-def log_marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """The CRF's marginal log-probability of each tag at each word: (texts, words, labels)."""
-    is_word = _there(emissions, lengths)
-    suffixes = [chain.end.expand_as(emissions[:, 0])]
+        onward = _log_sum(prefixes[-1][:, :, None] + chain.step, 1) + emissions[:, word]
+        prefixes.append(np.where(is_word[:, word, None], onward, prefixes[-1]))
+    suffixes = [np.broadcast_to(chain.end, emissions[:, 0].shape)]
     for word in range(emissions.shape[1] - 1, 0, -1):
-        backward = (chain.step + (emissions[:, word] + suffixes[-1])[:, None, :]).logsumexp(2)
-        suffixes.append(backward.where(is_word[:, word, None], suffixes[-1]))
-    joint = _forward(emissions, lengths, chain) + torch.stack(suffixes[::-1], 1)
-    return joint - joint.logsumexp(2, keepdim=True)
+        backward = _log_sum(chain.step + (emissions[:, word] + suffixes[-1])[:, None, :], 2)
+        suffixes.append(np.where(is_word[:, word, None], backward, suffixes[-1]))
+    joint = np.stack(prefixes, 1) + np.stack(suffixes[::-1], 1)
+    return joint - _log_sum(joint, 2)[:, :, None]
 
 
-def best_path(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
-    """The CRF's sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
+def best_path(emissions: Array, lengths: Sequence[int], chain: Chain) -> NDArray[np.int64]:
+    """The sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
     is_word = _there(emissions, lengths)
+    texts = np.arange(len(emissions))
     best = chain.start + emissions[:, 0]
     came_from = []
-    stay = torch.arange(emissions.shape[2], device=emissions.device).expand_as(best)
+    stay = np.broadcast_to(np.arange(emissions.shape[2]), best.shape)
     for word in range(1, emissions.shape[1]):
-        onward, before = (best[:, :, None] + chain.step).max(1)
-        best = (onward + emissions[:, word]).where(is_word[:, word, None], best)
-        came_from.append(before.where(is_word[:, word, None], stay))
+        reached = best[:, :, None] + chain.step
+        best = np.where(is_word[:, word, None], reached.max(1) + emissions[:, word], best)
+        came_from.append(np.where(is_word[:, word, None], reached.argmax(1), stay))
     tags = [(best + chain.end).argmax(1)]
     for before in reversed(came_from):
-        tags.append(before.gather(1, tags[-1][:, None])[:, 0])
-    return torch.stack(tags[::-1], 1).where(is_word, 0)
+        tags.append(before[texts, tags[-1]])
+    return np.where(is_word, np.stack(tags[::-1], 1), 0)
 
 
-def _there(emissions: Tensor, lengths: Tensor) -> Tensor:
+def _log_sum(x: Array, axis: int) -> Array:
+    highest = x.max(axis)
+    return highest + np.log(np.exp(x - np.expand_dims(highest, axis)).sum(axis))
+
+
+def _there(emissions: Array, lengths: Sequence[int]) -> NDArray[np.bool_]:
     """Which places are words: (texts, words)."""
-    return torch.arange(emissions.shape[1], device=emissions.device) < lengths[:, None]
+    return np.arange(emissions.shape[1]) < np.asarray(lengths)[:, None]
 
 
 def rules_of(labels: Sequence[str]) -> Chain | None:
@@ -121,15 +93,15 @@ def rules_of(labels: Sequence[str]) -> Chain | None:
     needs = [kind if part and part in _CONTINUES + _CLOSES else None for part, kind in parts]
     leaves = [kind if part and part in _OPENS + _CONTINUES else None for part, kind in parts]
 
-    def score(allowed: list[bool]) -> Tensor:
-        return torch.tensor([0.0 if is_allowed else FORBIDDEN for is_allowed in allowed])
+    def score(allowed: list[bool]) -> Array:
+        return np.array([0.0 if is_allowed else FORBIDDEN for is_allowed in allowed], np.float32)
 
     step = [
         score([needs[to] == leaves[at] if needs[to] is not None or strict else True for to in range(len(labels))])
         for at in range(len(labels))
     ]
     start = score([need is None for need in needs])
-    return Chain(start, torch.stack(step), score([not strict or kind is None for kind in leaves]))
+    return Chain(start, np.stack(step), score([not strict or kind is None for kind in leaves]))
 
 
 def obeys(rules: Chain, tags: Sequence[int]) -> bool:
@@ -137,5 +109,5 @@ def obeys(rules: Chain, tags: Sequence[int]) -> bool:
     if not len(tags):
         return True
     at = np.asarray(tags)
-    broken = rules.step.numpy()[at[:-1], at[1:]].any()
+    broken = rules.step[at[:-1], at[1:]].any()
     return not (broken or rules.start[at[0]] or rules.end[at[-1]])

@@ -1,46 +1,19 @@
-"""What you can ask of an encoder: one table of heads, one class for all of them."""
+"""What you can ask of an encoder: one class for all heads of the table `HEADS`, and a tagger's CRF."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import replace
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.errors import UserError, suggest
-from bertkit.model.crf import Crf
+from bertkit.model.crf import Chain
 from bertkit.model.encoder import Encoded, Encoder
 from bertkit.model.layers import ACTIVATION, Dropout, DropoutMasks, Linear, initialise, norm_of
-from bertkit.settings.model import Config
-
-
-@dataclass(frozen=True)
-class HeadKind:
-    """A kind of head: what it sees (the text's pooled vector, or every token) and how many outputs it has."""
-
-    looks_at: str  # pooler | tokens
-    outputs: int = 0  # 0: as many as there are labels
-    transform: str = "never"  # a dense layer before the output: never | always | family (Config.token_transform)
-
-
-HEADS = {
-    "mlm": HeadKind("tokens", transform="always"),
-    "replaced": HeadKind("tokens", 1, transform="always"),
-    "next_sentence": HeadKind("pooler", 2),
-    "order": HeadKind("pooler", 2),
-    "text": HeadKind("pooler"),
-    "choice": HeadKind("pooler", 1),
-    "token": HeadKind("tokens", transform="family"),
-    "span": HeadKind("tokens", 2, transform="family"),
-}
-
-
-def is_trained(kind: str, untrained: Collection[str]) -> bool:
-    """Whether a head can be used: neither it nor the pooler it sees is untrained."""
-    return kind not in untrained and HEADS[kind].looks_at not in untrained
+from bertkit.settings.model import HEADS, Config
 
 
 class Transform(nn.Module):
@@ -155,3 +128,65 @@ def first_vectors(encoded: Encoded, pool: str) -> Tensor:
     total = torch.zeros(batch.texts, encoded.tokens.shape[1], device=lengths.device)
     total.index_add_(0, owner, encoded.tokens[: batch.tokens].float())
     return (total / lengths[:, None]).to(encoded.tokens.dtype)
+
+
+# ---- A tagger's CRF, while it learns: `crf.py` has the idea, and chooses the tags.
+
+
+class Crf(nn.Module):
+    """The CRF's learned transition scores, initialized to zero."""
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(labels))
+        self.step = nn.Parameter(torch.zeros(labels, labels))
+        self.end = nn.Parameter(torch.zeros(labels))
+
+    def forward(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
+        """Log-probability of tags, (texts,). emissions: (texts, words, labels); tags: (texts, words)."""
+        return path_score(emissions, tags, lengths, self) - log_partition(emissions, lengths, self)
+
+    def chain(self) -> Chain:
+        """The learned scores, as those who choose tags need them."""
+        return Chain(*(part.detach().float().cpu().numpy() for part in (self.start, self.step, self.end)))
+
+
+class Transitions(Protocol):
+    """Anything with the scores of a `Crf`."""
+
+    @property
+    def start(self) -> Tensor:
+        """(labels,)."""
+
+    @property
+    def step(self) -> Tensor:
+        """(labels, labels)."""
+
+    @property
+    def end(self) -> Tensor:
+        """(labels,)."""
+
+
+def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Transitions) -> Tensor:
+    """Score of one sequence per text. Tags beyond a text's length may be any number. Returns (texts,)."""
+    is_word = _there(emissions, lengths)
+    words = emissions.gather(2, tags[:, :, None])[:, :, 0]
+    steps = chain.step[tags[:, :-1], tags[:, 1:]]
+    last = tags.gather(1, lengths[:, None] - 1)[:, 0]
+    total = words.where(is_word, 0).sum(1) + steps.where(is_word[:, 1:], 0).sum(1)
+    return total + chain.start[tags[:, 0]] + chain.end[last]
+
+
+def log_partition(emissions: Tensor, lengths: Tensor, chain: Transitions) -> Tensor:
+    """Log of the sum of exp(score) over all sequences: (texts,). Past its end, a text's sum does not change."""
+    is_word = _there(emissions, lengths)
+    reached = chain.start + emissions[:, 0]
+    for word in range(1, emissions.shape[1]):
+        onward = (reached[:, :, None] + chain.step).logsumexp(1) + emissions[:, word]
+        reached = onward.where(is_word[:, word, None], reached)
+    return (reached + chain.end).logsumexp(1)
+
+
+def _there(emissions: Tensor, lengths: Tensor) -> Tensor:
+    """Which places are words: (texts, words)."""
+    return torch.arange(emissions.shape[1], device=emissions.device) < lengths[:, None]

@@ -1,14 +1,23 @@
-"""Prepares a trained model's weights for inference, once."""
+"""Prepares a trained model's weights for inference, once, and answers with them: the engine that runs on PyTorch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.data.batch import ROUND, Batch, pack, run_batched
+from bertkit.data.windows import Row
 from bertkit.errors import UserError
 from bertkit.machine import has_fast_bf16
-from bertkit.model.encoder import FeedForward
-from bertkit.model.heads import Head, Model, Transform
+from bertkit.model.encoder import Encoded, FeedForward
+from bertkit.model.engine import Engine, Spots, Wanted
+from bertkit.model.heads import HEADS, Head, Model, Transform
 from bertkit.model.layers import ACTIVATION, Linear
 
 # ---- Linear maps in integers: int8 weights with a scale per row, int8 activations with a scale per token.
@@ -141,3 +150,108 @@ def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
             setattr(module, name, make(child))
         else:
             _replace(child, make)
+
+
+# ---- A model that answers on PyTorch.
+
+
+class TorchEngine(Engine):
+    """A model of ours, on its device; `prepare` has been called if it is to be fast."""
+
+    name = "torch"
+
+    def __init__(self, model: Model, device: str = "cpu") -> None:
+        self.model, self.device, self.config = model, device, model.config
+        self.heads, self.untrained = tuple(model.heads), model.untrained
+        integers = any(isinstance(module, Int8Linear) for module in model.modules())
+        self.precision = INT8 if integers else {torch.float32: "fp32", torch.bfloat16: "bf16"}[model.encoder.dtype]
+        self.crf = None if model.crf is None else model.crf.chain()
+
+    def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
+        """Each core computes batches of its own."""
+        run_batched(sizes, compute, self.device)
+
+    def pack(self, rows: Sequence[Row], multiple: int = 1, steady: bool = False) -> Batch:
+        """Rows as a batch on the model's device."""
+        segmented = any(row.segments is not None for row in rows) and self.config.segments > 1
+        segments = [row.segments or [0] * len(row.ids) for row in rows] if segmented else None
+        return pack([row.ids for row in rows], segments, multiple=multiple, steady=steady).to(self.device)
+
+    def encode(
+        self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool, maps: bool, steady: bool
+    ) -> list[Any]:
+        """Encode rows in the fastest order; `use` returns one answer per row of its batch, in the batch's row order."""
+        answers: list[Any] = [None] * len(rows)
+
+        def compute(numbers: list[int]) -> None:
+            batch = self.pack([rows[n] for n in numbers], steady=steady)
+            results = use(self.model.encoder(batch, layers=layers, maps=maps))
+            for number, answer in zip(numbers, results, strict=True):
+                answers[number] = answer
+
+        self.in_batches([len(row.ids) for row in rows], compute)
+        return answers
+
+    def compute(self, rows: Sequence[Row], wanted: Wanted, steady: bool = False) -> list[np.ndarray]:
+        """One packed batch."""
+        batch = self.pack(rows, ROUND if wanted.head else 1, steady)
+        encoded: Encoded = self.model.encoder(batch, layers=not wanted.layers.only_last)
+        if wanted.head and wanted.places is not None:
+            return self._at_places(encoded, wanted, wanted.places)
+        if wanted.head:
+            outputs = self.model.ask(wanted.head, encoded).float()
+            by_text = HEADS[wanted.head].looks_at == "pooler"
+            return [part.cpu().numpy() for part in (batch.restore(outputs) if by_text else batch.split(outputs))]
+        if not wanted.layers.only_last:
+            encoded.tokens = wanted.layers.pick(encoded.layers)
+        return _pooled(encoded, wanted.pool)
+
+    def _at_places(self, encoded: Encoded, wanted: Wanted, places: Sequence[Spots]) -> list[np.ndarray]:
+        """(places, outputs) per row: the head sees nothing else."""
+        batch = encoded.batch
+        counts = [len(spots) for spots in places]
+        spots = torch.tensor([spot for row in places for spot in row], dtype=torch.long, device=batch.starts.device)
+        if not len(spots):
+            width = self.config.vocabulary if wanted.head == "mlm" else _outputs(self.model.head(wanted.head))
+            return [np.zeros((0, width), np.float32) for _ in places]
+        starts = batch.restore(batch.starts).repeat_interleave(torch.tensor(counts, device=spots.device))
+        vectors = join_tokens(encoded.tokens, starts + spots[:, 0], spots[:, 1], wanted.join)
+        filled = F.pad(vectors, (0, 0, 0, -len(spots) % ROUND))  # few different shapes, as for batches
+        outputs = self.model.ask(wanted.head, replace(encoded, tokens=filled))[: len(spots)].float()
+        return [part.cpu().numpy() for part in outputs.split(counts)]
+
+
+def _outputs(head: Head) -> int:
+    return 0 if head.out is None else head.out.weight.shape[0]
+
+
+def outputs_of_heads(model: Model) -> dict[str, int]:
+    """Head → how many numbers it gives; without the words'."""
+    return {kind: count for kind in model.heads if (count := _outputs(model.head(kind)))}
+
+
+def join_tokens(tokens: Tensor, at: Tensor, pieces: Tensor, how: str) -> Tensor:
+    """Words' vectors from their pieces'. tokens: (tokens, width); at, pieces: (words,). Returns (words, width)."""
+    if how == "first":
+        return tokens[at]
+    within = torch.arange(int(pieces.sum()), device=at.device) - (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
+    parts = tokens[at.repeat_interleave(pieces) + within].float()
+    return torch.segment_reduce(parts, how, lengths=pieces).to(tokens.dtype)
+
+
+def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
+    """One vector per text in the caller's order; pool none: one (tokens, width) per text."""
+    batch = encoded.batch
+    if pool == "none":
+        return [part.float().cpu().numpy() for part in batch.split(encoded.tokens)]
+    if pool == "cls":
+        return list(batch.restore(encoded.tokens[batch.starts].float()).cpu().numpy())
+    parts = []
+    for group in batch.groups:
+        rows = encoded.tokens[group.start : group.stop]
+        if group.lengths is None:
+            square = rows.view(group.texts, group.length, -1)
+            parts.append(square.mean(1, dtype=torch.float32) if pool == "mean" else square.amax(1).float())
+        else:
+            parts.append(torch.segment_reduce(rows.float(), pool, lengths=group.lengths))
+    return list(batch.restore(torch.cat(parts)).cpu().numpy())

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bertkit.errors import UserError
+from bertkit.machine import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,12 +42,16 @@ class LayerChoice:
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
         """(tokens, width) of each layer → (tokens, width or width × layers)."""
-        import torch
-
         chosen = [layers[n] for n in self.numbers]
         if self.join == "concat":
             return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=-1)
         return torch.stack([layer.float() for layer in chosen]).sum(0)
+
+    def join_arrays(self, chosen: Sequence[np.ndarray]) -> np.ndarray:
+        """The same, of the chosen layers alone, as arrays: (…, width) each."""
+        if self.join == "concat":
+            return chosen[0] if len(chosen) == 1 else np.concatenate(chosen, axis=-1)
+        return np.sum(chosen, axis=0)
 
     def width(self, width: int) -> int:
         """The width of the feature."""

@@ -71,9 +71,9 @@ class ServedModel:
     def abilities(self) -> tuple[str, ...]:
         """The operations it supports, in the order of the routes."""
         can = [*(self.predictor.task.abilities if self.task else BY_VECTORS), *ALWAYS]
-        model, mask = self.predictor.model, self.predictor.tokenizer.mask_id
+        engine, mask = self.predictor.engine, self.predictor.tokenizer.mask_id
         causal = self.predictor.config.causal  # it guesses what comes next, not what is hidden
-        if "mlm" in model.heads and "mlm" not in model.untrained and mask is not None and not causal:
+        if "mlm" in engine.heads and "mlm" not in engine.untrained and mask is not None and not causal:
             can.insert(0, "fill")
         if "predict" in can and "rerank" in can and self.pairs is False:
             can.remove("rerank")  # by reading both texts, which this model does not
@@ -83,6 +83,11 @@ class ServedModel:
     def labels(self) -> tuple[str, ...]:
         """The label names of its task."""
         return self.predictor.task.labels if self.task else ()
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether its numbers do not depend on what else is computed with them: torch's on a CPU do not."""
+        return (self.predictor.engine.name, self.predictor.device) == ("torch", "cpu")
 
     def info(self, limits: Limits, on_long: str) -> dict[str, Any]:
         """TEI's /info, and what this model can do."""
@@ -101,8 +106,8 @@ class ServedModel:
             "tokenization_workers": 1, "version": __version__, "sha": None, "docker_label": None,
             "task": self.task or None, "abilities": list(self.abilities), "labels": list(self.labels),
             "width": self.predictor.width, "precision": self.predictor.precision,
-            "prompts": list(self.predictor.pooling.prompts),
-            "batch_difference": BATCH_DIFFERENCE if self.predictor.device == "cpu" else None,
+            "prompts": list(self.predictor.pooling.prompts), "engine": self.predictor.engine.name,
+            "batch_difference": BATCH_DIFFERENCE if self._is_steady else None,
         }  # fmt: skip
 
 
@@ -167,15 +172,15 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def load(models: Sequence[str], precision: str = "auto", device: str = "auto") -> ModelRegistry:
+def load(models: Sequence[str], precision: str = "auto", device: str = "auto", engine: str = "auto") -> ModelRegistry:
     """Open the models, each once."""
     return ModelRegistry(
-        [ServedModel(name, _open(model, precision, device)) for name, model in names_of(models).items()]
+        [ServedModel(name, _open(model, precision, device, engine)) for name, model in names_of(models).items()]
     )
 
 
-def _open(model: str, precision: str, device: str) -> Predictor:
-    opened = open_model(model, precision, device)
+def _open(model: str, precision: str, device: str, engine: str) -> Predictor:
+    opened = open_model(model, precision, device, engine=engine)
     if not isinstance(opened, Predictor):
         raise UserError(f"{model} is not an encoder, and only encoders can be served. Use `bertkit predict` instead.")
     opened.steady = True

@@ -129,7 +129,7 @@ def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How
     task = predictor.task
     if task.head:
         predictor.needs(task.head, "predict")
-    outputs = outputs_of(predictor.model, task, [item for _, item in encoded], predictor.device, steady=True)
+    outputs = outputs_of(predictor.engine, task, [item for _, item in encoded], steady=True)
     return [
         Answer(Scores(_finite(output), own.decode(item, output)), item.tokens, item.cut, _unknown(predictor, item.rows))
         for (own, item), output in zip(encoded, outputs, strict=True)

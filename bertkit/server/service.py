@@ -85,7 +85,7 @@ class InferenceService:
     ) -> None:  # fmt: skip
         self.registry, self.limits, self.on_long = registry, limits, on_long
         self.metrics = Metrics(prefix)
-        self.queue = Queue(self._compute, limits, lambda: machine.set_up(threads))
+        self.queue = Queue(self._compute, limits, lambda: machine.set_threads(threads))
         self.requests = 0  # under way: from the end of their body to the end of their answer
         self.bytes = 0  # of bodies under way
         self.turns = Turns()

@@ -51,13 +51,15 @@ class ExportSettings(CompareSettings):
     """Options of `bertkit export`."""
 
     format: str = option("onnx", "An ONNX file, or a plain transformers folder.", choices=("onnx", "hf"))
-    weights: str = option("fp32", "Precision of the weights: int8 is for onnx, bf16 and fp16 for hf.",
-                          choices=("fp32", "int8", "bf16", "fp16"))  # fmt: skip
+    weights: str = option(
+        "", "Precision of the weights: int8 is for onnx, bf16 and fp16 for hf (default: fp32, and for onnx a second "
+        "file in int8).", choices=("", "fp32", "int8", "bf16", "fp16"),
+    )  # fmt: skip
 
     def check(self) -> None:
         """Refuse a precision that the format does not support."""
         known = {"onnx": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
-        if self.weights not in known:
+        if self.weights and self.weights not in known:
             raise UserError(f"--weights {self.weights}: the format {self.format} supports {', '.join(known)}.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -137,6 +138,35 @@ class Config:
     def rotary(self, layer: int) -> float:
         """The rotation base of this layer; 0 means none."""
         return self.rotary_base if self.is_global(layer) else (self.local_rotary_base or self.rotary_base)
+
+
+# ---- What you can ask of an encoder.
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """What a head sees (the text's pooled vector, or every token) and how many outputs it has."""
+
+    looks_at: str  # pooler | tokens
+    outputs: int = 0  # 0: as many as there are labels
+    transform: str = "never"  # a dense layer before the output: never | always | family (Config.token_transform)
+
+
+HEADS = {
+    "mlm": HeadKind("tokens", transform="always"),
+    "replaced": HeadKind("tokens", 1, transform="always"),
+    "next_sentence": HeadKind("pooler", 2),
+    "order": HeadKind("pooler", 2),
+    "text": HeadKind("pooler"),
+    "choice": HeadKind("pooler", 1),
+    "token": HeadKind("tokens", transform="family"),
+    "span": HeadKind("tokens", 2, transform="family"),
+}
+
+
+def is_trained(kind: str, untrained: Collection[str]) -> bool:
+    """Whether a head can be used: neither it nor the pooler it sees is untrained."""
+    return kind not in untrained and HEADS[kind].looks_at not in untrained
 
 
 def _requirement(name: str, kind: str, value: Any) -> str:

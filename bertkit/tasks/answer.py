@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from bertkit import metrics
 from bertkit.data.examples import Question
@@ -18,10 +15,16 @@ from bertkit.data.readers import read_questions
 from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.files.open import kind_of
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.machine import F, torch
+from bertkit.model.engine import Engine
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
 
 LONGEST = 30  # tokens of an answer, as in BERT's code
 BEST = 20  # starts and ends looked at
@@ -99,15 +102,10 @@ class Answer(Task):
         losses = [F.cross_entropy(part.t(), wanted, reduction="sum") for part, wanted in zip(parts, target)]
         return torch.stack(losses).sum() / 2
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
         """Start and end scores of every row, end to end: (tokens of all rows, 2)."""
-        rows = [part.cpu().numpy() for part in encoded.batch.split(model.ask("span", encoded).float())]
-        found = []
-        at = 0
-        for item in items:
-            found.append(np.concatenate(rows[at : at + len(item.rows)]))
-            at += len(item.rows)
-        return found
+        rows = iter(outputs)
+        return [np.concatenate([next(rows) for _ in item.rows]) for item in items]
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """The best span over all windows: {answer, start, end, score}; "" where no answer is likelier."""

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.examples import TextRow
@@ -19,12 +17,18 @@ from bertkit.data.readers.rows import ROW_KINDS
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.open import kind_of
+from bertkit.machine import torch
 from bertkit.metrics import Scores
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.model.engine import Engine, Wanted
 from bertkit.model.pooling import Pooling
 from bertkit.notify import note
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
 
 Prediction = dict[str, Any]
 Labelled = bool | Literal["maybe"]  # every row has its answer, none is read, or some have one
@@ -173,9 +177,13 @@ class Task:
         given = self.options.get("class_weights")
         return torch.tensor([float(given.get(name, 1.0)) for name in self.labels], device=device) if given else None
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
-        """The head's numbers for each item."""
-        raise NotImplementedError
+    def wanted(self, items: Sequence[Item]) -> Wanted:
+        """What an engine is asked about the rows of items."""
+        return Wanted(self.head)
+
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
+        """Each item's numbers, from what an engine gave for each row of `items` (see `wanted`)."""
+        return list(self.merged_rows(outputs, items))
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """An item's numbers as a prediction with the user's own labels."""
@@ -312,6 +320,17 @@ class Task:
         how = {"max": "amax", "mean": "mean"}[merge or self.merge]
         return empty.scatter_reduce(0, index, rows, how, include_self=False)
 
+    def merged_rows(self, outputs: Sequence[np.ndarray], items: Sequence[Item], merge: str = "") -> np.ndarray:
+        """The same as `merged`, for rows that an engine gave: (items, n)."""
+        rows = np.stack(outputs) if len(outputs) else np.zeros((0, self.outputs()), np.float32)
+        if len(rows) == len(items):
+            return rows
+        starts = np.cumsum([0, *(len(item.rows) for item in items)])[:-1]
+        if (merge or self.merge) == "max":
+            return np.maximum.reduceat(rows, starts)
+        counts = np.array([[len(item.rows)] for item in items], rows.dtype)
+        return np.add.reduceat(rows, starts) / counts
+
     def check_label(self, label: Any, where: str) -> int:
         """The number of a label name, or an error that says what to do."""
         try:
@@ -392,9 +411,3 @@ def check_labels(labels: Sequence[str], outputs: int, where: str) -> None:
     """Refuse labels of a task that are not as many as the head gives numbers."""
     if len(labels) != outputs:
         raise DamagedFile(f"{where}: there are {len(labels)} labels, and the weights give {outputs} numbers. {FIX}")
-
-
-def outputs_of_heads(model: Model) -> dict[str, int]:
-    """For a task: head → how many numbers it gives; without the words'."""
-    maps = {kind: model.head(kind).out for kind in model.heads}
-    return {kind: out.weight.shape[0] for kind, out in maps.items() if out is not None}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertkit.data.batch import Batch, batches_by_tokens, run_batched
-from bertkit.model.heads import Model
+from bertkit.data.batch import Batch, batches_by_tokens
+from bertkit.model.engine import Engine
 from bertkit.tasks.base import Item, Task
 
 
@@ -54,17 +54,7 @@ class SupervisedFeed:
 # ---- A model's answers to encoded items, in order: what evaluation, prediction and the server share.
 
 
-def outputs_of(
-    model: Model, task: Task, items: Sequence[Item], device: str = "cpu", *, steady: bool = False
-) -> list[np.ndarray]:
-    """A model's outputs for the items of a task, in the fastest batches; steady: the same bits in any batch."""
-    found: list[np.ndarray] = [np.zeros(0)] * len(items)
-
-    def compute(numbers: list[int]) -> None:
-        chosen = [items[n] for n in numbers]
-        batch = task.collate(chosen, training=False, steady=steady).to(device)
-        for n, output in zip(numbers, task.answers(model, model.encoder(batch), chosen), strict=True):
-            found[n] = output
-
-    run_batched([sum(len(row.ids) for row in item.rows) for item in items], compute, device)
-    return found
+def outputs_of(engine: Engine, task: Task, items: Sequence[Item], *, steady: bool = False) -> list[np.ndarray]:
+    """The head's numbers for each item, computed in the fastest order; steady: the same bits in any batch."""
+    rows = [row for item in items for row in item.rows]
+    return task.answers(engine, engine.run(rows, task.wanted(items), steady=steady), items)

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from scipy.special import softmax
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import metrics
 from bertkit.data.batch import Batch
@@ -20,11 +15,18 @@ from bertkit.data.examples import Choice
 from bertkit.data.readers import read_choices
 from bertkit.data.windows import Row, Windows, rows_of
 from bertkit.errors import UserError
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.machine import F, torch
+from bertkit.metrics.calibration import softmax
+from bertkit.model.engine import Engine
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.checks import of_row
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
 
 NEVER = -1e4  # the score of a choice that is not there
 
@@ -86,7 +88,7 @@ class Choose(Task):
         """(items, most choices); where a question has fewer, what no one would choose."""
         scores = encoded.batch.restore(model.ask("choice", encoded))[:, 0].float()
         parts = scores.split(torch.bincount(encoded.batch.extra["owner"], minlength=items).tolist())
-        return pad_sequence(list(parts), batch_first=True, padding_value=NEVER)
+        return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True, padding_value=NEVER)
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Cross-entropy among the choices of each question."""
@@ -96,10 +98,10 @@ class Choose(Task):
         pairs = zip(scores.split(sizes), batch.extra["target"])
         return torch.stack([F.cross_entropy(part, wanted) for part, wanted in pairs]).sum()
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
         """One score a choice: (choices,)."""
-        scores = encoded.batch.restore(model.ask("choice", encoded))[:, 0].float()
-        return [part.cpu().numpy() for part in scores.split([len(item.rows) for item in items])]
+        rows = iter(outputs)
+        return [np.concatenate([next(rows) for _ in item.rows]) for item in items]
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{choice, scores}, with tokens seen and cut."""
@@ -143,5 +145,7 @@ class Choose(Task):
 
     def lessons(self, batch: Batch, taught: Sequence[np.ndarray], known: Sequence[bool]) -> dict[str, Tensor]:
         """Questions with fewer choices are filled up as in `logits`."""
-        rows = pad_sequence([torch.from_numpy(scores) for scores in taught], batch_first=True, padding_value=NEVER)
+        rows = torch.nn.utils.rnn.pad_sequence(
+            [torch.from_numpy(scores) for scores in taught], batch_first=True, padding_value=NEVER
+        )
         return {"taught": rows, "known": torch.tensor(known)}

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import metrics
 from bertkit.data.batch import ROUND, Batch
@@ -23,16 +19,23 @@ from bertkit.data.readers.tagged import holds_texts, read_tagged
 from bertkit.data.windows import Row, Windows, rows_of
 from bertkit.errors import UserError
 from bertkit.files.open import kind_of, open_text
+from bertkit.machine import F, torch
 from bertkit.model import crf
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.model.engine import Engine, Wanted
 from bertkit.notify import note
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, learnt_labels
 from bertkit.text.checks import of_row
 from bertkit.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
+
 AUTO = "auto"  # option crf, until `fit_labels` has seen the tags
 POOLS = ("first", "mean", "max")  # which of a word's pieces speak for it
+AT_ONCE = 64  # sentences whose tags a CRF chooses together
 
 
 @dataclass(frozen=True)
@@ -208,11 +211,13 @@ class Tag(Task):
 
     def logits(self, model: Model, encoded: Encoded, items: int = 0) -> Tensor:
         """(words seen, labels), float32, item after item."""
+        from bertkit.model.inference import join_tokens
+
         batch = encoded.batch
         at = _starts(batch)[batch.extra["row"]] + batch.extra["place"]
         if not len(at):
             return torch.zeros(0, len(self.labels), device=at.device)
-        vectors = _word_vectors(encoded.tokens, at, batch.extra["pieces"], self.options.get("word", "first"))
+        vectors = join_tokens(encoded.tokens, at, batch.extra["pieces"], self.options.get("word", "first"))
         filled = F.pad(vectors, (0, 0, 0, -len(at) % ROUND))  # few different shapes, as for batches
         return model.ask("token", replace(encoded, tokens=filled))[: len(at)].float()
 
@@ -226,34 +231,36 @@ class Tag(Task):
         _, counts = batch.extra["item"].unique_consecutive(return_counts=True)
         if not len(counts):
             return logits.sum()
-        chains, tags = (pad_sequence(part.split(counts.tolist()), batch_first=True) for part in (logits, target))
+        pad = torch.nn.utils.rnn.pad_sequence
+        chains, tags = (pad(part.split(counts.tolist()), batch_first=True) for part in (logits, target))
         return -model.crf(chains, tags, counts).sum()
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+    def wanted(self, items: Sequence[Item]) -> Wanted:
+        """The words whose first piece a row owns."""
+        places = [[(place, pieces) for place, pieces, _ in words_of(row)] for item in items for row in item.rows]
+        return Wanted(self.head, places, self.options.get("word", "first"))
+
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
         """For every word the number of its tag, then the log-probabilities of all tags: (words, 1 + labels).
 
         With a CRF these are the best sequence and the marginals, over the whole sentence whatever its windows.
         """
-        extra = encoded.batch.extra
-        counts = [len(item.example.sentence.tokens) for item in items]
-        first = torch.tensor([0, *counts[:-1]], device=extra["item"].device).cumsum(0)
-        scores = self._silence(extra["item"].device).repeat(sum(counts), 1)
-        scores[first[extra["item"]] + extra["word"]] = self.logits(model, encoded).log_softmax(-1)
-        best = scores.argmax(-1)
-        if model.crf is not None and any(counts):
-            lengths = torch.tensor([n for n in counts if n], device=scores.device)
-            chains = pad_sequence(scores.split([n for n in counts if n]), batch_first=True)
-            chain = model.crf.chain(crf.rules_of(self.labels) if self.options.get("rules") else None)
-            there = torch.arange(chains.shape[1], device=scores.device) < lengths[:, None]
-            best = crf.best_path(chains, lengths, chain)[there]
-            scores = crf.log_marginals(chains, lengths, chain)[there]
-        return list(np.split(torch.cat([best[:, None], scores], 1).cpu().numpy(), np.cumsum(counts)[:-1]))
+        rows = iter(outputs)
+        scores = []
+        for item in items:
+            seen = np.tile(self._silence(), (len(item.example.sentence.tokens), 1))
+            for row in item.rows:
+                seen[[word for _, _, word in words_of(row)]] = _log_softmax(next(rows))
+            scores.append(seen)
+        if engine.crf is None:
+            return [np.hstack([table.argmax(-1)[:, None], table]) for table in scores]
+        chain = engine.crf.under(crf.rules_of(self.labels) if self.options.get("rules") else None)
+        return _chosen(scores, chain)
 
-    def _silence(self, device: torch.device) -> Tensor:
+    def _silence(self) -> np.ndarray:
         """The scores of a word that is not seen, cut off or of invisible characters alone: outside. (1, labels)."""
-        if "O" not in self.labels:
-            return torch.zeros(1, len(self.labels), device=device)
-        return torch.tensor([[0.0 if tag == "O" else crf.FORBIDDEN for tag in self.labels]], device=device)
+        outside = [0.0 if "O" not in self.labels or tag == "O" else crf.FORBIDDEN for tag in self.labels]
+        return np.array([outside], np.float32)
 
     @property
     def _marks_entities(self) -> bool:
@@ -385,13 +392,28 @@ def _starts(batch: Batch) -> Tensor:
     return batch.restore(batch.starts)
 
 
-def _word_vectors(tokens: Tensor, at: Tensor, pieces: Tensor, how: str) -> Tensor:
-    """Words' vectors from their pieces'. tokens: (tokens, width); at, pieces: (words,). Returns (words, width)."""
-    if how == "first":
-        return tokens[at]
-    within = torch.arange(int(pieces.sum()), device=at.device) - (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
-    parts = tokens[at.repeat_interleave(pieces) + within].float()
-    return torch.segment_reduce(parts, how, lengths=pieces).to(tokens.dtype)
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    """logits: (words, labels)."""
+    shifted = logits - logits.max(-1, keepdims=True, initial=-np.inf)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def _chosen(scores: Sequence[np.ndarray], chain: crf.Chain) -> list[np.ndarray]:
+    """The best sequence and the marginals of each sentence. scores: (words, labels). Returns (words, 1 + labels) each.
+
+    Sentences of similar length are processed together.
+    """
+    answers = [np.zeros((0, 1 + table.shape[1]), np.float32) for table in scores]
+    order = sorted((n for n, table in enumerate(scores) if len(table)), key=lambda n: len(scores[n]))
+    for numbers in (order[first : first + AT_ONCE] for first in range(0, len(order), AT_ONCE)):
+        lengths = [len(scores[n]) for n in numbers]
+        padded = np.zeros((len(numbers), max(lengths), scores[numbers[0]].shape[1]), np.float32)
+        for chain_scores, n in zip(padded, numbers):
+            chain_scores[: len(scores[n])] = scores[n]
+        best, marginals = crf.best_path(padded, lengths, chain), crf.log_marginals(padded, lengths, chain)
+        for row, (n, length) in enumerate(zip(numbers, lengths)):
+            answers[n] = np.hstack([best[row, :length, None], marginals[row, :length]])
+    return answers
 
 
 def _joined(sentence: TaggedSentence) -> Words:

@@ -18,7 +18,9 @@ from bertkit.data.windows import Windows
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
 from bertkit.files.manifest import accept
+from bertkit.model.inference import TorchEngine
 from bertkit.model.pooling import Pooling, Step
+from bertkit.tasks.batches import outputs_of
 from bertkit.tasks.embed import Embed
 from tests.support import toy
 
@@ -42,9 +44,7 @@ def ours(path: Path) -> np.ndarray:
     folder = read_folder(path)
     task = Embed(options=folder.about["options"])
     items = task.encode(task.from_inputs([(text, text) for text in TEXTS]), folder.tokenizer, Windows(64))
-    with torch.no_grad():
-        encoded = folder.model.eval().encoder(task.collate(items, training=False))
-        return np.stack(task.answers(folder.model, encoded, items))[:, 0]
+    return np.stack(outputs_of(TorchEngine(folder.model.eval()), task, items))[:, 0]
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:

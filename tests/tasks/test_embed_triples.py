@@ -10,8 +10,10 @@ import torch.nn.functional as F
 
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.windows import Windows
+from bertkit.model.inference import TorchEngine
 from bertkit.tasks import make
 from bertkit.tasks.base import Reading
+from bertkit.tasks.batches import outputs_of
 from bertkit.tasks.embed import SCALE
 from tests.support.toy import make_model
 
@@ -66,12 +68,11 @@ def test_the_loss_is_that_of_a_plain_sum(tmp_path, folder):
 @torch.no_grad()
 def test_answers_are_of_the_pair_alone(tmp_path, folder):
     task, examples, items = items_of(tmp_path, folder)
-    model = folder.model.eval()
-    batch = task.collate(items, training=False)
-    found = task.answers(model, model.encoder(batch), items)
+    engine = TorchEngine(folder.model.eval())
+    found = outputs_of(engine, task, items)
     assert [one.shape[0] for one in found] == [2, 2, 2]
     pairs = [type(row)(row.text, row.text_b) for row in examples]
     plain = task.encode(pairs, folder.tokenizer, Windows(64))
-    again = task.answers(model, model.encoder(task.collate(plain, training=False)), plain)
+    again = outputs_of(engine, task, plain)
     for one, other in zip(found, again):
         assert abs(one - other).max() < 1e-5

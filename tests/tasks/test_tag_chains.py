@@ -17,12 +17,12 @@ import bertkit
 from bertkit.checkpoint.folder import read_folder, write_folder
 from bertkit.data.examples import TaggedSentence
 from bertkit.errors import DamagedFile, UserError
-from bertkit.model.crf import Crf
+from bertkit.model.heads import Crf
 from bertkit.runs.finetune.run import Finetuning
 from bertkit.runs.finetune.split import check_settings, task_of
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.base import Reading
-from bertkit.tasks.batches import SupervisedFeed
+from bertkit.tasks.batches import SupervisedFeed, outputs_of
 from bertkit.tasks.tag import Tag, Words, words_of
 from tests.support import toy
 
@@ -85,9 +85,8 @@ def test_a_short_sentence_gets_the_best_of_every_sequence_with_its_marginals(uns
     for row in toy.sentences(8, 7, least=2, most=5):
         words = row["tokens"][:5]
         (item,) = task.encode(task.from_inputs([words]), unsure.tokenizer, unsure.windows())
-        encoded = unsure.model.encoder(task.collate([item], training=False))
-        emissions = task.logits(unsure.model, encoded)
-        (output,) = task.answers(unsure.model, encoded, [item])
+        emissions = task.logits(unsure.model, unsure.model.encoder(task.collate([item], training=False)))
+        (output,) = outputs_of(unsure.engine, task, [item])
         scores = {}
         for tags in product(range(count), repeat=len(words)):
             if is_valid([task.labels[tag] for tag in tags]):
@@ -106,9 +105,7 @@ def test_an_entity_scores_the_geometric_mean_of_its_words_marginals(chained):
     assert [entity["text"] for entity in said["entities"]] == ["new london", "anna"]
     task = chained.task
     (item,) = task.encode(task.from_inputs([said["tokens"]]), chained.tokenizer, chained.windows())
-    with torch.no_grad():
-        encoded = chained.model.encoder(task.collate([item], training=False))
-        (output,) = task.answers(chained.model, encoded, [item])
+    (output,) = outputs_of(chained.engine, task, [item])
     probabilities = np.exp(output[:, 1:])
     assert probabilities.sum(-1) == pytest.approx(np.ones(5), abs=1e-4)
     first, second = (probabilities[n, task.labels.index(tag)] for n, tag in ((1, "B-LOC"), (2, "I-LOC")))

@@ -76,9 +76,6 @@ class Mood(Task):
         target = encoded.batch.extra["target"]
         return F.cross_entropy(self.logits(model, encoded, len(target)), target, reduction="sum")
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
-        return list(self.logits(model, encoded, len(items)).cpu().numpy())
-
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         share = float(1 / (1 + np.exp(-abs(output[1] - output[0]))))
         return {"mood": MOODS[int(output.argmax())], "score": share, "tokens": item.tokens, "cut": item.cut}

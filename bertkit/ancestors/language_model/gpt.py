@@ -19,10 +19,16 @@ from bertkit.text.tokenizer import Tokenizer
 class Causal(Protocol):
     """What a causal encoder such as GPT must have to act as a language model; bertkit.load(…) returns one."""
 
-    model: Model
     config: Config
     tokenizer: Tokenizer
-    device: str
+
+    @property
+    def model(self) -> Model:
+        """The model itself."""
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
 
 
 def score(predictor: Causal, texts: Sequence[str]) -> list[float]:

@@ -270,7 +270,7 @@ class RecurrentClassifier:
             raise UserError(
                 f"label {invalid[0]} is not between 0 and {labels_count - 1} (labels_count {labels_count})."
             )
-        machine.threads()
+        machine.set_up(machine.threads())
         self.stages = []
         return add_bos_eos(self.tokenizer, list(texts))
 

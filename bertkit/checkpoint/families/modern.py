@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint.families.bert import padding_key
 from bertkit.checkpoint.families.table import (
@@ -23,7 +20,11 @@ from bertkit.checkpoint.families.table import (
     layer,
 )
 from bertkit.errors import UserError
+from bertkit.machine import torch
 from bertkit.settings.model import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _base_of(rope: Any, name: str, where: str, ours: str = "rotary_base") -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bertkit.settings.model import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Rows = dict[str, str | tuple[str, ...]]
 Raw = dict[str, Any]

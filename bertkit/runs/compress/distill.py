@@ -113,7 +113,7 @@ class Distilling(SupervisedRun):
         task, teacher = self.task, self.teacher
         items = teacher.task.encode(self.split.examples["train"], teacher.tokenizer, teacher.windows())
         note(f"{self.settings.teacher} looks at {len(items):,} rows.")
-        taught = [task.as_logits(output) for output in outputs_of(teacher.model, teacher.task, items, teacher.device)]
+        taught = [task.as_logits(output) for output in outputs_of(teacher.engine, teacher.task, items)]
         return TaughtFeed(self.items["train"], task, taught, self.known["train"], **self._sharing())
 
     def _objective(self) -> Distill:

@@ -95,10 +95,14 @@ def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | N
 
 
 def side_by_side(
-    settings: CompareSettings, before: Predictor, after: Predictor, scored: Sequence[Any] | None
+    settings: CompareSettings,
+    before: Predictor,
+    after: Predictor,
+    scored: Sequence[Any] | None,
+    file: Path | None = None,
 ) -> dict[str, Any]:
-    """Measure a model and its smaller version side by side, on the rows to score, else on sample rows."""
-    names = (settings.model, str(settings.out))
+    """Compare a model with its smaller version (or one file of it), on the rows to score, else on sample rows."""
+    names = (settings.model, str(file or settings.out))
     return compared(before, after, names, sample_rows(before) if scored is None else scored, scored)
 
 
@@ -151,9 +155,9 @@ def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
 
 
 def megabytes(folder: Path) -> float:
-    """Measure a model's size: the weights on disk, in megabytes."""
-    files = {path for pattern in WEIGHTS for path in folder.glob(pattern)} if folder.is_dir() else set()
-    return sum(path.stat().st_size for path in files) / 1e6
+    """The size of the weights on disk, in megabytes."""
+    files = {path for pattern in WEIGHTS for path in folder.glob(pattern)} if folder.is_dir() else {folder}
+    return sum(path.stat().st_size for path in files if path.is_file()) / 1e6
 
 
 def parity(before: Any, after: Any) -> dict[str, float]:

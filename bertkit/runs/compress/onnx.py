@@ -1,4 +1,4 @@
-"""Exports a model to an ONNX file, and runs such a file in place of a model."""
+"""Exports a model to an ONNX file, with its weights or without; `model/engine.py` runs it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from types import ModuleType
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
+from bertkit.checkpoint.families import FAMILIES
+from bertkit.checkpoint.folder import Folder
+from bertkit.checkpoint.translate import names, tensors_to
 from bertkit.data.batch import Batch, Group
 from bertkit.errors import UserError
 from bertkit.model.attention import Attention
 from bertkit.model.encoder import Encoded
+from bertkit.model.engine import INPUTS, LAYER, PLACES
 from bertkit.model.heads import HEADS, Model
 from bertkit.model.pooling import JOIN, Pooling, Step, activation_of
 
@@ -73,6 +76,8 @@ class Padded(nn.Module):
     Rows are padded at the end, as every tokenizer does.
     """
 
+    layers = False  # whether every layer's vectors are outputs too
+
     def __init__(self, model: Model, kind: str = "", pooling: Pooling = Pooling()) -> None:  # noqa: B008
         """kind: which head; "": the vectors of tokens and, by `pooling`, of texts."""
         super().__init__()
@@ -82,28 +87,38 @@ class Padded(nn.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the outputs of `forward`, in order, as in transformers."""
-        if not self.kind:
-            return ("last_hidden_state", "sentence_embedding")
-        return ("start_logits", "end_logits") if self.kind == "span" else ("logits",)
+        """The names of the outputs of `forward`, in order, as in transformers: whoever runs the file asks for some."""
+        heads = {"": (), "span": ("start_logits", "end_logits")}.get(self.kind, ("logits",))
+        texts = ("sentence_embedding",) if self.kind in ("", "mlm") and not self.layers else ()
+        layers = tuple(LAYER.format(n) for n in range(self.model.config.depth + 1)) if self.layers else ()
+        return (*heads, "last_hidden_state", *texts, *layers)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> tuple:
         """(texts, length) each, 1 for tokens in the mask. Returns what `names` says: (texts, …) each."""
         texts, length = input_ids.shape
-        tokens = self._encode(input_ids, attention_mask, token_type_ids).view(texts, length, -1)
+        encoded = self._encode(input_ids, attention_mask, token_type_ids)
+        tokens = encoded.tokens.view(texts, length, -1)
         real = attention_mask[:, :, None].to(tokens.dtype)
-        if not self.kind:
+        outputs = {"last_hidden_state": tokens}
+        if "sentence_embedding" in self.names:
             vectors = self.steps(torch.cat([POOLS[mode](tokens, real) for mode in self.modes], -1))
-            return tokens, _Unit()(vectors) if self.normalize else vectors
-        if HEADS[self.kind].looks_at == "pooler":
+            outputs["sentence_embedding"] = _Unit()(vectors) if self.normalize else vectors
+        if self.kind and HEADS[self.kind].looks_at == "pooler":
             summary, pooler = self.model.config.summary, self.model.pooler or nn.Identity()
             late = summary == "late"
             vectors = POOLS["mean"](pooler(tokens), real) if late else pooler(POOLS[summary](tokens, real))
-            return (self.model.head(self.kind)(vectors),)
-        outputs = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
-        return (outputs[..., 0], outputs[..., 1]) if self.kind == "span" else (outputs,)
+            outputs["logits"] = self.model.head(self.kind)(vectors)
+        elif self.kind:
+            logits = self.model.head(self.kind)(tokens, self.model.encoder.embeddings.tokens.weight)
+            outputs |= {"logits": logits, "start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+        return tuple(outputs[name] for name in self.names)
 
-    def _encode(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return INPUTS if self.model.config.segments > 1 else INPUTS[:2]
+
+    def _encode(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Encoded:
         """The rectangle as one group of texts, whose padding is a text's end: (texts × length, width)."""
         texts, length = ids.shape
         positions = torch.arange(length, device=ids.device)[None].expand(texts, length)
@@ -117,14 +132,32 @@ class Padded(nn.Module):
             groups=(group,),
             starts=torch.arange(texts, device=ids.device) * length,
         )
-        encoded: Encoded = self.model.encoder(batch)
-        return encoded.tokens
+        encoded: Encoded = self.model.encoder(batch, layers=self.layers)
+        return encoded
 
 
-# ---- A model as an ONNX file, and such a file in a model's place.
+class AtPlaces(Padded):
+    """The same for every layer, with the mlm head at some places alone: numbers of tokens, counted row after row."""
+
+    layers = True
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Without segments: the embedded models have none."""
+        return (*INPUTS[:2], PLACES)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, places: Tensor) -> tuple:  # type: ignore[override]
+        """places: (n,). Returns logits (n, vocabulary), and the layers' vectors (texts, length, width)."""
+        texts, length = input_ids.shape
+        encoded = self._encode(input_ids, attention_mask, None)
+        logits = self.model.ask("mlm", encoded, places)
+        vectors = [layer.view(texts, length, -1) for layer in (encoded.tokens, *encoded.layers)]
+        return logits, *vectors
+
+
+# ---- A model as an ONNX file.
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def runtime() -> ModuleType:
@@ -138,29 +171,76 @@ def runtime() -> ModuleType:
     return onnxruntime
 
 
-def write_onnx(path: Path, padded: Padded) -> None:
-    """Trace a model (float32, prepared for inference) into an ONNX file that takes any batch and length."""
-    inputs = INPUTS if padded.model.config.segments > 1 else INPUTS[:2]
+def write_onnx(path: Path, padded: Padded, *, optimize: bool = True) -> None:
+    """Trace a model (float32, prepared for inference) into an ONNX file that takes any batch and length.
+
+    optimize: let the exporter compute what follows from weights alone.
+    """
     # Separate tensors, and sizes other than 0 and 1: the exporter treats equal tensors and those sizes as constants.
     ids, mask, segments = (torch.randint(1, 2, (3, 11)) for _ in INPUTS)
-    texts, length = torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC
-    values = (ids, mask, segments * 0)[: len(inputs)]
+    given = dict(zip((*INPUTS, PLACES), (ids, mask, segments * 0, torch.arange(5))))
+    values = tuple(given[name] for name in padded.inputs)
+    shapes = tuple(dict.fromkeys(range(value.dim()), torch.export.Dim.DYNAMIC) for value in values)
     with contextlib.redirect_stdout(io.StringIO()), _quiet(), torch.no_grad(), _without_branches(padded.model):
         torch.onnx.export(
-            padded.eval(), values, path, dynamo=True, input_names=list(inputs), output_names=list(padded.names),
-            dynamic_shapes=tuple({0: texts, 1: length} for _ in inputs), external_data=False, verbose=False,
+            padded.eval(), values, path, dynamo=True, input_names=list(padded.inputs), output_names=list(padded.names),
+            dynamic_shapes=shapes, external_data=False, verbose=False,
+            optimize=optimize,
         )  # fmt: skip
 
 
-def quantize_onnx(path: Path) -> None:
-    """Quantize the weights of an ONNX file to int8 in place; activations are quantized on the fly."""
+def quantize_onnx(path: Path, out: Path) -> None:
+    """Quantize the weights of an ONNX file to int8; activations are quantized on the fly."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(path)
     del model.graph.value_info[:]  # the exporter's shapes contradict those quantization infers
     with _quiet():
-        quantize_dynamic(model, path, per_channel=True, weight_type=QuantType.QInt8)
+        quantize_dynamic(model, out, per_channel=True, weight_type=QuantType.QInt8)
+
+
+def write_graph(path: Path, folder: Folder) -> None:
+    """The model's graph alone, with an mlm head and every layer: its weights stay in model.safetensors.
+
+    Every weight is a constant under the name it has in that file, which whoever opens the graph puts in; the graph
+    knows shapes, not values, so it serves any weights of the same shapes.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    model = folder.model
+    if model.config.segments > 1 or "mlm" not in model.heads:
+        raise UserError(f"{folder.name} has segments or no mlm head, and this graph is of a model with neither.")
+    write_onnx(path, AtPlaces(model.eval(), "mlm"), optimize=False)
+    graph = onnx.load(path)
+    family, architecture = FAMILIES[folder.family], folder.architecture
+    stored = tensors_to(model, family, architecture)
+    table = names(model, family, architecture, family.base if model.heads else "")
+    joins, outside = [], []
+    for ours, theirs in table.items():
+        name = f"model.{ours}"  # as the exporter calls it
+        old = next((one for one in graph.graph.initializer if one.name == name), None)
+        if old is None or any(stored[part].shape[1:] != tuple(old.dims)[1:] for part in theirs):
+            raise UserError(f"{ours} is not stored as the graph uses it: a folder of {folder.family} needs an export.")
+        graph.graph.initializer.remove(old)
+        outside += [(part, stored[part].shape) for part in theirs]
+        joins.append(
+            helper.make_node("Concat", list(theirs), [name], axis=0)
+            if len(theirs) > 1
+            else helper.make_node("Identity", list(theirs), [name])
+        )
+    for name, shape in outside:
+        tensor = graph.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=list(shape))
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="model.safetensors")
+    nodes = [*joins, *graph.graph.node]
+    del graph.graph.node[:], graph.graph.value_info[:]
+    graph.graph.node.extend(nodes)
+    for node in graph.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    path.write_bytes(graph.SerializeToString())
 
 
 @contextlib.contextmanager
@@ -187,37 +267,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-class OnnxModel:
-    """An ONNX file in place of a Model: its outputs are passed to tasks and pooling like a model's."""
-
-    crf = None
-    untrained = ()
-
-    def __init__(self, path: Path, model: Model, kind: str) -> None:
-        onnx = runtime()
-        options = onnx.SessionOptions()
-        options.intra_op_num_threads = 1  # batches are distributed over the cores (see data.batch.run_batched)
-        options.log_severity_level = 3
-        self.session = onnx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.inputs = [entry.name for entry in self.session.get_inputs()]
-        self.config, self.heads, self.kind = model.config, model.heads, kind
-
-    def encoder(self, batch: Batch, *, layers: bool = False, maps: bool = False) -> Encoded:
-        """The file's outputs for a batch, in place of token vectors: one row per token, or per text. Packed order."""
-        ids, segments = (
-            pad_sequence(list(torch.split(run[: batch.tokens], list(batch.lengths))), batch_first=True)
-            for run in (batch.ids, batch.segments)
-        )
-        real = torch.arange(ids.shape[1]) < torch.tensor(batch.lengths)[:, None]
-        feed = dict(zip(INPUTS, (ids.numpy(), real.long().numpy(), segments.numpy())))
-        arrays = self.session.run(None, {name: feed[name] for name in self.inputs})
-        outputs = [torch.from_numpy(array) for array in (arrays if self.kind == "span" else arrays[:1])]
-        answer = torch.stack(outputs, -1) if self.kind == "span" else outputs[0]
-        by_text = self.kind and HEADS[self.kind].looks_at == "pooler"
-        return Encoded(answer if by_text else answer[real], batch)
-
-    def ask(self, kind: str, encoded: Encoded, places: Tensor | None = None) -> Tensor:
-        """The head's outputs, which the file has already computed."""
-        return encoded.tokens if places is None else encoded.tokens[places]

@@ -16,9 +16,8 @@ from bertkit.checkpoint.folder import Folder, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
-from bertkit.model.crf import Crf
-from bertkit.model.heads import Head, Model
-from bertkit.model.inference import choose
+from bertkit.model.heads import Crf, Head, Model
+from bertkit.model.inference import TorchEngine, choose
 from bertkit.model.layers import initialise
 from bertkit.model.pooling import Pooling
 from bertkit.notify import note
@@ -256,7 +255,7 @@ class SupervisedRun:
     def outputs(self, role: str) -> list[np.ndarray]:
         """The head's numbers for the rows of a role."""
         self.model.eval()
-        return outputs_of(self.model, self.task, self.items[role], self.world.device)
+        return outputs_of(TorchEngine(self.model, str(self.world.device)), self.task, self.items[role])
 
     def predictions(self, role: str) -> tuple[list[Any], list[dict[str, Any]]]:
         """Examples of a role and what the model says of them."""

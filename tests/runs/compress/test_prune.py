@@ -51,7 +51,7 @@ def test_neurons_that_say_nothing_are_taken_out_without_a_trace(tmp_path):
     texts = ["the old house in the garden", "bread and water"]
     before = model.embed(texts)
     said = activity(model, settings(tmp_path / "model", tmp_path / "out"))
-    model.model = fewer_neurons(model.model, 0.5, said).eval()
+    model.engine.model = fewer_neurons(model.model, 0.5, said).eval()
     assert model.model.config.inner == 32
     torch.testing.assert_close(torch.tensor(model.embed(texts)), torch.tensor(before), atol=1e-6, rtol=1e-5)
 
@@ -66,7 +66,7 @@ def test_what_never_changes_goes_into_the_bias(tmp_path):
     texts = ["the old house in the garden", "bread and water"]
     before = model.embed(texts)
     said = activity(model, settings(tmp_path / "model", tmp_path / "out"))
-    model.model = fewer_neurons(model.model, 0.5, said).eval()
+    model.engine.model = fewer_neurons(model.model, 0.5, said).eval()
     torch.testing.assert_close(torch.tensor(model.embed(texts)), torch.tensor(before), atol=1e-6, rtol=1e-5)
 
 
