@@ -121,6 +121,7 @@ KINDS: list[tuple[str, str, Callable[[Path], None]]] = [
     ("store.json", "token store", _open_store),
     ("index.json", "index", _open_index),
     ("model.onnx", "exported model", _open_tokenizer),
+    ("onnx/model.onnx", "exported model", _open_model),
     ("bertkit.json", "model", _open_model),
     ("config.json", "model", _open_model),
     ("checkpoints", "run", _open_run),

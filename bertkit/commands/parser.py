@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from bertkit.commands import COMMANDS, find
-from bertkit.config import KIND_NAMES, Common, aliases_of, hints, option
+from bertkit.config import KIND_NAMES, InferenceOptions, aliases_of, hints, option
 from bertkit.errors import UserError
 from bertkit.notify import LANGUAGES, translated
 
@@ -127,7 +127,7 @@ class Command:
     def __init__(self, verb: str) -> None:
         self.verb = verb
         self.module = find(verb)
-        everywhere = {f.name for f in fields(Common)}
+        everywhere = {f.name for f in fields(InferenceOptions)}
         every = options(self.module.Settings)
         self.own = [o for o in every if o.field.name not in everywhere]
         self.common = [o for o in every if o.field.name in everywhere]

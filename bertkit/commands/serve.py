@@ -44,7 +44,7 @@ def run(settings: Settings) -> dict[str, Any]:
     return _serve(settings, lambda address: note(f"{address}: open it in a browser to try it; press Ctrl-C to stop."))
 
 
-def _serve(settings: Settings, opened: Callable[[str], object]) -> dict[str, Any]:
+def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
     from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.notify import note

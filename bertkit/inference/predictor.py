@@ -61,7 +61,10 @@ class Predictor:
         else:
             # counted before the weights get their new layout
             self.encoder_parameters = sum(p.numel() for p in folder.model.encoder.parameters())
-            self.engine = _torch_engine(folder, precision, device)
+            from bertkit.model.inference import torch_engine
+
+            stored_as_int8 = folder.about.get("weights") == "int8"
+            self.engine = torch_engine(folder.model, precision, device, int8=stored_as_int8)
         self.config = self.engine.config
         self.steady = False  # whether a text's numbers are the same in any batch, at some cost; servers switch it on
         self.result: dict[str, Any] = {}  # the result of fine-tuning, right after it
@@ -467,22 +470,6 @@ def chosen_engine(source: Path, engine: str) -> str:
         raise UserError(f"{source} has no ONNX file, so --engine {engine} cannot open it. {AGAIN}")
     if engine == "torch" and not machine.has_torch():
         raise UserError(f"{machine.NEEDS_TORCH} Or open an export: bertkit export {source} --out FOLDER, where it is.")
-    return engine
-
-
-def _torch_engine(folder: Folder, precision: str, device: str) -> TorchEngine:
-    """A folder's model, prepared for inference."""
-    from bertkit.model.inference import INT8, TorchEngine, outputs_of_heads, prepare
-
-    machine.set_up(machine.threads())
-    device = machine.device_for(device)
-    if precision == "auto" and folder.about.get("weights") == INT8 and device == "cpu":
-        precision = INT8 if machine.has_fast_int8() else precision
-    outputs = outputs_of_heads(folder.model)
-    parameters = sum(p.numel() for p in folder.model.parameters())
-    engine = TorchEngine(prepare(folder.model, precision, device), device)
-    engine.outputs, engine.parameters = outputs, parameters
-    engine.size = f"{parameters / 1e6:.1f}M parameters"
     return engine
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit import machine
 from bertkit.data.batch import ROUND, Batch, pack, run_batched
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
@@ -219,6 +220,20 @@ class TorchEngine(Engine):
         filled = F.pad(vectors, (0, 0, 0, -len(spots) % ROUND))  # few different shapes, as for batches
         outputs = self.model.ask(wanted.head, replace(encoded, tokens=filled))[: len(spots)].float()
         return [part.cpu().numpy() for part in outputs.split(counts)]
+
+
+def torch_engine(model: Model, precision: str, device: str, *, int8: bool = False) -> TorchEngine:
+    """A model, prepared for inference. int8: its weights are stored so, and computed with where that is fast."""
+    machine.set_up(machine.threads())
+    device = machine.device_for(device)
+    if precision == "auto" and int8 and device == "cpu":
+        precision = INT8 if machine.has_fast_int8() else precision
+    # counted before the weights get their new layout
+    outputs, parameters = outputs_of_heads(model), sum(p.numel() for p in model.parameters())
+    engine = TorchEngine(prepare(model, precision, device), device)
+    engine.outputs, engine.parameters = outputs, parameters
+    engine.size = f"{parameters / 1e6:.1f}M parameters"
+    return engine
 
 
 def _outputs(head: Head) -> int:

@@ -130,7 +130,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
         """Titles of the schema → what every model here accepts: its ids, dimensions, prompts and masks."""
         predictors = [model.predictor for model in self.values()]
         ids = min(min(one.tokenizer.size, one.config.vocabulary) for one in predictors)
-        masks = {one.tokenizer.id_to_token(one.tokenizer.mask_id) for one in predictors if one.tokenizer.mask_id}
+        masks = {one.tokenizer.id_to_token(one.tokenizer.mask_id) or "" for one in predictors if one.tokenizer.mask_id}
         names = sorted({name for one in predictors for name in one.pooling.prompts})
         shown = "|".join(re.escape(mask) for mask in sorted(masks))
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,7 @@ import pytest
 from bertkit.checkpoint.card import write
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.checkpoint.pooling import Pooling
-from bertkit.model.crf import Crf
-from bertkit.runs.compress.export import _files
+from bertkit.model.heads import Crf
 from bertkit.runs.compress.quantize import write_int8
 from tests.support import folders, toy
 
@@ -22,7 +22,7 @@ TAGS = {
     "RobertaForSequenceClassification": "text-classification", "ModernBertForMultipleChoice": "multiple-choice",
     "DistilBertForTokenClassification": "token-classification", "GPT2ForQuestionAnswering": "question-answering",
 }  # fmt: skip
-WRITERS = {"floats": write_folder, "int8": write_int8, "onnx": _files}  # the last two put other weights in their place
+WRITERS = {"floats": write_folder, "int8": write_int8, "onnx": partial(write_folder, weights="onnx")}
 
 
 def tag_of(card: str) -> str:
@@ -48,7 +48,7 @@ def test_a_card_names_those_who_open_the_folder_and_no_others(weights: str, plai
     card = (tmp_path / "README.md").read_text("utf-8")
     assert "mean pooling" in card
     assert ("sentence-transformers" in card) == (weights == "floats")
-    assert ("bertkit.load" in card) == (weights != "onnx")
+    assert "bertkit.load" in card
     assert ("onnxruntime" in card) == (weights == "onnx")
     assert ("which only bertkit opens" in card) == (weights == "int8")
     library = {"floats": "sentence-transformers", "int8": "bertkit", "onnx": "onnx"}[weights]
@@ -60,11 +60,11 @@ def test_a_taggers_card_names_no_file_that_is_not_there(weights: str, tmp_path: 
     folders.write(tmp_path / "model", "bert", "BertForTokenClassification", labels=["O", "B-X", "I-X"])
     folder = read_folder(tmp_path / "model")
     folder.about = {"task": "tag", "labels": list(folder.labels), "options": {"crf": True, "word": "mean"}}
-    folder.model.crf = None if weights == "onnx" else Crf(3)
+    folder.model.crf = Crf(3)
     WRITERS[weights](tmp_path / "out", folder)
     card = (tmp_path / "out/README.md").read_text("utf-8")
     named = set(re.findall(r"`(\S+\.(?:safetensors|onnx|json))`", card))
-    assert named == ({"crf.safetensors"} if weights != "onnx" else set())
+    assert named == {"crf.safetensors"}
     assert all((tmp_path / "out" / name).is_file() for name in named)
     assert "conditional random field" in card and "the mean of its pieces" in card
     assert ("transformers opens" in card) == (weights == "floats")

@@ -16,7 +16,6 @@ from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.files.manifest import accept
 from bertkit.inference.predictor import Predictor
-from bertkit.runs.compress import export as module
 from bertkit.runs.compress.export import export
 from bertkit.runs.compress.onnx import POOLS
 from bertkit.settings.compress import ExportSettings
@@ -44,7 +43,7 @@ def onnxruntime():
 
 
 def session(onnxruntime, path: Path):
-    return onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(path / "onnx/model.onnx"), providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
@@ -61,7 +60,7 @@ def test_an_encoders_onnx_file_gives_transformers_vectors_for_any_batch_and_leng
         given = {key: torch.from_numpy(value) for key, value in feed.items()}
         if "token_type_ids" in result["inputs"]:
             feed["token_type_ids"] = np.zeros_like(feed["input_ids"])
-        tokens, vectors = run.run(None, feed)
+        tokens, vectors = run.run(["last_hidden_state", "sentence_embedding"], feed)
         with torch.no_grad():
             wanted = theirs(**given).last_hidden_state.numpy()
         real = feed["attention_mask"].astype(bool)
@@ -82,9 +81,9 @@ def test_a_fine_tuned_models_onnx_file_predicts_as_the_model(case, runs, tmp_pat
     for name, (before, after) in found["metrics"].items():
         assert after == pytest.approx(before, abs=1e-6), name
     assert found["after"]["megabytes"] > 0
-    assert (tmp_path / "out/tokenizer.json").is_file() and not (tmp_path / "out/bertkit.json").exists()
-    assert "Opens in onnxruntime" in verb.lines(result)[-1]
-    assert "bertkit.load" not in (tmp_path / "out/README.md").read_text("utf-8")
+    assert (tmp_path / "out/tokenizer.json").is_file() and (tmp_path / "out/bertkit.json").is_file()
+    assert "opens in bertkit.load" in verb.lines(result)[-1]
+    assert "bertkit.load" in (tmp_path / "out/README.md").read_text("utf-8")
 
 
 def with_options(runs, case: str, folder: Path, **options) -> Path:
@@ -109,7 +108,9 @@ def test_a_plain_softmax_gives_the_calibrated_probabilities(format, runs, tmp_pa
     feed = padded(before.tokenizer.ids_batch([text]))
     feed["token_type_ids"] = np.zeros_like(feed["input_ids"])
     if format == "onnx":
-        (logits,) = session(onnxruntime, tmp_path / "out").run(None, {name: feed[name] for name in result["inputs"]})
+        (logits,) = session(onnxruntime, tmp_path / "out").run(
+            ["logits"], {name: feed[name] for name in result["inputs"]}
+        )
     else:
         theirs = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
         with torch.no_grad():
@@ -197,6 +198,6 @@ def test_int8_onnx_is_smaller_and_reports_its_difference(runs, tmp_path, onnxrun
     runs("classify")
     result = go(runs.folder / "run-classify", tmp_path / "out", weights="int8")
     found = result["compared"]
-    assert found["after"]["precision"] == "onnx int8" and found["parity"]["agreement"] > 0.9
-    assert result["file"] == module.FILE and result["max_difference"] > 0
+    assert found["after"]["precision"] == "int8" and found["parity"]["agreement"] > 0.9
+    assert result["file"] == "onnx/model_quantized.onnx" and result["max_difference"] > 0
     assert callable(export)
