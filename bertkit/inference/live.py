@@ -22,6 +22,7 @@ from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model
+from bertkit.model.inference import TorchEngine
 from bertkit.objectives.masked import Masked
 from bertkit.objectives.supervised import Supervised
 from bertkit.settings.model import Config
@@ -38,7 +39,7 @@ ROWS = 200  # that a classifier is trained on
 STEPS = 600
 SECONDS = 40.0
 LENGTH = 48  # tokens of a row
-TINY = {"width": 64, "depth": 2, "heads": 4, "inner": 128, "positions": 64, "max_tokens": 64}
+TINY: dict[str, Any] = {"width": 64, "depth": 2, "heads": 4, "inner": 128, "positions": 64, "max_tokens": 64}
 
 
 @dataclass
@@ -156,9 +157,13 @@ def finetune_live(
 
     def state(number: int, loss: float | None) -> dict[str, Any]:
         model.eval()
-        answers = [task.decode(item, output) for item, output in zip(items, outputs_of(model, task, items))]
+        answers = [
+            task.decode(item, output) for item, output in zip(items, outputs_of(TorchEngine(model), task, items))
+        ]
         right = sum(answer["label"] == label for answer, (_, label) in zip(answers, rows)) / len(rows)
-        (guess,) = (task.decode(item, output) for item, output in zip(asked, outputs_of(model, task, asked)))
+        (guess,) = (
+            task.decode(item, output) for item, output in zip(asked, outputs_of(TorchEngine(model), task, asked))
+        )
         spent = time.monotonic() - began
         return {"step": number, "loss": loss, "seconds": spent, "right": right, "probe": guess["scores"]}
 
