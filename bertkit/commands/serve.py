@@ -107,7 +107,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 # ---- `bertkit show`: the same server on a free port of this machine, and a browser that opens its page.
 
-VIEWS = ("pieces", "input", "masking", "next", "attention", "layers", "meaning", "learning", "answers")
+VIEWS = ("pieces", "input", "masking", "next", "attention", "layers", "meaning", "learning", "lineage", "answers")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.ancestors.lineage import lineage
 from bertkit.ancestors.meaning import meaning
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import UserError
@@ -190,6 +191,7 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → t
     },
     "importance": importance,
     "next": lambda predictor, text, text_b: predictor.follows(text, text_b),
+    "lineage": lambda predictor, text, language, word: lineage(text, language, word),
     "meaning": lambda predictor, word, texts: meaning(word, texts, {predictor.folder.name: predictor}),
 }
 

@@ -116,6 +116,13 @@ class MeaningBody(BaseModel):
     texts: Annotated[list[Text], Field(min_length=2, max_length=32)]
 
 
+class LineageBody(ShowBody):
+    """/show/lineage. language: of the samples that the ancestors learn from; word: whose Huffman code to show."""
+
+    language: Literal["en", "zh"] = "en"
+    word: Text = ""
+
+
 class Budget(BaseModel):
     """How long a model learns; an unknown key is an error."""
 
@@ -209,6 +216,12 @@ async def meaning(body: MeaningBody, request: Request) -> Response:
     return await _shown(request, "meaning", body)
 
 
+@router.post("/show/lineage")
+async def lineage(body: LineageBody, request: Request) -> Response:
+    """A sentence as n-grams, word2vec's tree and an HMM read it (bertkit.ancestors.lineage.lineage)."""
+    return await _shown(request, "lineage", body)
+
+
 @router.post("/show/attention")
 async def attention(body: PairBody, request: Request) -> Response:
     """Where every head looks, and what flows through the layers (bertkit.inference.explain.attention)."""
@@ -264,7 +277,11 @@ async def tune(body: TuneBody, request: Request) -> Response:
 
 async def _streamed(service: InferenceService, events: Iterator[dict[str, Any]]) -> Response:
     """Events of a generator that computes in its own thread; it ends when the client leaves or the server stops."""
-    if not _learning.acquire(blocking=False):
+    for _ in range(30):  # one that was just left needs a moment to end
+        if _learning.acquire(blocking=False):
+            break
+        await asyncio.sleep(0.1)
+    else:
         raise ApiError("busy", "Another model is learning here. Wait until it is done.", retry=30)
     loop, arrived, stopped = asyncio.get_running_loop(), asyncio.Queue[Any](), threading.Event()
 

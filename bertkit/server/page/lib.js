@@ -29,7 +29,7 @@ export const characters = text => {  // offsets count characters, not UTF-16 uni
 export const slice = (text, start, end) => characters(text).slice(start, end).join("");
 
 export function card(title, about, ...children) {
-  return h("section", {class: "card"}, title && h("h2", null, title), about && h("p", null, about), ...children);
+  return h("section", {class: "card"}, title && h("h2", null, title), about && h("p", null, about.split(/(`[^`]+`)/).map(part => part.length > 1 && part.startsWith("`") ? h("code", null, part.slice(1, -1)) : part)), ...children);
 }
 
 // ---- A tip that follows the pointer or the focus.

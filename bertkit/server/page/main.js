@@ -8,6 +8,7 @@ import layers from "./views/layers.js";
 import meaning from "./views/meaning.js";
 import attention from "./views/attention.js";
 import learning from "./views/learning.js";
+import lineage from "./views/lineage.js";
 import answers from "./views/answers.js";
 
 // The menu: a group's name in the words, then its views.
@@ -16,6 +17,7 @@ const MENU = [
   ["pretraining", [masking, next]],
   ["inside", [attention, layers, meaning]],
   ["learning", [learning]],
+  ["lineage", [lineage]],
   ["using", [answers]],
 ];
 const VIEWS = Object.fromEntries(MENU.flatMap(([, views]) => views).map(view => [view.id, view]));

@@ -99,7 +99,7 @@ function vector(found, ctx) {
 
 function importance(why, ctx) {
   const {t} = ctx, colours = palette(), most = Math.max(...why.importance.map(Math.abs), 1e-9);
-  const chips = why.tokens.map((one, n) => { const chip = h("span", {class: "token" + (one.special ? " special" : "") + (one.token.startsWith("##") ? " joined" : "")}, one.token, h("small", null, one.special ? "" : number(why.importance[n], 3))); if (!one.special) chip.style.backgroundColor = css(diverging(why.importance[n] * 0.6, most, colours)); return chip; });
+  const chips = why.tokens.map((one, n) => { const chip = h("span", {class: "token" + (one.special ? " special" : "") + (one.token.startsWith("##") ? " joined" : "")}, one.token, h("small", null, one.special ? "" : number(why.importance[n], 3))); if (!one.special) chip.style.backgroundColor = css(diverging(why.importance[n] * 0.35, most, colours)); return chip; });
   const ranked = why.tokens.map((one, n) => [one, why.importance[n]]).filter(([one]) => !one.special).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 8);
   return card(t("views.answers.why", {target: clean(why.target), probability: percent(why.probability)}), t(`views.answers.by.${why.by}About`, {baseline: percent(why.baseline), sum: number(why.importance.reduce((a, b) => a + b, 0), 3), difference: number(why.probability - why.baseline, 3)}),
     h("div", {class: "bar-of-controls"}, choice(t("views.answers.byName"), ["gradients", "mask", "remove"].map(name => [name, t("views.answers.by")[name]]), why.by, value => ctx.set({by: value}))),
