@@ -26,6 +26,10 @@ from bertkit.model.inference import TorchEngine
 from bertkit.objectives.masked import Masked
 from bertkit.objectives.supervised import Supervised
 from bertkit.settings.model import Config
+from bertkit.settings.training import LIVE_CHARACTERS as CHARACTERS
+from bertkit.settings.training import LIVE_ROWS as ROWS
+from bertkit.settings.training import LIVE_SECONDS as SECONDS
+from bertkit.settings.training import LIVE_STEPS as STEPS
 from bertkit.settings.training import LoopSettings, MaskSettings
 from bertkit.tasks import make
 from bertkit.tasks.batches import SupervisedFeed, outputs_of
@@ -34,10 +38,6 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.training.loop import Training
 
-CHARACTERS = 20_000  # of a text that is learnt from
-ROWS = 200  # that a classifier is trained on
-STEPS = 600
-SECONDS = 40.0
 LENGTH = 48  # tokens of a row
 TINY: dict[str, Any] = {"width": 64, "depth": 2, "heads": 4, "inner": 128, "positions": 64, "max_tokens": 64}
 

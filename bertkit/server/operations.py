@@ -8,16 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from bertkit.ancestors.lineage import lineage
-from bertkit.ancestors.meaning import meaning
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import UserError
-from bertkit.inference import explain
-from bertkit.inference.importance import importance
 from bertkit.inference.predictor import Predictor
 from bertkit.server.queue import Computed
 from bertkit.tasks.base import Item, Task
@@ -179,20 +176,31 @@ def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
 
 
 MOST_NUMBERS = 1_500_000  # of an answer of a view: some 10 MB
+
+
+def _inside(module: str, name: str) -> Callable[..., dict[str, Any]]:
+    """A function that looks inside a model: its module needs torch, so it is imported when it is first called."""
+    return lambda first, **given: getattr(import_module(f"bertkit.{module}"), name)(first, **given)
+
+
 VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → the function that computes it
     "pieces": lambda predictor, text: steps(predictor.tokenizer, text),
-    "input": explain.input_vectors,
-    "masking": explain.masked_row,
-    "attention": explain.attention,
-    "head": explain.head_numbers,
-    "word": explain.word_layers,
-    "map": lambda predictor, texts, word: {
-        name: value for name, value in explain.vector_map(predictor, texts, word).items() if name != "vectors"
+    "input": _inside("inference.explain", "input_vectors"),
+    "masking": _inside("inference.explain", "masked_row"),
+    "attention": _inside("inference.explain", "attention"),
+    "head": _inside("inference.explain", "head_numbers"),
+    "word": _inside("inference.explain", "word_layers"),
+    "map": lambda predictor, **given: {
+        name: value
+        for name, value in _inside("inference.explain", "vector_map")(predictor, **given).items()
+        if name != "vectors"
     },
-    "importance": importance,
+    "importance": _inside("inference.importance", "importance"),
     "next": lambda predictor, text, text_b: predictor.follows(text, text_b),
-    "lineage": lambda predictor, text, language, word: lineage(text, language, word),
-    "meaning": lambda predictor, word, texts: meaning(word, texts, {predictor.folder.name: predictor}),
+    "lineage": lambda predictor, text, **given: _inside("ancestors.lineage", "lineage")(text, **given),
+    "meaning": lambda predictor, word, texts: _inside("ancestors.meaning", "meaning")(
+        word, texts=texts, models={predictor.folder.name: predictor}
+    ),
 }
 
 

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from bertkit.errors import UserError
-from bertkit.inference import live
 from bertkit.server.errors import ApiError
 from bertkit.server.middleware import PAGE
 from bertkit.server.models import ServedModel
 from bertkit.server.routes_tei import service_of
 from bertkit.server.schemas import Text
 from bertkit.server.service import InferenceService, reply
+from bertkit.settings.training import LIVE_CHARACTERS, LIVE_ROWS, LIVE_SECONDS, LIVE_STEPS
 
 router = APIRouter()
 FOLDER = Path(__file__).with_name("page")
@@ -127,14 +127,14 @@ class Budget(BaseModel):
     """How long a model learns; an unknown key is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
-    steps: int = Field(100, ge=1, le=live.STEPS)
-    seconds: float = Field(20.0, gt=0, le=live.SECONDS)
+    steps: int = Field(100, ge=1, le=LIVE_STEPS)
+    seconds: float = Field(20.0, gt=0, le=LIVE_SECONDS)
 
 
 class LearnBody(Budget):
     """/show/learn: a text to learn from, and a text with [MASK] to fill meanwhile."""
 
-    text: Annotated[Text, Field(max_length=live.CHARACTERS)]
+    text: Annotated[Text, Field(max_length=LIVE_CHARACTERS)]
     gap: Annotated[Text, Field(max_length=400)]
 
 
@@ -144,7 +144,7 @@ class TuneBody(Budget):
     model: str | None = None
     rows: Annotated[
         list[Annotated[list[Annotated[Text, Field(max_length=2_000)]], Field(min_length=2, max_length=2)]],
-        Field(max_length=live.ROWS),
+        Field(max_length=LIVE_ROWS),
     ]
     probe: Annotated[Text, Field(max_length=2_000)] = ""
 
@@ -261,7 +261,9 @@ _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream
 @router.post("/show/learn", response_class=StreamingResponse, responses=_STREAM)
 async def learn(body: LearnBody, request: Request) -> Response:
     """A tiny BERT learns from a text, from nothing (bertkit.inference.live.pretrain_live), as server-sent events."""
-    events = live.pretrain_live(body.text, body.gap, steps=body.steps, seconds=body.seconds)
+    from bertkit.inference.live import pretrain_live
+
+    events = pretrain_live(body.text, body.gap, steps=body.steps, seconds=body.seconds)
     return await _streamed(service_of(request), events)
 
 
@@ -271,7 +273,9 @@ async def tune(body: TuneBody, request: Request) -> Response:
     service = service_of(request)
     model = service.model(request, body.model, "tokenize")
     rows = [(row[0], row[1]) for row in body.rows]
-    events = live.finetune_live(model.predictor, rows, body.probe, steps=body.steps, seconds=body.seconds)
+    from bertkit.inference.live import finetune_live
+
+    events = finetune_live(model.predictor, rows, body.probe, steps=body.steps, seconds=body.seconds)
     return await _streamed(service, events)
 
 

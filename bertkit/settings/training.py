@@ -156,3 +156,11 @@ class MaskSettings:
     def at(self, progress: float) -> float:
         """The masking rate at this point of the run (0 to 1)."""
         return self.rate + (self.rate_end - self.rate) * progress if self.rate_end else self.rate
+
+
+# ---- What a page may ask of a model that learns while one looks on (inference/live.py).
+
+LIVE_STEPS = 600
+LIVE_SECONDS = 40.0
+LIVE_CHARACTERS = 20_000  # of a text that is learnt from
+LIVE_ROWS = 200  # that a classifier is trained on
