@@ -13,6 +13,7 @@ from bertkit.errors import UserError
 from bertkit.files.json import read_json
 from bertkit.files.manifest import read_whole
 from bertkit.inference.predictor import Predictor
+from bertkit.report.notebook import Answers
 from bertkit.tasks.base import Reading, Task
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class ContenderPredictor:
     def __init__(self, contender: Texts | Numbers | Tags) -> None:
         self.contender = contender
 
+    def __repr__(self) -> str:
+        """What it is, its task and its labels."""
+        labels = f", labels {', '.join(self.task.labels[:6])}" if self.task.labels else ""
+        return f"<bertkit model: {self.contender.name}, {self.task.name}{labels}>"
+
     @property
     def task(self) -> Task:
         """The task it learnt."""
@@ -65,9 +71,11 @@ class ContenderPredictor:
     def predict(self, inputs: Any, on_long: str = "", **columns: str) -> list[dict[str, Any]]:
         """Predictions for texts, pairs or word lists, in order. Texts are read whole whatever their length."""
         if is_frame(inputs):
-            return self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
+            return Answers(
+                self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
+            )
         single = isinstance(inputs, (str, dict))
-        return self.predict_examples(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
+        return Answers(self.predict_examples(self.task.from_inputs([inputs] if single else list(inputs)), on_long))
 
     def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
         """Predictions for examples that a reader gave. Any text has one, so none is ever named."""

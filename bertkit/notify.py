@@ -121,16 +121,21 @@ def translated(line: str) -> str:
     text = line.strip()
     start = line.index(text)
     for pattern, words in templates:
-        if match := pattern.fullmatch(text):
+        match = pattern.fullmatch(text)
+        if match and all(translated(match[int(n) + 1]) != match[int(n) + 1] for n in _NESTED.findall(words)):
             return line[:start] + words.format(*map(_Value, match.groups())) + line[start + len(text) :]
     return line
 
 
+# A value that has to be a message itself: a template of few words, such as "{}: {}.", holds only where it is.
+_NESTED = re.compile(r"\{(\d+):T\}")
+
+
 class _Value(str):
-    """A value of a message; in the table, {0:t} translates it."""
+    """A value of a message; in the table, {0:t} translates it, and {0:T} makes the template depend on that."""
 
     def __format__(self, how: str) -> str:
-        return translated(self.strip()) if how == "t" else str(self)
+        return translated(self.strip()) if how in ("t", "T") else str(self)
 
 
 @cache

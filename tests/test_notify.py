@@ -67,7 +67,9 @@ def test_a_translation_uses_the_values_of_its_message():
         for english, chinese in table.items():
             used = {int(name) for _, name, _, _ in string.Formatter().parse(chinese) if name}
             assert used <= set(range(english.count("{}"))), english
-            assert any("\u4e00" <= char <= "\u9fff" for char in chinese) or "±" in chinese or "true" in chinese, english
+            assert any("\u4e00" <= char <= "\u9fff" for char in chinese) or any(
+                sign in chinese for sign in ("±", "true", ":T}")
+            ), english
 
 
 def test_messages_are_printed_in_chinese_with_their_values_untouched(chinese):
@@ -76,6 +78,11 @@ def test_messages_are_printed_in_chinese_with_their_values_untouched(chinese):
     assert notify.translated("No such message 7.") == "No such message 7."
     assert notify.translated("x.csv does not exist. Did you mean 'y.csv'?") == "x.csv 不存在。是不是想写“y.csv”？"
     assert "The text" in notify.translated("  0.5  The text  (The text, document 3)")
+
+
+def test_a_template_of_few_words_holds_only_around_a_message(chinese):
+    assert notify.translated("tokenizer: kind is 'x'. Choose from: bpe.") == "tokenizer：kind 为 'x'。可选：bpe。"
+    assert notify.translated("x.csv: this is not known. Nobody says so.") == "x.csv: this is not known. Nobody says so."
 
 
 def test_without_a_language_nothing_changes():

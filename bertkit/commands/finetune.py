@@ -23,7 +23,8 @@ def lines(result: dict[str, Any]) -> list[str]:
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
         shown.append(f"{name:20} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
-    shown.append(f"{'scored on':20} {rows:,} {role} rows" + (CHOSE if role == "dev" else ""))
+    chose = CHOSE if role == "dev" else ""
+    shown.append(f"scored on            {rows:,} {role} rows{chose}")
     shown += _baseline(result)
     if "abstain" in result:
         chosen = result["abstain"]
@@ -57,9 +58,9 @@ def _baseline(result: dict[str, Any]) -> list[str]:
     facts = result["baseline"]
     value = result["baselines"][facts["name"]][facts["metric"]]
     line = (
-        f"{'baseline':20} {value:.4f}   {facts['metric']} of {facts['name']} on the same rows ({facts['seconds']:.1f} s"
+        f"baseline             {value:.4f}   {facts['metric']} of {facts['name']} on the same rows "
+        f"({facts['seconds']:.1f} s, trained on {facts['trained_on']:,} rows)"
     )
-    line += f", trained on {facts['trained_on']:,} rows)"
     if "difference" not in facts:
         return [line]
     interval = f"95 % interval {facts['low']:+.4f} to {facts['high']:+.4f}"

@@ -23,6 +23,7 @@ from bertkit.model import layer_choice
 from bertkit.model.engine import AGAIN, Engine, Wanted
 from bertkit.model.pooling import Pooling, check_mode, pooled_windows, unit
 from bertkit.notify import note
+from bertkit.report.notebook import Answers, Guesses, Report
 from bertkit.settings.model import is_trained
 from bertkit.tasks import TASKS, make, task_classes
 from bertkit.tasks.base import Reading, Task, check_labels, validated
@@ -280,11 +281,22 @@ class Predictor:
         """
         encodings = self.encode_masked([text])
         if not joint:
-            return self.guesses(encodings, top)[0]
+            return Guesses(self.guesses(encodings, top)[0])
         from bertkit.inference.scoring import JOINT, fill_jointly
 
         _check("joint", joint, JOINT)
         return fill_jointly(self, encodings[0], top, joint)
+
+    def inspect(self, text: str, text_b: str | None = None, lang: str = "en") -> Report:
+        """How the model reads one text (or pair): tokens, every head's attention, importance (see `explain`).
+
+        A dict; a notebook shows it as the page of `bertkit inspect`, in the language `lang`.
+        """
+        from bertkit.inference.explain import explain
+        from bertkit.report.explain import explain_report
+
+        result = explain(self, text, text_b)
+        return Report(result, lambda: explain_report(result, model=self.folder.name, lang=lang))
 
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts with masks; a text without masks or beyond the model's limit is refused."""
@@ -418,9 +430,10 @@ class Predictor:
         columns are found as those of a file are; columns: their names where these differ (text="body").
         """
         if is_frame(inputs):
-            return self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
+            examples = self.task.from_frame(inputs, Reading(**columns))
+            return Answers(self.predict_examples(examples, on_long, file="input"))
         single = isinstance(inputs, (str, dict))
-        return self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long)
+        return Answers(self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long))
 
     def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
         """Predictions for a reader's examples; errors name the line (of `file`)."""

@@ -174,6 +174,11 @@ class Elmo:
             torch.manual_seed(seed)
             self.model = BiLM(lexicon.letters, lexicon.guesses, self.numbers)
 
+    def __repr__(self) -> str:
+        """Its shape and size."""
+        size = f"{self.parameters / 1e6:.1f}M parameters"
+        return f"<bertkit ELMo: width {self.width}, {self.numbers.depth} layers per direction, {size}>"
+
     @property
     def width(self) -> int:
         """Numbers in a word's vector."""

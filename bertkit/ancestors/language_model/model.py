@@ -142,6 +142,10 @@ class LanguageModel:
 
     # ---- saving
 
+    def __repr__(self) -> str:
+        """Its kind and size."""
+        return f"<bertkit language model: {self.network.shape.kind}, {self.parameters / 1e6:.1f}M parameters>"
+
     @property
     def parameters(self) -> int:
         """How many numbers the network has."""

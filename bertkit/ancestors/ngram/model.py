@@ -220,6 +220,11 @@ class NgramModel:
 
     # ---- looking up
 
+    def __repr__(self) -> str:
+        """Its order, and how much it has learnt."""
+        grams = sum(len(level.log_prob) for level in self.levels)
+        return f"<bertkit {self.settings.order}-gram model: {len(self.words):,} words, {grams:,} n-grams>"
+
     @property
     def ngrams(self) -> list[int]:
         """How many n-grams there are of each order."""

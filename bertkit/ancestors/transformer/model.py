@@ -274,6 +274,11 @@ class Seq2Seq:
     def __init__(self, model: Transformer, tokenizer: Tokenizer, about: dict[str, Any] | None = None) -> None:
         self.model, self.tokenizer, self.about = model, tokenizer, about or {}
 
+    def __repr__(self) -> str:
+        """Its size."""
+        size = sum(weight.numel() for weight in self.model.parameters())
+        return f"<bertkit Transformer: texts to texts, {size / 1e6:.1f}M parameters>"
+
     def rewrite(self, texts: Sequence[str], beam: int = 4, penalty: float = LENGTH_PENALTY) -> list[dict[str, Any]]:
         """The best target found for each text: {"text", "score", "tokens", "cut", "finished"}.
 

@@ -210,6 +210,10 @@ class WordVectors:
         """Numbers in a vector."""
         return int(self.matrix.shape[1])
 
+    def __repr__(self) -> str:
+        """How many words, and how wide."""
+        return f"<bertkit word vectors: {len(self):,} words, width {self.width}>"
+
     def __len__(self) -> int:
         """How many words."""
         return len(self.words)

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from bertkit.errors import Stopped, UserError
 from bertkit.files.atomic import atomic_write
 from bertkit.notify import note
 from bertkit.report.comparison import comparison_report, verdict
+from bertkit.report.notebook import framed
 from bertkit.runs.compare.bert import Progress
 from bertkit.runs.compare.contenders import ContenderModel, Entry, Resources, contenders_for
 from bertkit.runs.finetune.split import held_out, key_of, names_of
@@ -159,6 +161,10 @@ class CompareResult:
         lists = {"contenders": [row.plain() for row in self.contenders], "skipped": [vars(row) for row in self.skipped]}
         table = {**vars(self), **lists}
         return table if self.curve else {key: table[key] for key in table if key not in ("curve", "outlook")}
+
+    def _repr_html_(self) -> str:
+        """The report, for a notebook."""
+        return framed(Path(self.report).read_text("utf-8"))
 
 
 @dataclass
