@@ -57,7 +57,7 @@ def test_ten_commands_leave_no_english_sentence(run: CommandLine, tmp_path: Path
         ["doctor", "rows.csv"],
         ["tokenizer", text, "--size", "2000", "--out", "tok"],
         ["prepare", text, "--tokenizer", "tok", "--out", "store", "--workers", "1"],
-        ["pretrain", "--preset", "bert-tiny", "--data", "store", "--out", "own", "--steps", "2", "--eval-tokens", "512", *tiny],
+        ["pretrain", "--preset", "bert-tiny", "--data", "store", "--out", "own", "--steps", "2", *tiny],
         ["inspect", "store"],
         ["fill", "zh", "今天天[MASK]很好。"],
         ["finetune", "classify", "--train", "rows.csv", "--model", "own", "--out", "spam", "--steps", "2"],
