@@ -49,8 +49,8 @@ def finetune(task: str, **settings: Any) -> Predictor:
     return predictor
 
 
-_COMMANDS = ("tokenizer", "prepare", "pretrain", "compare", "learn", "seq2seq", "convert", "doctor", "meaning", "index",
-          "search", "ask", "distill", "quantize", "prune", "export")  # fmt: skip
+_COMMANDS = ("tokenizer", "prepare", "pretrain", "compare", "learn", "seq2seq", "convert", "doctor", "inspect",
+          "meaning", "index", "search", "ask", "distill", "quantize", "prune", "export")  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -65,7 +65,14 @@ def __getattr__(name: str) -> Any:
     def call(**settings: Any) -> Any:
         settings = current_names(verb.Settings, settings)
         table = verb.resolve(settings) if hasattr(verb, "resolve") else settings
-        return verb.run(build(verb.Settings, table, f"bertkit.{name}"))
+        result = verb.run(build(verb.Settings, table, f"bertkit.{name}"))
+        if not isinstance(result, dict) or "page" not in result:
+            return result
+        from pathlib import Path
+
+        from bertkit.inference import Report
+
+        return Report(result, lambda: Path(result["page"]).read_text("utf-8"))
 
     call.__doc__ = verb.run.__doc__
     return call

@@ -12,8 +12,8 @@ from bertkit.data.readers.frames import is_frame
 from bertkit.errors import UserError
 from bertkit.files.json import read_json
 from bertkit.files.manifest import read_whole
+from bertkit.inference import Answers
 from bertkit.inference.predictor import Predictor
-from bertkit.report.notebook import Answers
 from bertkit.tasks.base import Reading, Task
 
 if TYPE_CHECKING:

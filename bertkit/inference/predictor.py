@@ -18,12 +18,12 @@ from bertkit.config import ENGINES
 from bertkit.data.readers.frames import is_frame
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
+from bertkit.inference import Answers, Guesses
 from bertkit.metrics.calibration import softmax
 from bertkit.model import layer_choice
 from bertkit.model.engine import AGAIN, Engine, Wanted
 from bertkit.model.pooling import Pooling, check_mode, pooled_windows, unit
 from bertkit.notify import note
-from bertkit.report.notebook import Answers, Guesses, Report
 from bertkit.settings.model import is_trained
 from bertkit.tasks import TASKS, make, task_classes
 from bertkit.tasks.base import Reading, Task, check_labels, validated
@@ -287,17 +287,6 @@ class Predictor:
         _check("joint", joint, JOINT)
         return fill_jointly(self, encodings[0], top, joint)
 
-    def inspect(self, text: str, text_b: str | None = None, lang: str = "en") -> Report:
-        """How the model reads one text (or pair): tokens, every head's attention, importance (see `explain`).
-
-        A dict; a notebook shows it as the page of `bertkit inspect`, in the language `lang`.
-        """
-        from bertkit.inference.explain import explain
-        from bertkit.report.explain import explain_report
-
-        result = explain(self, text, text_b)
-        return Report(result, lambda: explain_report(result, model=self.folder.name, lang=lang))
-
     def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts with masks; a text without masks or beyond the model's limit is refused."""
         self.needs("mlm", "predict masked words")
@@ -430,8 +419,9 @@ class Predictor:
         columns are found as those of a file are; columns: their names where these differ (text="body").
         """
         if is_frame(inputs):
-            examples = self.task.from_frame(inputs, Reading(**columns))
-            return Answers(self.predict_examples(examples, on_long, file="input"))
+            return Answers(
+                self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
+            )
         single = isinstance(inputs, (str, dict))
         return Answers(self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long))
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import bertkit
-from bertkit.report.notebook import Answers, Guesses, Report
+from bertkit.inference import Answers, Guesses, Report
 from bertkit.report.svg import bar_plot
 
 LABELS = [
@@ -54,10 +54,10 @@ def test_a_drawing_is_text_and_stands_alone_in_a_notebook() -> None:
     assert "xmlns=" in alone and "<style>" in alone and "var(--" not in alone
 
 
-def test_the_embedded_model_shows_guesses_attention_and_what_it_is() -> None:
+def test_the_embedded_model_shows_guesses_attention_and_what_it_is(tmp_path: Path) -> None:
     model = bertkit.load("en")
     assert "[MASK] 1" in model.fill("The [MASK] is open.")._repr_html_()
-    seen = model.inspect("The door is open.")
+    seen = bertkit.inspect(model="en", text="The door is open.", out=tmp_path / "page.html")
     assert "attention" in seen and "iframe" in seen._repr_html_()
     assert "7.2M parameters" in repr(model)
 

@@ -16,9 +16,9 @@ from bertkit import machine, metrics
 from bertkit.config import to_plain, to_toml
 from bertkit.errors import Stopped, UserError
 from bertkit.files.atomic import atomic_write
+from bertkit.inference import framed
 from bertkit.notify import note
 from bertkit.report.comparison import comparison_report, verdict
-from bertkit.report.notebook import framed
 from bertkit.runs.compare.bert import Progress
 from bertkit.runs.compare.contenders import ContenderModel, Entry, Resources, contenders_for
 from bertkit.runs.finetune.split import held_out, key_of, names_of
