@@ -78,7 +78,8 @@ def healthy(root: Path) -> dict[str, list[str]]:
     encoder = model("encoder", {"mlm": 0}, {})
     model("embedder", {}, {"task": "embed", "options": {"pool": "mean"}}, pooling=Pooling("mean", True))
     predictor = Predictor.load(encoder, "fp32")
-    build(predictor, str(encoder), iter([Passage(text, "a.txt", n) for n, text in enumerate(texts)]), root / "index")
+    passages = [Passage(text, "a.txt", n, f"a.txt#{n}") for n, text in enumerate(texts)]
+    build(predictor, str(encoder), iter(passages), root / "index")
     prepare([words], tokenizer, root / "store", workers=1)
     for key in ("majority", "tfidf", "bayes"):
         row = saved(key)

@@ -80,7 +80,8 @@ def _index(settings: Settings) -> dict[str, Any]:
 
     from bertkit.report.comparison import search_report
     from bertkit.retrieval.evaluate import judge, measure, read_queries, relevant_ids, worst_queries
-    from bertkit.retrieval.index import BY, Index, Reranker
+    from bertkit.retrieval.index import BY, Index
+    from bertkit.retrieval.rerank import Reranker
 
     index = Index.open(Path(settings.model), "", settings.precision, settings.device)
     queries = read_queries(settings.file, settings.encoding)

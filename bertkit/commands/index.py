@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.config import option
 from bertkit.settings.finetune import TextSettings
+
+if TYPE_CHECKING:
+    from bertkit.retrieval.index import Index
+    from bertkit.retrieval.passages import Passage
 
 FIRST = 2000  # characters of a document, by which its language is told
 
@@ -19,22 +24,39 @@ class Settings(TextSettings):
     """Options of `bertkit index`."""
 
     files: tuple[Path, ...] = option(
-        help="txt (an empty line between documents), jsonl, csv, parquet, or folders.", argument=True
+        (),
+        "txt (an empty line between documents), md, html, pdf, docx, jsonl, csv, parquet, or folders.",
+        argument=True,
     )
     model: str = option(
         "auto",
         "The embedding model: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
     )
-    out: Path = option(Path("index"), "The folder to write the index to.")
+    out: Path = option(Path("index"), "The folder of the index.")
+    add: bool = option(
+        False, "Add the files to the index; documents with the same id, or of the same file, are replaced."
+    )
+    delete: tuple[str, ...] = option((), "Delete a document by its id, or all of a file by its name. May be repeated.")
     id: str = option("id", "The column of document ids; without one, ids are made of the file's name and a number.")
     passage: int = option(96, "Approximate tokens per passage: whole sentences up to this length.", at_least=8)
+    vectors: str = option(
+        "f16", "Search in vectors of 16 bits, or in smaller copies with the best compared again.",
+        choices=("f16", "int8", "binary"),
+    )  # fmt: skip
+    dimensions: int = option(
+        0, "Keep the first numbers of each vector only (for models of finetune embed --matryoshka); 0: all.", at_least=0
+    )
+    engine: str = option(
+        "auto", "Compare with every vector, or search a graph (usearch); auto: a graph from 200,000 passages on.",
+        choices=("auto", "exact", "usearch"),
+    )  # fmt: skip
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Split documents into passages, and store their vectors and words for `search` and `ask`."""
+    """Split documents into passages and store their vectors and words for `search` and `ask`; or add or delete some."""
     from bertkit import machine
     from bertkit.config import to_plain, to_toml
-    from bertkit.data.readers import read_documents
+    from bertkit.errors import UserError
     from bertkit.files.atomic import check_folder
     from bertkit.inference.predictor import Predictor
     from bertkit.notify import track
@@ -46,22 +68,56 @@ def run(settings: Settings) -> dict[str, Any]:
     check_folder(settings.out)
     machine.limit_onednn_cache()
     machine.set_up(settings.threads)
+    if settings.add or settings.delete:
+        return _change(settings)
+    if not settings.files:
+        raise UserError("No files were given. Name the documents to index.")
     task = make("classify")
     files = _files(settings)
-    texts = read_documents(files, text=settings.text, encoding=settings.encoding)
+    texts = (each.text for each in read_with_ids(files, settings.text, settings.id, settings.encoding))
     some = task.from_inputs([text[:FIRST] for text in islice(texts, LOOKED_AT)])
     model = starting_model(settings.model, task, some)
     predictor = Predictor.load(model, settings.precision, settings.device)
+    if settings.dimensions > predictor.width:
+        raise UserError(f"--dimensions is {settings.dimensions}, but the vectors of {model} have {predictor.width}.")
     documents = read_with_ids(files, settings.text, settings.id, settings.encoding)
     passages = read_passages(documents, predictor.tokenizer, settings.passage)
     start = time.perf_counter()
     facts = build(
         predictor, model, iter(track(passages, "indexing")), settings.out, to_toml(to_plain(settings)),
-        passage=settings.passage,
+        passage=settings.passage, vectors=settings.vectors, engine=settings.engine, dimensions=settings.dimensions,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     facts["unknown_share"] = report_unknown(predictor, model)
     return {"folder": str(settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
+
+
+def _change(settings: Settings) -> dict[str, Any]:
+    """Add documents to an index, and delete some."""
+    from bertkit.errors import UserError
+    from bertkit.notify import track
+    from bertkit.retrieval.index import change, is_index
+    from bertkit.retrieval.passages import read_passages, read_with_ids
+
+    if settings.files and not settings.add:
+        raise UserError("--delete takes ids. To add files at the same time, pass --add too.")
+    if settings.add and not settings.files:
+        raise UserError("--add needs files: bertkit index --add FILE --out INDEX")
+    start = time.perf_counter()
+    model = "" if settings.model == "auto" else settings.model
+    if not is_index(settings.out):
+        raise UserError(f"{settings.out} is not an index. Make one first: bertkit index FILES --out {settings.out}")
+
+    def read(index: Index) -> Iterator[Passage]:
+        documents = read_with_ids(_files(settings), settings.text, settings.id, settings.encoding)
+        size = int(index.about.get("passage", settings.passage))
+        return iter(track(read_passages(documents, index.predictor.tokenizer, size), "indexing"))
+
+    facts = change(
+        settings.out, read if settings.add else None, settings.delete, model=model, precision=settings.precision,
+        device=settings.device,
+    )  # fmt: skip
+    return {"folder": str(settings.out), **facts, "seconds": round(time.perf_counter() - start, 2)}
 
 
 def _files(settings: Settings) -> list[Path]:
@@ -69,17 +125,24 @@ def _files(settings: Settings) -> list[Path]:
     from bertkit.data.readers import document_files
     from bertkit.errors import UserError
     from bertkit.retrieval.index import is_index
+    from bertkit.retrieval.passages import WHOLE
 
     if any(str(path) == "-" for path in settings.files):
         raise UserError("`bertkit index` reads its files twice, so it cannot read from a pipe. Pass a file.")
     if own := next(filter(is_index, settings.files), None):
         raise UserError(f"{own} is itself an index. Pass the documents, and a different folder with --out.")
-    return document_files(settings.files, leave_out=is_index)
+    return document_files(settings.files, leave_out=is_index, more=tuple(WHOLE))
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit index` prints: the index and its size, as one line."""
-    return [
+    """The index and its size, or what was changed, as one line."""
+    if "added" in result:
+        return [
+            f"{result['folder']}: {result['added']:,} passages added, {result['replaced']:,} documents replaced, "
+            f"{result['deleted']:,} deleted; {result['passages']:,} passages now, {result['seconds']} s"
+        ]
+    made = [
         f"{result['folder']}: {result['passages']:,} passages from {result['files']:,} files, "
         f"{result['tokens']:,} tokens, vectors by {result['model']}, {result['seconds']} s"
     ]
+    return [*made, f"recall@10 against exact search: {result['recall']:.3f}"] if "recall" in result else made

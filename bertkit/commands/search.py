@@ -19,6 +19,7 @@ class IndexSettings(Common):
         "both", "Rank by vector similarity, by shared words (BM25), or by both.", choices=("both", "vectors", "words")
     )
     rerank: str = option("", "A model that reads the best passages again and reorders them (`finetune pair --rank`).")
+    where: str = option("", "Only documents whose columns fit, e.g. 'year > 2020 and lang = \"zh\"'.")
     model: str = option("", "The index's model, if it has moved.")
 
 
@@ -37,12 +38,15 @@ def run(settings: Settings) -> dict[str, Any]:
 
 def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, Any]]:
     from bertkit import machine
-    from bertkit.retrieval.index import Index, Reranker
+    from bertkit.retrieval.index import Index
+    from bertkit.retrieval.rerank import Reranker
+    from bertkit.retrieval.where import Where
 
     machine.set_up(settings.threads)
+    where = Where(settings.where) if settings.where else None
     reranker = Reranker(settings.rerank, settings.precision, settings.device) if settings.rerank else None
     index = Index.open(settings.index, settings.model, settings.precision, settings.device)
-    return index.search(question, top, settings.by, reranker)
+    return index.search(question, top, settings.by, reranker, where)
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -61,7 +61,9 @@ def atomic_write(path: Path, data: bytes | str) -> None:
             sync_folder(path.parent)
 
 
-def write_folder(target: Path, write: Callable[[Path], None], *, add: bool = False) -> None:
+def write_folder(
+    target: Path, write: Callable[[Path], None], *, add: bool = False, without: Callable[[], Iterable[str]] = tuple
+) -> None:
     """Let `write` fill an empty folder, then move its files into `target`; other files of `target` are kept.
 
     The guarantee: until everything is written and synced, `target` is untouched. Then one rename decides: from that
@@ -70,7 +72,8 @@ def write_folder(target: Path, write: Callable[[Path], None], *, add: bool = Fal
     knows nothing of this does not take a new folder for a model before it is complete; the manifest goes last. Files
     that the manifest before listed and the new one does not are removed: they belong to what was replaced.
 
-    add: the files join those listed before, and none is removed.
+    add: the files join those listed before, and none is removed but those below the folders that `without` names
+    when everything is written.
     """
     with explained(f"{target} could not be written"):
         make_folder(target)
@@ -80,6 +83,8 @@ def write_folder(target: Path, write: Callable[[Path], None], *, add: bool = Fal
             write(staging)
             (staging / MANIFEST).unlink(missing_ok=True)  # copied with the files of another folder
             before = (manifest.read_manifest(target) or {}) if add else {}
+            gone = tuple(f"{name}/" for name in without())
+            before = {name: facts for name, facts in before.items() if not name.startswith(gone)} if gone else before
             write_file(staging / MANIFEST, [manifest.of_files(before | manifest.describe(staging))])
             for folder, _, files in os.walk(staging):
                 for name in files:

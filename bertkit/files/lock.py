@@ -38,8 +38,8 @@ class RunLock:
     Under torchrun, only the first process takes it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / ".lock"
+    def __init__(self, folder: Path, doing: str = "training in") -> None:
+        self.path, self.doing = folder / ".lock", doing
         self._handle: int | None = None
 
     def __enter__(self) -> Self:
@@ -50,7 +50,7 @@ class RunLock:
             holder = _holder(handle)
             os.close(handle)
             raise UserError(
-                f"{self.path.parent} is in use: {holder} is training in it. Wait for it, stop it, or choose another "
+                f"{self.path.parent} is in use: {holder} is {self.doing} it. Wait for it, stop it, or choose another "
                 "folder."
             )
         facts = {

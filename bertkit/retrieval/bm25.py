@@ -58,7 +58,6 @@ class BM25:
 
     def __init__(self, starts: np.ndarray, passages: np.ndarray, counts: np.ndarray, lengths: np.ndarray) -> None:
         self.starts, self.passages, self.counts, self.lengths = starts, passages, counts, lengths
-        self.mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int] | np.ndarray], vocabulary: int) -> BM25:
@@ -98,13 +97,55 @@ class BM25:
                 "The table of words names passages that do not exist. Rebuild the index with `bertkit index`."
             )
 
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[BM25, np.ndarray]]) -> BM25:
+        """One table of several, with the passages that are alive: (table, whether each passage is)."""
+        terms = max(len(table.starts) for table, _ in parts) - 1
+        rows = []
+        for table, alive in parts:
+            starts = np.concatenate([table.starts, np.full(terms + 1 - len(table.starts), table.starts[-1])])
+            shape = (len(table.lengths), terms)
+            matrix = sparse.csc_matrix((np.array(table.counts), np.array(table.passages), starts), shape=shape)
+            rows.append(matrix.tocsr()[np.flatnonzero(alive)])
+        whole = sparse.vstack(rows).tocsc()
+        lengths = np.concatenate([table.lengths[alive] for table, alive in parts])
+        return cls(whole.indptr.astype(np.int64), whole.indices.astype(np.int32), whole.data, lengths.astype(np.int32))
+
     def scores(self, terms: Sequence[int] | np.ndarray) -> np.ndarray:
         """BM25 of every passage for a question's terms: (passages,). Terms beyond the table are in no passage."""
-        total = np.zeros(len(self.lengths), np.float32)
-        for term in dict.fromkeys(int(term) for term in terms if term < len(self.starts) - 1):
-            here = slice(int(self.starts[term]), int(self.starts[term + 1]))
-            which, often = self.passages[here], self.counts[here].astype(np.float32)
-            rarity = np.log1p((len(total) - len(which) + 0.5) / (len(which) + 0.5))
-            long = 1 - LENGTH + LENGTH * self.lengths[which] / self.mean
-            total[which] += rarity * often * (SATURATION + 1) / (often + SATURATION * long)
-        return total
+        return scores([self], terms)
+
+    def having(self, term: int) -> tuple[np.ndarray, np.ndarray]:
+        """The passages that contain a term, and how often each does."""
+        if term >= len(self.starts) - 1:
+            return self.passages[:0], self.counts[:0]
+        here = slice(int(self.starts[term]), int(self.starts[term + 1]))
+        return self.passages[here], self.counts[here]
+
+
+def scores(
+    tables: Sequence[BM25], terms: Sequence[int] | np.ndarray, alive: Sequence[np.ndarray] | None = None
+) -> np.ndarray:
+    """BM25 of all passages of several tables, as if they were one: (passages,). Those not alive do not count."""
+    offsets = np.cumsum([0, *(len(table.lengths) for table in tables)])
+    if alive is None:
+        count, pieces = int(offsets[-1]), float(sum(table.lengths.sum(dtype=np.int64) for table in tables))
+    else:
+        count = int(sum(mask.sum() for mask in alive))
+        pieces = float(sum(table.lengths[mask].sum(dtype=np.int64) for table, mask in zip(tables, alive)))
+    mean = max(1.0, pieces / max(1, count))
+    total = np.zeros(int(offsets[-1]), np.float32)
+    for term in dict.fromkeys(int(term) for term in terms):
+        parts = []
+        for n, table in enumerate(tables):
+            which, often = table.having(term)
+            if alive is not None:
+                there = alive[n][which]
+                which, often = which[there], often[there]
+            parts.append((which, often.astype(np.float32), table.lengths[which], offsets[n]))
+        having = sum(len(which) for which, *_ in parts)
+        rarity = np.log1p((count - having + 0.5) / (having + 0.5))
+        for which, often, lengths, offset in parts:
+            long = 1 - LENGTH + LENGTH * lengths / mean
+            total[which + offset] += rarity * often * (SATURATION + 1) / (often + SATURATION * long)
+    return total

@@ -1,11 +1,13 @@
-"""The index of your documents: built in one pass, opened without reading it, searched exactly.
+"""The index of your documents: built in one pass, opened without reading it, added to and deleted from in place.
 
 Files of its folder:
-- `index.json`      the model and its fingerprint, how it was made, counts
-- `passages.jsonl`  {"text", "file", "document", "id", "columns"}, one per line; `lines.npy` says where each begins
-- `vectors.f16`     (passages, width) of length one
-- `starts.npy` …    which passages contain which terms (bm25.py)
+- `index.json`      the model and its fingerprint, how it was made, counts, the names of its segments
+- the files of its first segment (segments.py); later ones are in `segments/N`
+- `deleted.npy`     (passages, 2): segment and number of each passage that was deleted or replaced
 - `run.toml`        the settings it was made with
+
+A change writes its new files beside the old ones and then replaces the manifest in one step (files/atomic.py): after
+a crash at any moment, the index is as it was before the change, or as it is after it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +30,17 @@ from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import write_folder
-from bertkit.files.json import open_regular, parse_json, read_array, read_json
+from bertkit.files.json import open_regular, read_array, read_json
+from bertkit.files.lock import RunLock
 from bertkit.files.manifest import digest_of, read_whole
-from bertkit.inference.predictor import AT_ONCE, Predictor
+from bertkit.inference.predictor import Predictor
 from bertkit.retrieval.bm25 import BM25, Terms
+from bertkit.retrieval.bm25 import scores as bm25_scores
 from bertkit.retrieval.passages import Passage
+from bertkit.retrieval.rerank import RERANKED, Reranker
+from bertkit.retrieval.segments import Segment, embedded, key_of, merge, write_segment
+from bertkit.retrieval.vectors import FEWEST
+from bertkit.retrieval.where import Where
 from bertkit.text.load import LAYOUTS
 
 # Beside the weights: how many layers there are, how texts are cut into pieces, and how a text's vector is made.
@@ -43,9 +51,7 @@ BESIDE = (
 )  # fmt: skip
 FILES = ("index.json", "passages.jsonl", "vectors.f16")
 BY = ("both", "vectors", "words")
-RERANKED = 50  # passages that a reranker reads for a question
-YES = ("1", "yes", "true", "relevant", "positive", "entailment", "duplicate")  # labels of pairs that belong together
-BLOCK = 65_536  # vectors compared at once
+FORMAT = 2  # of index.json; 1 had one segment, and no format
 VECTOR_WEIGHT = 0.3  # of the cosine beside BM25, where an index does not say
 TRIALS, AMONG = 200, 2000  # pseudo-questions that measure this weight, and the passages they are put to
 SHORTEST, LONGEST = 12, 16  # pieces of a passage that can give a pseudo-question, and of the question
@@ -61,35 +67,18 @@ def build(
 ) -> dict[str, Any]:
     """Embed passages in order and write the folder, completely or not at all. run: the content of run.toml.
 
-    Texts and vectors are written as they arrive; terms are kept in memory, four bytes each, until they are inverted.
+    about: what index.json keeps besides: dimensions, vectors (f16, int8 or binary), engine, passage.
     """
-    facts: dict[str, Any] = {"passages": 0, "tokens": 0, "files": 0}
-    terms = Terms(predictor.tokenizer)
+    facts: dict[str, Any] = {}
 
     def write(folder: Path) -> None:
-        lines, rows, files = [0], [], set()
-        with (folder / "passages.jsonl").open("wb") as texts, (folder / "vectors.f16").open("wb") as vectors:
-            while chunk := list(islice(passages, AT_ONCE)):
-                embedded = _embedded(predictor, [passage.text for passage in chunk])
-                vectors.write(embedded.astype(np.float16).tobytes())
-                for passage in chunk:
-                    line = json.dumps(passage.plain(), ensure_ascii=False).encode() + b"\n"
-                    lines.append(lines[-1] + texts.write(line))
-                rows += terms.of([passage.text for passage in chunk])
-                files |= {passage.file for passage in chunk}
-                facts["width"] = embedded.shape[1]
-        if not rows:
-            raise UserError("There is no text to index.")
-        np.save(folder / "lines.npy", np.array(lines, np.int64))
-        BM25.of(rows, terms.numbers(rows)).save(folder)
-        facts.update(passages=len(rows), tokens=sum(map(terms.pieces_in, rows)), files=len(files))
-        some = np.unique(np.linspace(0, len(rows) - 1, min(AMONG, len(rows))).astype(int))
-        written = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(len(rows), -1)
-        with (folder / "passages.jsonl").open("rb") as file:
-            sample = [_passage(file, folder, lines, n)["text"] for n in some]
-        facts["vector_weight"] = vector_weight(predictor, terms, sample, written[some].astype(np.float32))
-        prompt = predictor.pooling.prompt_for("document")
-        given = {"model": model, "fingerprint": fingerprint(model), "prompt": prompt, **facts, **about}
+        facts.update(write_segment(folder, predictor, passages, *_form(about)))
+        facts["vector_weight"] = _weight(predictor, [Segment.open(folder, facts["width"])], about.get("dimensions", 0))
+        given = {
+            "format": FORMAT, "model": model, "fingerprint": fingerprint(model),
+            "prompt": predictor.pooling.prompt_for("document"), **facts, **about, "segments": [0], "next": 1,
+            "weight_measured_on": facts["passages"],
+        }  # fmt: skip
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
         (folder / "run.toml").write_text(run, "utf-8")
 
@@ -97,10 +86,104 @@ def build(
     return facts
 
 
-def _embedded(predictor: Predictor, texts: Sequence[str], role: str = "document") -> np.ndarray:
-    """Vectors of length one, with the model's prompt for this side of a search, if it has one."""
-    prompt = predictor.pooling.prompt_for(role)
-    return np.asarray(predictor.embed(texts, normalize=True, prompt_text=prompt))
+def _form(about: dict[str, Any]) -> tuple[int, str, str]:
+    """How a segment of this index is written: dimensions, kind of vectors, engine."""
+    return int(about.get("dimensions", 0)), about.get("vectors", "f16"), about.get("engine", "auto")
+
+
+def _weight(predictor: Predictor, segments: Sequence[Segment], dimensions: int) -> float:
+    """The weight of vectors, measured on passages spread over the segments."""
+    places = [(segment, n) for segment in segments for n in np.flatnonzero(segment.alive).tolist()]
+    some = [places[n] for n in np.unique(np.linspace(0, len(places) - 1, min(AMONG, len(places))).astype(int))]
+    texts = [segment.passage(n)["text"] for segment, n in some]
+    vectors = np.stack([np.asarray(segment.vectors.exact[n], np.float32) for segment, n in some])
+    return vector_weight(predictor, Terms(predictor.tokenizer), texts, vectors, dimensions)
+
+
+# ---- Changes to an index
+
+
+def change(
+    folder: Path,
+    read: Callable[[Index], Iterator[Passage]] | None = None,
+    delete: Collection[str] = (),
+    **opening: Any,
+) -> dict[str, Any]:
+    """Add passages and delete documents (by id, or all of a file by its name), in one step: all of it or nothing.
+
+    A document whose id is in the index replaces it; a file without ids replaces all documents of that file.
+    read: gives the passages, for the open index; opening: options of `Index.open`.
+    """
+    with RunLock(folder, "changing"):
+        index = Index.open(folder, **opening, verify=False)
+        about, counts = dict(index.about), {"added": 0, "replaced": 0, "deleted": 0}
+        gone: list[str] = []
+
+        def write(staging: Path) -> None:
+            keys = np.array([key_of(name) for name in delete], np.uint64)
+            counts["deleted"] = index.bury(lambda ids, files: np.isin(ids, keys) | np.isin(files, keys), delete)
+            number = int(about["next"])
+            if read is not None:
+                place = staging / "segments" / str(number)
+                place.mkdir(parents=True)
+                added = write_segment(place, index.predictor, read(index), *_form(about))
+                new = Segment.open(place, index.width)
+                counts["added"] = len(new)
+                own, files = _names(new)
+                counts["replaced"] = index.bury(lambda ids, names: np.isin(ids, own) | np.isin(names, files))
+                gone.extend(_absorb(index, new, staging, number, about))
+                if len(index) > 2 * int(about.get("weight_measured_on", 0)):
+                    about["vector_weight"] = _weight(index.predictor, index.segments, int(about.get("dimensions", 0)))
+                    about["weight_measured_on"] = len(index)
+                about["tokens"] = int(about.get("tokens", 0)) + added["tokens"]
+            rows = [
+                (index.numbers[n], row) for n, each in enumerate(index.segments) for row in np.flatnonzero(~each.alive)
+            ]
+            np.save(staging / "deleted.npy", np.array(rows, np.int64).reshape(-1, 2))
+            about.update(format=FORMAT, passages=len(index), segments=index.numbers)
+            (staging / "index.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), "utf-8")
+
+        write_folder(folder, write, add=True, without=lambda: gone)
+        for name in gone:
+            with suppress(OSError):
+                (folder / name).rmdir()
+    return {**counts, "passages": len(index)}
+
+
+def _names(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+    """The keys of a new segment's ids, and of its files whose documents have no ids of their own."""
+    values = segment.columns.values
+    files = set(values["file"])
+    unnamed = {name for given in values["id"] for name in (given, given.rpartition("#")[0]) if name in files}
+    return segment.keys[:, 0], np.array([key_of(name) for name in unnamed], np.uint64)
+
+
+def _absorb(index: Index, new: Segment, staging: Path, number: int, about: dict[str, Any]) -> list[str]:
+    """Put the new segment in place, joined with the last ones that are not larger: so there are always few.
+
+    A passage is copied as often as its segment doubles, so adding costs time in proportion to what is added.
+    """
+    small = 0
+    size = len(new)
+    while small < len(index.segments) - 1 and len(index.segments[-1 - small]) <= 2 * size:
+        small += 1
+        size += len(index.segments[-small])
+    absorbed = index.numbers[len(index.numbers) - small :]
+    joined, final = new, number
+    if small:
+        final = number + 1
+        place = staging / "segments" / str(final)
+        place.mkdir()
+        _, kind, engine = _form(about)
+        merge(place, [*index.segments[-small:], new], index.width, kind, engine)
+        joined = Segment.open(place, index.width)
+        for path in sorted((staging / "segments" / str(number)).iterdir()):
+            path.unlink()
+        (staging / "segments" / str(number)).rmdir()
+    index.segments[len(index.segments) - small :] = [joined]
+    index.numbers[len(index.numbers) - small :] = [final]
+    about["next"] = final + 1
+    return [f"segments/{each}" for each in absorbed]
 
 
 def fingerprint(model: str | Path) -> str:
@@ -127,20 +210,20 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 @dataclass
 class Index:
-    """An open index."""
+    """An open index. Passages are numbered through all segments."""
 
     folder: Path
     about: dict[str, Any]
-    vectors: np.ndarray
-    lines: np.ndarray
-    words: BM25
+    segments: list[Segment]
     predictor: Predictor
-    passages: IO[bytes]  # stays open, so that an index that is rebuilt meanwhile does not mix with this one
+    numbers: list[int] = field(default_factory=lambda: [0])  # the names of the segments
 
     @classmethod
-    def open(cls, folder: Path, model: str = "", precision: str = "auto", device: str = "auto") -> Index:
+    def open(
+        cls, folder: Path, model: str = "", precision: str = "auto", device: str = "auto", verify: bool = True
+    ) -> Index:
         """Open the folder and its model (`model`: where it is, if it has moved)."""
-        return read_whole(folder, lambda: cls._open(folder, model, precision, device), what="index")
+        return read_whole(folder, lambda: cls._open(folder, model, precision, device), what="index", verify=verify)
 
     @classmethod
     def _open(cls, folder: Path, model: str, precision: str, device: str) -> Index:
@@ -149,23 +232,19 @@ class Index:
                 raise UserError(f"{folder} is not an index ({name} is missing). Make one with `bertkit index`.")
         try:
             about = read_json(folder / "index.json")
-            lines = np.array(read_array(folder / "lines.npy"))
-            passages = open_regular(folder / "passages.jsonl")
-            size = os.fstat(passages.fileno()).st_size
-            open_regular(folder / "vectors.f16").close()
-            vectors = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(-1, int(about["width"]))
-            words = BM25.open(folder)
+            if int(about.get("format", 1)) > FORMAT:
+                raise UserError(
+                    f"{folder} was written by a later version of bertkit (format {about['format']}). Update bertkit, "
+                    "or rebuild the index with `bertkit index`."
+                )
+            numbers, width = [int(n) for n in about.get("segments", [0])], int(about["width"])
             about["vector_weight"] = float(about.get("vector_weight", VECTOR_WEIGHT))
-        except (ValueError, KeyError, TypeError, EOFError, OverflowError) as error:
+            segments = [Segment.open(folder / "segments" / str(n) if n else folder, width) for n in numbers]
+            if (folder / "deleted.npy").is_file():
+                for n, row in read_array(folder / "deleted.npy").tolist():
+                    segments[numbers.index(n)].alive[row] = False
+        except (ValueError, KeyError, TypeError, EOFError, OverflowError, IndexError) as error:
             raise DamagedFile(f"{folder} is damaged ({error}). Rebuild it with `bertkit index`.") from None
-        if not len(vectors) == len(lines) - 1 == len(words.lengths):
-            raise DamagedFile(f"{folder} is damaged: its files disagree about the number of passages. Rebuild it.")
-        words.check(len(vectors))
-        if size != lines[-1] or lines[0] != 0 or not (np.diff(lines) > 0).all():
-            raise DamagedFile(
-                f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, but {int(lines[-1]):,} were written. "
-                "Rebuild the index with `bertkit index`."
-            )
         named = model or about.get("model")
         if not isinstance(named, str) or not named or "\0" in named:
             raise DamagedFile(f"{folder / 'index.json'} does not name the model. Pass it with --model.")
@@ -180,56 +259,146 @@ class Index:
             raise UserError(
                 f"{folder} was made without the prompt that {named} has for documents. Rebuild it with `bertkit index`."
             )
-        if predictor.width != vectors.shape[1] or predictor.tokenizer.size >= len(words.starts):
+        wide = min(predictor.width, int(about.get("dimensions") or predictor.width))
+        if wide != width or any(predictor.tokenizer.size >= len(each.words.starts) for each in segments):
             raise DamagedFile(f"{folder}: its vectors or words are not those of {named}. Rebuild the index.")
-        return cls(folder, about, vectors, lines, words, predictor, passages)
+        return cls(folder, about, segments, predictor, numbers)
 
     def __len__(self) -> int:
-        """The number of passages."""
-        return len(self.vectors)
+        """The number of passages that can be found."""
+        return int(sum(segment.alive.sum() for segment in self.segments))
+
+    @property
+    def width(self) -> int:
+        """The numbers of a vector."""
+        return int(self.about["width"])
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """The vectors of all passages that can be found: (passages, width)."""
+        return np.concatenate([segment.vectors.exact[segment.alive] for segment in self.segments])
+
+    def bury(self, dead: Callable[[np.ndarray, np.ndarray], np.ndarray], must: Collection[str] = ()) -> int:
+        """Mark passages as deleted, by the keys of their ids and files. Returns how many documents they were of.
+
+        must: names that have to be in the index.
+        """
+        documents: set[int] = set()
+        seen: set[int] = set()
+        for segment in self.segments:
+            lost = segment.alive & dead(segment.keys[:, 0], segment.keys[:, 1])
+            documents |= set(segment.keys[lost, 0].tolist())
+            seen |= set(segment.keys[segment.alive].ravel().tolist()) if must else set()
+            segment.alive = segment.alive & ~lost
+        for name in must:
+            if key_of(name) not in seen:
+                for segment in self.segments:  # nothing was written yet; this object is not used after the error
+                    segment.alive[:] = True
+                raise UserError(f"{self.folder} has no document with the id {name!r}, and none of a file of that name.")
+        return len(documents)
 
     def search(
-        self, question: str, top: int = 10, by: str = "both", reranker: Reranker | None = None
-    ) -> list[dict[str, Any]]:
+        self, question: str, top: int = 10, by: str = "both", reranker: Reranker | None = None,
+        where: Where | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """The nearest passages, best first: {score, cosine, text, file, document, id, columns}.
 
         By "words", no vector is computed and there is no cosine. score: the cosine; or BM25 (by "words"); or (by
         "both") the weighted mean of both, each scaled so that the best passage has 1 and the worst 0. A reranker reads
-        the best passages again, and scores these by itself.
+        the best passages again, and scores these by itself. where: which documents may be found.
         """
         if reranker is not None:
-            return reranker.rank(question, self.search(question, max(top, RERANKED), by))[:top]
+            return reranker.rank(question, self.search(question, max(top, RERANKED), by, where=where))[:top]
         if top < 1:
             raise UserError(f"{top} passages requested; ask for at least 1.")
         if not question.strip():
             raise UserError("The question is empty.")
+        alive = np.concatenate([segment.alive for segment in self.segments])
+        allowed = alive if where is None else alive & self._matching(where)
+        if not allowed.any():
+            return []
         if by == "words":
-            scores, cosines = self.words.scores(self.terms.of([question])[0]), None
+            shared = self._words(question)
+            numbers = np.flatnonzero(allowed & (shared > 0))
+            scores, cosines = shared[numbers], None
+        elif any(segment.vectors.proposes for segment in self.segments):
+            numbers, cosines, scores = self._proposed(question, top, by, alive, allowed)
         else:
-            scores = cosines = self._cosines(question)
-        if by == "both":
-            shared = self.words.scores(self.terms.of([question])[0])
-            scores = fused(scores, shared, self.about["vector_weight"])
-        best = [n for n in best_of(scores, top).tolist() if by != "words" or scores[n] > 0]
-        seen = {n: {} if cosines is None else {"cosine": float(cosines[n])} for n in best}
-        return [{"score": float(scores[n]), **seen[n], **self.passage(n)} for n in best]
+            numbers, asked = np.flatnonzero(alive), self._asked(question)
+            cosines = np.concatenate([segment.vectors.cosines(asked) for segment in self.segments])[numbers]
+            scores = fused(cosines, self._words(question)[numbers], self.weight) if by == "both" else cosines
+            inside = allowed[numbers]
+            numbers, cosines, scores = numbers[inside], cosines[inside], scores[inside]
+        best = best_of(scores, top).tolist() if len(numbers) else []
+        seen = [{} if cosines is None else {"cosine": float(cosines[n])} for n in best]
+        return [{"score": float(scores[n]), **extra, **self.passage(int(numbers[n]))} for n, extra in zip(best, seen)]
+
+    def _proposed(
+        self, question: str, top: int, by: str, alive: np.ndarray, allowed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers, cosines and scores of the passages that vectors and words propose. Few allowed ones: all of them."""
+        asked, share = self._asked(question), allowed.mean()
+        if allowed.sum() <= max(FEWEST, 10 * top) or share < 0.01:
+            numbers = np.flatnonzero(allowed)
+        else:
+            wide = int(np.ceil(top / share))
+            near = [each.vectors.candidates(asked, wide) + start for each, start in zip(self.segments, self.starts)]
+            numbers = np.concatenate(near)
+        shared = self._words(question) if by == "both" else None
+        if shared is not None:
+            numbers = np.union1d(numbers, np.flatnonzero(allowed)[best_of(shared[allowed], max(FEWEST, top))])
+        numbers = numbers[allowed[numbers]]
+        cosines = self._cosines_of(asked, numbers)
+        if shared is None:
+            return numbers, cosines, cosines
+        # The scale of cosines needs the lowest one: that of passages spread over the index stands for it.
+        spread = np.flatnonzero(alive)[:: max(1, int(alive.sum()) // AMONG)]
+        lowest = self._cosines_of(asked, spread).min(initial=cosines.min(initial=1.0))
+        return numbers, cosines, fused(
+            np.append(cosines, lowest), np.append(shared[numbers], shared[alive].min()), self.weight
+        )[:-1]  # fmt: skip
+
+    @property
+    def weight(self) -> float:
+        """Of vectors beside words."""
+        return float(self.about["vector_weight"])
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The number of each segment's first passage, and of the end."""
+        return np.cumsum([0, *(len(segment) for segment in self.segments)])
 
     @cached_property
     def terms(self) -> Terms:
         """How a question is split into terms."""
         return Terms(self.predictor.tokenizer)
 
-    def _cosines(self, question: str) -> np.ndarray:
-        asked = _embedded(self.predictor, [question], "query")[0]
-        parts = [self.vectors[n : n + BLOCK].astype(np.float32) @ asked for n in range(0, len(self), BLOCK)]
-        return np.concatenate(parts)
+    def _asked(self, question: str) -> np.ndarray:
+        asked: np.ndarray = embedded(self.predictor, [question], int(self.about.get("dimensions", 0)), "query")[0]
+        return asked
+
+    def _words(self, question: str) -> np.ndarray:
+        alive = [segment.alive for segment in self.segments]
+        return bm25_scores([segment.words for segment in self.segments], self.terms.of([question])[0], alive)
+
+    def _cosines_of(self, asked: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        cosines = np.zeros(len(numbers), np.float32)
+        for segment, start in zip(self.segments, self.starts):
+            here = (numbers >= start) & (numbers < start + len(segment))
+            cosines[here] = segment.vectors.cosines_of(asked, numbers[here] - start)
+        return cosines
+
+    def _matching(self, where: Where) -> np.ndarray:
+        where.check(list(dict.fromkeys(name for segment in self.segments for name in segment.columns.values)))
+        return np.concatenate([where.mask(segment.columns) for segment in self.segments])
 
     def documents(self) -> dict[str, list[str]]:
         """The texts of every document's passages, by its id."""
         texts: dict[str, list[str]] = {}
-        for number in range(len(self)):
-            row = self.passage(number)
-            texts.setdefault(row["id"], []).append(row["text"])
+        for segment in self.segments:
+            for number in np.flatnonzero(segment.alive).tolist():
+                row = segment.passage(number)
+                texts.setdefault(row["id"], []).append(row["text"])
         return texts
 
     @property
@@ -239,20 +408,8 @@ class Index:
 
     def passage(self, number: int) -> dict[str, Any]:
         """The passage with this number, read from its line."""
-        return _passage(self.passages, self.folder, self.lines, number)
-
-
-def _passage(file: IO[bytes], folder: Path, lines: Sequence[int] | np.ndarray, number: int) -> dict[str, Any]:
-    begin, end = int(lines[number]), int(lines[number + 1])
-    where = f"{folder / 'passages.jsonl'}, line {number + 1}"
-    try:
-        row: dict[str, Any] = parse_json(os.pread(file.fileno(), end - begin, begin).decode(), where)
-        if not all(isinstance(row[key], str) for key in ("text", "file")):
-            raise TypeError("not text")
-    except (ValueError, KeyError, TypeError, UserError):
-        raise DamagedFile(f"{where}: the passage is damaged. Rebuild the index with `bertkit index`.") from None
-    # Indexes of earlier versions have no ids.
-    return {"id": f"{row['file']}#{row.get('document')}", **row}
+        place = int(np.searchsorted(self.starts, number, "right")) - 1
+        return self.segments[place].passage(number - int(self.starts[place]))
 
 
 def best_of(scores: np.ndarray, top: int) -> np.ndarray:
@@ -275,7 +432,9 @@ def _scaled(scores: np.ndarray) -> np.ndarray:
     return (scores - low) / (high - low) if high > low else np.full_like(scores, high > 0)
 
 
-def vector_weight(predictor: Predictor, terms: Terms, texts: Sequence[str], vectors: np.ndarray) -> float:
+def vector_weight(
+    predictor: Predictor, terms: Terms, texts: Sequence[str], vectors: np.ndarray, dimensions: int = 0
+) -> float:
     """How much the cosine should count beside BM25 in an index, measured on passages of it and their vectors.
 
     A pseudo-question is a run of words cut out of a passage; what remains of the passage is its right answer. With
@@ -298,8 +457,8 @@ def vector_weight(predictor: Predictor, terms: Terms, texts: Sequence[str], vect
     if not asked:
         return VECTOR_WEIGHT
     vectors = vectors.copy()
-    vectors[answers] = _embedded(predictor, [remaining[number] for number in answers])
-    cosines = _embedded(predictor, asked, "query") @ vectors.T
+    vectors[answers] = embedded(predictor, [remaining[number] for number in answers], dimensions)
+    cosines = embedded(predictor, asked, dimensions, "query") @ vectors.T
     rows = terms.of(remaining)
     table = BM25.of(rows, terms.numbers(rows))
     words = [table.scores(row) for row in terms.of(asked)]
@@ -308,35 +467,3 @@ def vector_weight(predictor: Predictor, terms: Terms, texts: Sequence[str], vect
         for scores in (cosines, words)
     )
     return round((by_vectors / max(by_vectors + by_words, 1e-9)) ** 2, 3)
-
-
-# ---- A cross-encoder reads the question and a passage together: slower than vectors, and more exact.
-
-
-class Reranker:
-    """A model that scores pairs of texts, by its one number or by the probability that they belong together."""
-
-    def __init__(self, name: str | Path, precision: str = "auto", device: str = "auto") -> None:
-        self.name, self.predictor = str(name), Predictor.load(name, precision, device)
-        task = self.predictor.task
-        wrong = f"{name} cannot rerank: "
-        if "rerank" not in task.abilities or task.makes_vectors or task.options.get("paired") is False:
-            raise UserError(f"{wrong}it does not read pairs of texts. Train one with `bertkit finetune pair --rank`.")
-        self.label = next((label for label in task.labels if label.casefold() in YES), "")
-        if task.labelled_by_name and not self.label:
-            raise UserError(
-                f"{wrong}none of its labels ({', '.join(task.labels)}) says that two texts belong together. Train one "
-                "with `bertkit finetune pair --rank`."
-            )
-        self.predictor.task = task if task.reads_pairs else task.for_pairs() or task
-
-    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers the question."""
-        predictions = self.predictor.predict([{"text": question, "text_b": text} for text in texts])
-        return [float(each["scores"][self.label] if self.label else each["value"]) for each in predictions]
-
-    def rank(self, question: str, hits: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The first RERANKED hits in the order of the model's scores; the others after them, as they were."""
-        scores = self.scores(question, [hit["text"] for hit in hits[:RERANKED]])
-        read = [hit | {"score": score, "first_score": hit["score"]} for hit, score in zip(hits, scores)]
-        return sorted(read, key=lambda hit: -hit["score"]) + hits[RERANKED:]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.readers import read_documents, read_rows
 from bertkit.data.readers.rows import cells_of
 from bertkit.errors import UserError
-from bertkit.files.open import kind_of
+from bertkit.files.open import kind_of, open_text
 from bertkit.notify import note
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import sentences_of
@@ -63,8 +64,15 @@ def read_with_ids(
     """The documents of files, in order. text, key: the columns of texts and ids, where there are columns."""
     for path in paths:
         name = os.fsencode(path).decode("utf-8", "replace")  # a file's name may be any bytes
-        if kind_of(path) in ROWS:
+        kind = kind_of(path)
+        if kind in ROWS:
             yield from _rows(path, name, text, key, encoding)
+        elif kind in WHOLE:
+            whole = WHOLE[kind](path, encoding)
+            if not whole.strip():
+                note(f"{path}: there is no text in it (a scan has pictures only); it is left out.")
+                continue
+            yield Document(whole, name, 1, name)
         else:
             for number, document in enumerate(read_documents(path, text=text, encoding=encoding), 1):
                 yield Document(document, name, number, f"{name}#{number}")
@@ -103,6 +111,103 @@ def _rows(path: Path, name: str, text: str, key: str, encoding: str) -> Iterator
         yield Document(row.text, name, number, identity, columns)
     if nested:
         note(f"{path}: the columns {', '.join(sorted(nested))} hold lists or objects; they are not kept.")
+
+
+# ---- Files that are one document each
+
+
+def _plain(path: Path, encoding: str) -> str:
+    return "\n".join(open_text(path, encoding, nul="drop"))
+
+
+class _Html(HTMLParser):
+    """The text of a page, without scripts and styles; a block begins a new line."""
+
+    INLINE = frozenset(
+        [
+            "a",
+            "abbr",
+            "b",
+            "bdi",
+            "bdo",
+            "cite",
+            "code",
+            "em",
+            "font",
+            "i",
+            "kbd",
+            "label",
+            "mark",
+            "q",
+            "s",
+            "small",
+            "span",
+            "strong",
+            "sub",
+            "sup",
+            "time",
+            "u",
+            "var",
+        ]
+    )
+    HIDDEN = frozenset(("script", "style", "template", "noscript"))
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self.hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        """A block, or the beginning of what is not shown."""
+        self.hidden += tag in self.HIDDEN
+        if tag not in self.INLINE:
+            self.parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        """The end of either."""
+        self.hidden = max(0, self.hidden - (tag in self.HIDDEN))
+        if tag not in self.INLINE:
+            self.parts.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        """Text, if it is shown."""
+        if not self.hidden:
+            self.parts.append(" ".join(["", *data.split(), ""]) if data.strip() else " ")
+
+
+def _html(path: Path, encoding: str) -> str:
+    parser = _Html()
+    parser.feed(_plain(path, encoding))
+    parser.close()
+    lines = (" ".join(line.split()) for line in "".join(parser.parts).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def _pdf(path: Path, encoding: str) -> str:
+    try:
+        import pypdf
+    except ImportError:
+        raise UserError(f"{path}: reading PDF needs pypdf. Run: pip install 'bertkit[index]'") from None
+    try:
+        return "\n".join(page.extract_text() for page in pypdf.PdfReader(path).pages)
+    except Exception as error:  # a damaged file raises whatever pypdf stumbles over
+        raise UserError(f"{path}: cannot be read as PDF ({error}). Is it complete, and without a password?") from error
+
+
+def _docx(path: Path, encoding: str) -> str:
+    try:
+        import docx
+    except ImportError:
+        raise UserError(f"{path}: reading DOCX needs python-docx. Run: pip install 'bertkit[index]'") from None
+    try:
+        document = docx.Document(str(path))
+    except Exception as error:  # a damaged file raises whatever the reader stumbles over
+        raise UserError(f"{path}: cannot be read as DOCX ({error}). Is it complete?") from error
+    cells = [cell.text for table in document.tables for row in table.rows for cell in row.cells]
+    return "\n".join([*(paragraph.text for paragraph in document.paragraphs), *cells])
+
+
+WHOLE = {"md": _plain, "html": _html, "htm": _html, "pdf": _pdf, "docx": _docx}  # ending → reader
 
 
 def cut(document: str, tokenizer: Tokenizer, size: int) -> list[str]:

@@ -45,11 +45,13 @@ def read_documents(
 
 
 def document_files(
-    paths: str | Path | Iterable[str | Path], leave_out: Callable[[Path], bool] = lambda folder: False
+    paths: str | Path | Iterable[str | Path],
+    leave_out: Callable[[Path], bool] = lambda folder: False,
+    more: tuple[str, ...] = (),
 ) -> list[Path]:
     """The files that `read_documents` reads, in its order; files of other formats inside folders are reported.
 
-    leave_out: folders inside the given ones to skip; they are reported.
+    leave_out: folders inside the given ones to skip; they are reported. more: other endings to take from folders.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []
@@ -58,10 +60,10 @@ def document_files(
             files.append(path if str(path) == "-" else check_file(path))
             continue
         inside = [file for file in _walk(path, leave_out) if file.stat().st_size]
-        known = [file for file in inside if kind_of(file) in _IN_FOLDERS]
+        known = [file for file in inside if kind_of(file) in (*_IN_FOLDERS, *more)]
         if not known:
             raise UserError(
-                f"{path}: this folder contains no text files (.{', .'.join(_IN_FOLDERS)}, compressed or not)."
+                f"{path}: this folder contains no text files (.{', .'.join((*_IN_FOLDERS, *more))}, compressed or not)."
             )
         if len(known) < len(inside):
             note(f"{path}: {len(inside) - len(known)} files of other formats are skipped, {len(known)} are read.")

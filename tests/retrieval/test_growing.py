@@ -1,0 +1,285 @@
+"""An index grows and shrinks in place, survives kill -9, is filtered by columns, and searches in smaller vectors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.commands import index, search
+from bertkit.errors import UserError
+from bertkit.retrieval.index import Index
+from bertkit.retrieval.passages import read_with_ids
+from bertkit.retrieval.vectors import Vectors, shortened, write_copies
+from bertkit.retrieval.where import Columns, Where
+
+WORDS = [
+    "garden",
+    "train",
+    "bread",
+    "school",
+    "river",
+    "winter",
+    "table",
+    "market",
+    "stone",
+    "flour",
+    "milk",
+    "wall",
+    "rain",
+    "baker",
+    "child",
+    "book",
+]
+
+
+def rows(first, last):
+    return [
+        {
+            "id": f"d{n}",
+            "text": f"The {WORDS[n % 16]} and the {WORDS[(3 * n + 1) % 16]} were near number {n}.",
+            "year": 2000 + n,
+            "lang": "zh" if n % 2 else "en",
+        }
+        for n in range(first, last)
+    ]
+
+
+def write(path, given):
+    path.write_text("".join(json.dumps(row) + "\n" for row in given), "utf-8")
+    return path
+
+
+def make(out, *files, **more):
+    return index.run(index.Settings(files=files, model="en", out=out, threads=1, **more))
+
+
+def add(out, *files, **more):
+    return index.run(index.Settings(files=files, out=out, add=bool(files), threads=1, **more))
+
+
+def answers(out, by):
+    opened = Index.open(out)
+    hits = [opened.search(f"the {word} near number 7", 12, by) for word in WORDS[:5]]
+    return [[(hit["id"], round(hit["score"], 4)) for hit in each] for each in hits]
+
+
+def test_added_replaced_and_deleted_gives_the_answers_of_an_index_made_in_one_go(tmp_path):
+    grown, whole = tmp_path / "grown", tmp_path / "whole"
+    changed = [row | {"text": "A flood came to the river."} if row["id"] == "d3" else row for row in rows(2, 30)]
+    make(grown, write(tmp_path / "a.jsonl", rows(0, 10)))
+    for n in range(10, 30, 4):  # several segments, which are joined
+        add(grown, write(tmp_path / f"part{n}.jsonl", rows(n, min(n + 4, 30))))
+    replaced = add(grown, write(tmp_path / "b.jsonl", [row for row in changed if row["id"] == "d3"]))
+    assert (replaced["added"], replaced["replaced"]) == (1, 1)
+    deleted = add(grown, delete=("d0", "d1"))
+    assert deleted["deleted"] == 2 and deleted["passages"] == 28
+    order = [row["id"] for row in changed if row["id"] != "d3"] + ["d3"]
+    make(whole, write(tmp_path / "whole.jsonl", sorted(changed, key=lambda row: order.index(row["id"]))))
+    weight = Index.open(grown).about["vector_weight"]
+    about = json.loads((whole / "index.json").read_text())
+    from bertkit.files.manifest import accept
+
+    (whole / "index.json").write_text(json.dumps(about | {"vector_weight": weight}))
+    accept(whole)
+    for by in ("words", "vectors", "both"):
+        assert answers(grown, by) == answers(whole, by), by
+    assert len(Index.open(grown).segments) < 6
+    assert not [path for path in (grown / "segments").iterdir() if not any(path.iterdir())]
+
+
+def test_a_file_without_ids_replaces_what_it_gave_before(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("One garden.\n\nTwo trains.\n\nThree breads.", "utf-8")
+    make(tmp_path / "index", text)
+    text.write_text("One garden.\n\nTwo schools.", "utf-8")
+    assert add(tmp_path / "index", text)["passages"] == 2
+    assert sorted(Index.open(tmp_path / "index").documents().values()) == [["One garden."], ["Two schools."]]
+    assert add(tmp_path / "index", delete=(str(text),))["passages"] == 0
+    assert search.run(search.Settings(index=tmp_path / "index", query="garden", threads=1))["found"] == []
+
+
+def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path):
+    out = tmp_path / "index"
+    make(out, write(tmp_path / "a.jsonl", rows(0, 4)))
+    with pytest.raises(UserError, match="no document with the id 'd9'"):
+        add(out, delete=("d0", "d9"))
+    with pytest.raises(UserError, match=r"line 2: the id 'd5' is that of line 1 too"):
+        add(out, write(tmp_path / "twice.jsonl", [rows(5, 6)[0]] * 2))
+    with pytest.raises(UserError, match="is not an index"):
+        add(tmp_path / "nothing", tmp_path / "a.jsonl")
+    with pytest.raises(UserError, match="--add needs files"):
+        index.run(index.Settings(out=out, add=True, threads=1))
+    assert sorted(Index.open(out).documents()) == ["d0", "d1", "d2", "d3"]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from bertkit.commands import index
+for part in sys.argv[2:]:
+    index.run(index.Settings(files=(Path(part),), out=Path(sys.argv[1]), add=True, threads=1))
+    print(part, flush=True)
+"""
+
+
+def test_kill_9_during_add_loses_nothing_that_was_acknowledged(tmp_path):
+    out = tmp_path / "index"
+    make(out, write(tmp_path / "a.jsonl", rows(0, 5)))
+    parts = [write(tmp_path / f"p{n}.jsonl", rows(n, n + 5)) for n in range(5, 65, 5)]
+    environment = os.environ | {"PYTHONPATH": str(Path(index.__file__).parents[2])}
+    done: list[str] = []
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        command = [sys.executable, "-c", CHILD, str(out), *map(str, parts[len(done) :])]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+        done.append(child.stdout.readline().strip())
+        time.sleep(float(random.uniform(0, 0.4)))
+        child.send_signal(signal.SIGKILL)
+        done += [line for line in child.communicate()[0].split("\n") if line]
+        documents = set(Index.open(out).documents())
+        acknowledged = {f"d{n}" for n in range(5 + 5 * len(done))}
+        assert acknowledged <= documents
+        assert len(documents) % 5 == 0  # of an add that was not acknowledged, all documents or none
+    add(out, *parts)
+    assert set(Index.open(out).documents()) == {f"d{n}" for n in range(65)}
+
+
+def test_documents_are_filtered_by_their_columns(tmp_path):
+    out = tmp_path / "index"
+    make(out, write(tmp_path / "a.jsonl", rows(0, 12)))
+    add(out, write(tmp_path / "b.jsonl", rows(12, 20)))
+    for by in ("words", "vectors", "both"):
+        settings = search.Settings(
+            index=out, query="near number", where='year > 2005 and lang = "zh"', by=by, k=50, threads=1
+        )
+        ids = {hit["id"] for hit in search.run(settings)["found"]}
+        assert ids == {f"d{n}" for n in range(20) if n > 5 and n % 2}, by
+    with pytest.raises(UserError, match=r"no document has a column 'yaer'\. Did you mean 'year'"):
+        search.run(search.Settings(index=out, query="x", where="yaer = 1", threads=1))
+
+
+TABLE = [{"year": 2019, "lang": "en"}, {"year": "2021", "lang": "zh"}, {"lang": "en", "ok": True}, {"year": 2020.5}]
+
+
+@pytest.mark.parametrize(
+    "condition, wanted",
+    [
+        ("year > 2020", [1, 3]),
+        ("year >= 2019 and year < 2021", [0, 3]),
+        ('lang = "zh" or ok = true', [1, 2]),
+        ("not (lang = 'en')", [1, 3]),
+        ('lang in ("zh", "fr")', [1]),
+        ("lang contains 'e' and not year = 2019", [2]),
+        ("year != 2019", [1, 3]),
+        ("`year` == 2021", [1]),
+        ("ok = 1", []),
+        ('lang = "zh" and year = 2021 or year = 2019', [0, 1]),
+    ],
+)
+def test_conditions_mean_what_they_say(condition, wanted):
+    assert np.flatnonzero(Where(condition).mask(Columns.of(TABLE))).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["", "year", "year >", "year > zh", "(year > 1", "year > 1)", "year ~ 1", "1 < year", "a = 1 b = 2", "in (1)",
+     "__import__('os').system('true')", "(" * 99 + "a = 1" + ")" * 99, "a = 'x", "a in ()"],
+)  # fmt: skip
+def test_a_condition_that_cannot_be_read_is_refused_with_an_example(condition):
+    with pytest.raises(UserError, match="--where"):
+        Where(condition)
+
+
+@given(st.text(max_size=40))
+def test_no_condition_does_more_than_be_refused(condition):
+    with contextlib.suppress(UserError):
+        Where(condition)
+
+
+def clustered(count, width=64):
+    random = np.random.default_rng(0)
+    vectors = (
+        random.normal(size=(20, width))[random.integers(20, size=count)] + random.normal(size=(count, width)) * 0.7
+    )
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+
+
+@pytest.mark.parametrize(
+    "kind, engine",
+    [("int8", "exact"), ("binary", "exact"), ("f16", "usearch"), ("int8", "usearch"), ("binary", "usearch")],
+)
+def test_smaller_vectors_and_graphs_propose_the_true_neighbours(tmp_path, kind, engine):
+    if engine == "usearch":
+        pytest.importorskip("usearch", reason="needs usearch (the index extra)")
+    vectors = clustered(3000)
+    vectors.tofile(tmp_path / "vectors.f16")
+    made = write_copies(tmp_path, 64, kind, engine)
+    assert made["engine"] == engine and made["recall"] >= (0.9 if kind == "binary" else 0.99)
+    opened = Vectors(tmp_path, 64)
+    assert opened.proposes and opened.kind == kind
+    asked = vectors[5].astype(np.float32)
+    assert 5 in opened.candidates(asked, 1)
+
+
+@pytest.mark.parametrize(
+    "more", [{"vectors": "int8"}, {"vectors": "binary"}, {"dimensions": 64}, {"engine": "usearch"}]
+)
+def test_an_index_of_another_form_finds_what_an_exact_one_does(tmp_path, more):
+    if "engine" in more:
+        pytest.importorskip("usearch", reason="needs usearch (the index extra)")
+    path, later = write(tmp_path / "a.jsonl", rows(0, 12)), write(tmp_path / "b.jsonl", rows(12, 20))
+    make(tmp_path / "index", path, **more)
+    add(tmp_path / "index", later)
+    opened = Index.open(tmp_path / "index")
+    for row in rows(0, 20):
+        assert opened.search(row["text"], 3)[0]["id"] == row["id"]
+        filtered = opened.search(row["text"], 50, "vectors", where=Where("year < 2003"))
+        assert {hit["id"] for hit in filtered} == {"d0", "d1", "d2"}
+    add(tmp_path / "index", delete=("d4",))
+    assert "d4" not in {hit["id"] for hit in Index.open(tmp_path / "index").search(rows(4, 5)[0]["text"], 50)}
+
+
+def test_a_cut_vector_has_length_one():
+    vectors = clustered(4).astype(np.float32)
+    assert np.linalg.norm(shortened(vectors, 8), axis=1) == pytest.approx(1)
+    assert shortened(vectors, 0) is vectors and shortened(vectors, 64) is vectors
+
+
+def test_pages_and_office_files_are_documents(tmp_path):
+    (tmp_path / "a.html").write_text(
+        "<html><style>p{}</style><script>no()</script><body><h1>Title</h1><p>A <b>bold</b> word &amp; more."
+        "</p></body></html>",
+        "utf-8",
+    )
+    (tmp_path / "b.md").write_text("# Head\n\nFirst part.\n\nSecond part.", "utf-8")
+    documents = list(read_with_ids([tmp_path / "a.html", tmp_path / "b.md"]))
+    assert [each.text for each in documents] == ["Title\nA bold word & more.", "# Head\n\nFirst part.\n\nSecond part."]
+    assert documents[1].id == str(tmp_path / "b.md")
+
+
+def test_word_and_pdf_files_are_read_and_damaged_ones_named(tmp_path):
+    docx = pytest.importorskip("docx", reason="needs python-docx (the index extra)")
+    pypdf = pytest.importorskip("pypdf", reason="needs pypdf (the index extra)")
+    document = docx.Document()
+    document.add_paragraph("A paragraph of Word.")
+    document.save(tmp_path / "a.docx")
+    assert "A paragraph of Word." in next(read_with_ids([tmp_path / "a.docx"])).text
+    writer = pypdf.PdfWriter()
+    writer.add_blank_page(72, 72)
+    writer.write(tmp_path / "empty.pdf")
+    assert list(read_with_ids([tmp_path / "empty.pdf"])) == []
+    for name in ("bad.pdf", "bad.docx"):
+        (tmp_path / name).write_bytes(b"nothing of the kind")
+        with pytest.raises(UserError, match=rf"{name}: cannot be read as"):
+            list(read_with_ids([tmp_path / name]))
