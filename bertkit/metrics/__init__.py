@@ -7,8 +7,7 @@ Each returns `Scores`, a dictionary whose first key is the headline. Fractions a
 from bertkit.metrics.answers import answers
 from bertkit.metrics.intervals import Difference, bootstrap, paired_difference
 from bertkit.metrics.labels import choice, classification, confusion, multi_label, per_class
-from bertkit.metrics.numbers import minimal_pairs, perplexity, regression
-from bertkit.metrics.ranking import ranking
+from bertkit.metrics.numbers import minimal_pairs, perplexity, ranking, regression
 from bertkit.metrics.tags import chunk_like, entities, per_type, tagging
 from bertkit.metrics.tally import Scores
 

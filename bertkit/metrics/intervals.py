@@ -20,8 +20,14 @@ from bertkit.metrics.labels import (
     multi_label,
     multi_label_tallies,
 )
-from bertkit.metrics.numbers import minimal_pairs, minimal_pairs_tallies, regression, regression_tallies
-from bertkit.metrics.ranking import ranking, ranking_tallies
+from bertkit.metrics.numbers import (
+    minimal_pairs,
+    minimal_pairs_tallies,
+    ranking,
+    ranking_tallies,
+    regression,
+    regression_tallies,
+)
 from bertkit.metrics.tags import tagging, tagging_tallies
 from bertkit.metrics.tally import Array, Measures, Tally, check_same_length, score
 

@@ -16,7 +16,7 @@ import numpy as np
 from bertkit import metrics
 from bertkit.data.readers.rows import cells_of
 from bertkit.errors import UserError
-from bertkit.metrics.ranking import NAMES, RECALL_AT, per_query
+from bertkit.metrics.numbers import NAMES, RECALL_AT, per_query
 from bertkit.notify import track
 
 DEPTH = max(RECALL_AT)  # documents that are ranked for a query

@@ -38,8 +38,7 @@ from bertkit.retrieval.bm25 import BM25, Terms
 from bertkit.retrieval.bm25 import scores as bm25_scores
 from bertkit.retrieval.passages import Passage
 from bertkit.retrieval.rerank import RERANKED, Reranker
-from bertkit.retrieval.segments import Segment, embedded, key_of, merge, write_segment
-from bertkit.retrieval.vectors import FEWEST
+from bertkit.retrieval.segments import FEWEST, Segment, embedded, key_of, merge, write_segment
 from bertkit.retrieval.where import Where
 from bertkit.text.load import LAYOUTS
 

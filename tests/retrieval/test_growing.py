@@ -20,7 +20,7 @@ from bertkit.commands import index, search
 from bertkit.errors import UserError
 from bertkit.retrieval.index import Index
 from bertkit.retrieval.passages import read_with_ids
-from bertkit.retrieval.vectors import Vectors, shortened, write_copies
+from bertkit.retrieval.segments import Vectors, shortened, write_copies
 from bertkit.retrieval.where import Columns, Where
 
 WORDS = [
