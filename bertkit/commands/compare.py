@@ -60,9 +60,8 @@ def _search(settings: Settings) -> dict[str, Any]:
     from bertkit.commands import index
     from bertkit.errors import UserError
     from bertkit.report.comparison import search_report
-    from bertkit.retrieval.evaluate import Measured, judge, measure, read_queries, relevant_ids, worst_queries
+    from bertkit.retrieval.evaluate import Measured, Reranker, judge, measure, read_queries, relevant_ids, worst_queries
     from bertkit.retrieval.index import Index
-    from bertkit.retrieval.rerank import Reranker
 
     machine.set_up(settings.threads)
     if settings.test is None:

@@ -79,9 +79,8 @@ def _index(settings: Settings) -> dict[str, Any]:
     from functools import partial
 
     from bertkit.report.comparison import search_report
-    from bertkit.retrieval.evaluate import judge, measure, read_queries, relevant_ids, worst_queries
+    from bertkit.retrieval.evaluate import Reranker, judge, measure, read_queries, relevant_ids, worst_queries
     from bertkit.retrieval.index import BY, Index
-    from bertkit.retrieval.rerank import Reranker
 
     index = Index.open(Path(settings.model), "", settings.precision, settings.device)
     queries = read_queries(settings.file, settings.encoding)

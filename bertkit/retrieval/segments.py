@@ -5,7 +5,7 @@ Files of a segment's folder:
 - `vectors.f16` …   (passages, width) of length one, and copies of them
 - `starts.npy` …    which passages contain which terms (bm25.py)
 - `keys.npy`        (passages, 2): hashes of the document's id and of its file's name
-- `columns.json` …  the columns of the documents (where.py)
+- `columns.json` …  the columns of the documents (passages.py)
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.files.json import open_regular, parse_json, read_array
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.retrieval.bm25 import BM25, Terms
-from bertkit.retrieval.passages import Passage
-from bertkit.retrieval.where import Columns
+from bertkit.retrieval.passages import Columns, Passage
 
 # ---- Vectors: compared one by one, or through a graph (usearch's HNSW), in 16 bits, 8 or one. `vectors.f16` always
 # holds all of them. Where there is a smaller copy (`vectors.i8`, `vectors.b1`) or a graph (`vectors.usearch`), it only

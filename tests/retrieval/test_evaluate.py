@@ -173,7 +173,7 @@ def test_compare_search_runs_bm25_word_vectors_and_encoders_on_the_same_queries(
 
 
 def test_a_model_that_does_not_read_pairs_cannot_rerank(place, tmp_path):
-    from bertkit.retrieval.rerank import Reranker
+    from bertkit.retrieval.evaluate import Reranker
 
     with pytest.raises(UserError, match="has not been fine-tuned"):
         Reranker(make_model(tmp_path / "model"))

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from bertkit.commands import index, search
 from bertkit.errors import UserError
 from bertkit.retrieval.index import Index
-from bertkit.retrieval.passages import read_with_ids
+from bertkit.retrieval.passages import Columns, Where, read_with_ids
 from bertkit.retrieval.segments import Vectors, shortened, write_copies
-from bertkit.retrieval.where import Columns, Where
 
 WORDS = [
     "garden",
