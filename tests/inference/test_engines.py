@@ -31,6 +31,8 @@ from tests.support import toy
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'bertkit[export]'")
 
+pytestmark = pytest.mark.slow  # nine models are exported
+
 TEXTS = ["the old house in the garden", "bread", "anna and peter in london " * 40, ""]
 PAIRS = [("the old house", "a garden"), ("the meeting of people", "water and bread " * 50)]
 CASES: dict[str, tuple[dict[str, Any], dict[str, int], list[Any]]] = {  # bertkit.json, heads, inputs
