@@ -131,6 +131,9 @@ def _read(
     as_stored = heads is None
     if heads is None:
         kinds = _heads_in(family, raw, tensors)
+        choices = family.architectures.get(frozenset({"choice"}))
+        if about.get("task") == "choose" and choices and raw.get("architectures") == [choices.name]:
+            kinds = frozenset({"choice"})  # transformers calls it a classifier with one output
         heads = {kind: HEADS[kind].outputs or len(stored) for kind in kinds}
     architecture = architecture_for(family, frozenset(heads))
     _fits(config, tensors, where, source)
@@ -446,6 +449,8 @@ def write_folder(path: Path, folder: Folder, *, dtype: torch.dtype | None = None
     if {"text", "token"} & set(folder.model.heads):
         raw["id2label"] = {str(i): label for i, label in enumerate(folder.labels)}
         raw["label2id"] = {label: i for i, label in enumerate(folder.labels)}
+    if "choice" in folder.model.heads and architecture.name.endswith("ForSequenceClassification"):
+        raw |= {"id2label": {"0": "choice"}, "label2id": {"choice": 0}}
     folder.tokenizer.save(path, folder.model.config.max_tokens, folder.model.config.segments)
     about = {key: value for key, value in folder.about.items() if key != "weights"}  # these are floats now
     for name, value in (("config.json", raw), ("bertkit.json", about)):

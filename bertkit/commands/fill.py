@@ -151,6 +151,7 @@ class ScoreSettings(Common):
         help="A masked model, a GPT, or a language model of `bertkit learn` (ngram, lstm, elmo …).", argument=True
     )
     texts: tuple[str, ...] = option(help="One or more texts.", argument=True)
+    after: str = option("", "A text or question that each of the texts continues: choose the likeliest of them.")
 
 
 def run_score(settings: ScoreSettings) -> dict[str, Any]:
@@ -167,6 +168,13 @@ def run_score(settings: ScoreSettings) -> dict[str, Any]:
     if not isinstance(model, Scores):
         raise UserError(f"{settings.model} does not say how likely a text is. Use a language model, e.g. 'en'.")
     texts = list(settings.texts)
+    if settings.after:
+        if not isinstance(model, Predictor):
+            raise UserError(f"--after needs a GPT or a masked model; {settings.model} is neither.")
+        chosen = model.choose(settings.after, texts)
+        pairs = zip(texts, chosen["likelihoods"], chosen["scores"])
+        choices = [{"text": text, "score": value, "share": share} for text, value, share in pairs]
+        return {"model": settings.model, "after": settings.after, "choice": chosen["choice"], "texts": choices}
     rows: list[dict[str, Any]] = [{"text": text, "score": value} for text, value in zip(texts, model.score(texts))]
     masked = isinstance(model, Predictor) and not model.config.causal
     if isinstance(model, Predictor):
@@ -179,6 +187,8 @@ def run_score(settings: ScoreSettings) -> dict[str, Any]:
 def score_lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit score` prints: one text per line, the likeliest first."""
     rows = sorted(result["texts"], key=lambda row: -row["score"])
+    if "after" in result:
+        return [f"{row['share']:7.3f}  {row['score']:8.3f} per piece  {row['text']}" for row in rows]
     each = [f"{row['score']:10.2f}  {row['text']}" for row in rows]
     return [f"log-probability, each piece predicted from {result['from']}", *each]
 

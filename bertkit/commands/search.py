@@ -65,16 +65,26 @@ class AskSettings(IndexSettings):
     """Options of `bertkit ask`."""
 
     question: str = option(help="The question.", argument=True)
-    reader: str = option(help="A model fine-tuned with `bertkit finetune answer`.")
+    reader: str = option(
+        "", "A model fine-tuned with `bertkit finetune answer`; without one, ask says how to train it."
+    )
     k: int = option(5, "Number of passages to read.", short="-k", at_least=1)
 
 
 def run_ask(settings: AskSettings) -> dict[str, Any]:
     """Find the passages nearest to a question, and extract the answer from them."""
-    from bertkit import machine
+    from bertkit import machine, samples
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
 
+    if not settings.reader:
+        raise UserError(
+            "ask needs a reader, and none is embedded. Train one in minutes on questions like yours (a SQuAD file, or "
+            "JSON lines with question, context and answers): `bertkit finetune answer --train QUESTIONS.json --out "
+            "reader`; "
+            f"then `bertkit ask {settings.index} '{settings.question}' --reader reader`. To try it with the sample "
+            f"questions, pass --train {samples.path('en', 'questions_train.json')}. `bertkit search` needs no reader."
+        )
     machine.set_up(settings.threads)
     reader = Predictor.load(settings.reader, settings.precision, settings.device)
     if reader.task.name != "answer":

@@ -346,6 +346,15 @@ class Predictor:
         hidden = self.tokenizer.special_ids - {self.tokenizer.mask_id}
         return closed_up(self.tokenizer.decode([n for n in ids if n not in hidden], keep_special=True))
 
+    def choose(self, text: str, choices: Sequence[str]) -> dict[str, Any]:
+        """The likeliest continuation of a text, without fine-tuning: {choice, scores, likelihoods}.
+
+        A model fine-tuned for multiple choice answers by `predict`.
+        """
+        from bertkit.inference.scoring import choose
+
+        return choose(self, text, list(choices))
+
     def follows(self, a: str | Sequence[str], b: str | Sequence[str]) -> Any:
         """Whether text b follows text a, by the model's next-sentence head: {"next": probability}.
 

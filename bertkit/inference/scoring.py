@@ -19,14 +19,20 @@ from bertkit.errors import UserError
 from bertkit.metrics.calibration import softmax
 from bertkit.model.engine import Wanted
 from bertkit.notify import note, track
+from bertkit.text.words import without_spaces
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
     from bertkit.text.encoding import Encoding
 
 
-def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> list[float]:
-    """Score texts with a masked or causal model: the natural-log likelihood of each, summed over its pieces."""
+def score(
+    predictor: Predictor, texts: Sequence[str], words: bool = False, starts: Sequence[int] | None = None
+) -> list[float]:
+    """Natural-log likelihood of each text, summed over its pieces.
+
+    starts: a character of each text; only the pieces that end after it are counted, given all that comes before.
+    """
     limit = predictor.config.max_tokens
     encodings = predictor.tokenizer.encode_batch(texts)
     for number, encoding in enumerate(encodings):
@@ -39,6 +45,11 @@ def score(predictor: Predictor, texts: Sequence[str], words: bool = False) -> li
     targets: list[list[int]] = []
     for number, encoding in enumerate(encodings):
         for ids, positions, answers in runs(encoding.ids, encoding.special, encoding.words, predictor, words):
+            if starts is not None:
+                # A causal model predicts the piece after a place, a masked one the piece at it.
+                ends = [encoding.offsets[place + predictor.config.causal][1] for place in positions]
+                counted = [n for n, end in enumerate(ends) if end > starts[number]]
+                positions, answers = [positions[n] for n in counted], [answers[n] for n in counted]
             if not positions:
                 continue  # a causal model cannot predict a text's only piece
             owners.append(number)
@@ -125,6 +136,27 @@ def _causal_run(
 ) -> list[Run]:
     """Score the text in one pass: every piece from the pieces before it."""
     return [(ids, list(range(len(ids) - 1)), ids[1:])]
+
+
+def choose(predictor: Predictor, text: str, choices: Sequence[str]) -> dict[str, Any]:
+    """The likeliest continuation of a text, without any training: {choice, scores, likelihoods}.
+
+    likelihoods: the mean log-probability of each choice's pieces after the text, as GPT's paper compares answers
+    (from the left, or from both sides by a masked model). scores: their softmax.
+    """
+    predictor.needs("mlm", "score texts")
+    if len(choices) < 2:
+        raise UserError(f"There are {len(choices)} choices; at least two are needed.")
+    between = "" if without_spaces([text, *choices]) or not text or text[-1].isspace() else " "
+    texts = [f"{text}{between}{choice}" for choice in choices]
+    starts = [len(text)] * len(choices)
+    encodings = predictor.tokenizer.encode_batch(texts)
+    sizes = [sum(end > len(text) for _, end in encoding.offsets) for encoding in encodings]
+    totals = score(predictor, texts, starts=starts)
+    likelihoods = [total / max(1, size) for total, size in zip(totals, sizes)]
+    weights = torch.tensor(likelihoods).softmax(0).tolist()
+    return {"choice": max(range(len(choices)), key=likelihoods.__getitem__), "scores": weights,
+            "likelihoods": likelihoods}  # fmt: skip
 
 
 # ---- Several masks at once.

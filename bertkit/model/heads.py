@@ -50,8 +50,8 @@ class Head(nn.Module):
             self.bias = None if plain else nn.Parameter(torch.zeros(config.vocabulary))
             self.decoder = None if config.tied else nn.Parameter(torch.empty(config.vocabulary, width))
         else:
-            # GPT's text head has no bias.
-            no_bias = kind == "text" and config.summary_activation == "none"
+            # GPT's heads over a text have no bias.
+            no_bias = head.looks_at == "pooler" and config.summary_activation == "none"
             self.out = Linear(width, head.outputs or labels, bias=not no_bias)
 
     def vectors(self, x: Tensor) -> Tensor:

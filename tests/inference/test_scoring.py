@@ -146,3 +146,30 @@ def test_a_model_without_a_pair_head_says_which_models_have_one(tmp_path: Path) 
     folders.write(tmp_path, "bert", "BertForMaskedLM")
     with pytest.raises(UserError, match=r"no next-sentence head .it has: mlm.*google-bert/bert-base-uncased"):
         Predictor.load(tmp_path, "fp32").follows("the cat", "the dog")
+
+
+# ---- choosing among answers
+
+
+@pytest.mark.parametrize("family, name", [("gpt2", "GPT2LMHeadModel"), ("bert", "BertForMaskedLM")])
+@torch.no_grad()
+def test_the_choice_is_the_continuation_with_the_likeliest_pieces(family: str, name: str, tmp_path: Path) -> None:
+    theirs = folders.write(tmp_path, family, name)
+    ours = Predictor.load(tmp_path, "fp32")
+    text, choices = "the cat", ["in the cat", "sat on the mat ."]
+    expected = []
+    for choice in choices:
+        encoding = ours.tokenizer.encode(f"{text} {choice}")
+        places = [n for n, (_, end) in enumerate(encoding.offsets) if end > len(text)]
+        logs = []
+        for place in places:
+            ids = list(encoding.ids)
+            if family == "bert":
+                ids[place] = ours.tokenizer.mask_id
+            logits = theirs(torch.tensor([ids])).logits[0, place - (family == "gpt2")]
+            logs.append(logits.log_softmax(-1)[encoding.ids[place]].item())
+        expected.append(sum(logs) / len(logs))
+    answer = ours.choose(text, choices)
+    assert answer["likelihoods"] == pytest.approx(expected, abs=1e-4)
+    assert answer["choice"] == max((0, 1), key=expected.__getitem__)
+    assert sum(answer["scores"]) == pytest.approx(1)

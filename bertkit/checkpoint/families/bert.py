@@ -296,6 +296,7 @@ GPT2 = Family(
         "encoder.final_norm": "{base}ln_f",
         "heads.mlm.decoder": "lm_head.weight",
         "heads.text.out": "score",
+        "heads.choice.out": "score",
         "heads.token.out": "classifier",
         "heads.span.out": "qa_outputs",
     },
@@ -303,6 +304,8 @@ GPT2 = Family(
         frozenset(): Architecture("GPT2Model"),
         frozenset({"mlm"}): Architecture("GPT2LMHeadModel"),
         frozenset({"text"}): Architecture("GPT2ForSequenceClassification"),
+        # transformers has no multiple choice for GPT-2; a classifier with one output scores each choice.
+        frozenset({"choice"}): Architecture("GPT2ForSequenceClassification"),
         frozenset({"token"}): Architecture("GPT2ForTokenClassification"),
         frozenset({"span"}): Architecture("GPT2ForQuestionAnswering"),
     },
