@@ -154,9 +154,9 @@ def choose(predictor: Predictor, text: str, choices: Sequence[str]) -> dict[str,
     sizes = [sum(end > len(text) for _, end in encoding.offsets) for encoding in encodings]
     totals = score(predictor, texts, starts=starts)
     likelihoods = [total / max(1, size) for total, size in zip(totals, sizes)]
-    weights = torch.tensor(likelihoods).softmax(0).tolist()
-    return {"choice": max(range(len(choices)), key=likelihoods.__getitem__), "scores": weights,
-            "likelihoods": likelihoods}  # fmt: skip
+    weights = [math.exp(value - max(likelihoods)) for value in likelihoods]
+    return {"choice": max(range(len(choices)), key=likelihoods.__getitem__), "likelihoods": likelihoods,
+            "scores": [weight / sum(weights) for weight in weights]}  # fmt: skip
 
 
 # ---- Several masks at once.
