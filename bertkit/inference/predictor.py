@@ -347,25 +347,20 @@ class Predictor:
         return closed_up(self.tokenizer.decode([n for n in ids if n not in hidden], keep_special=True))
 
     def choose(self, text: str, choices: Sequence[str]) -> dict[str, Any]:
-        """The likeliest continuation of a text, without fine-tuning: {choice, scores, likelihoods}.
-
-        A model fine-tuned for multiple choice answers by `predict`.
-        """
+        """The likeliest continuation of a text, without fine-tuning: {choice, scores, likelihoods}."""
         from bertkit.inference.scoring import choose
 
         return choose(self, text, list(choices))
 
     def follows(self, a: str | Sequence[str], b: str | Sequence[str]) -> Any:
-        """Whether text b follows text a, by the model's next-sentence head: {"next": probability}.
+        """Whether text b follows text a, by the next-sentence head: {"next": probability}; lists give a list.
 
-        A sentence-order head (ALBERT's) answers {"order": probability}: of two neighbouring texts, that a is the
-        first. Lists of texts give a list. A pair beyond the model's limit loses the end of its longer text.
+        ALBERT's sentence-order head answers {"order": probability}: of two neighbouring texts, a is the first.
         """
         from bertkit.inference.scoring import follows
 
-        single = isinstance(a, str)
         answers = follows(self, [a] if isinstance(a, str) else list(a), [b] if isinstance(b, str) else list(b))
-        return answers[0] if single else answers
+        return answers[0] if isinstance(a, str) else answers
 
     def score(self, texts: str | Sequence[str], words: bool = False) -> list[float]:
         """Log-likelihood of each text: every piece predicted from all others (or from the left, for a causal model).
