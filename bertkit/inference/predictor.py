@@ -353,10 +353,7 @@ class Predictor:
         return choose(self, text, list(choices))
 
     def follows(self, a: str | Sequence[str], b: str | Sequence[str]) -> Any:
-        """Whether text b follows text a, by the next-sentence head: {"next": probability}; lists give a list.
-
-        ALBERT's sentence-order head answers {"order": probability}: of two neighbouring texts, a is the first.
-        """
+        """Whether b follows a: {"next": probability}; ALBERT: {"order": …}, that a comes first. Lists give a list."""
         from bertkit.inference.scoring import follows
 
         answers = follows(self, [a] if isinstance(a, str) else list(a), [b] if isinstance(b, str) else list(b))
