@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bertkit.settings.finetune import FinetuneSettings as Settings
@@ -13,7 +14,35 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.runs.finetune.run import finetune
 
     check_folder(settings.out)
-    return finetune(settings)
+    return finetune(with_negatives(settings) if settings.negatives else settings)
+
+
+def with_negatives(settings: Settings) -> Settings:
+    """The same run on a file beside --out, in which every pair has its best wrong passage of the index."""
+    import json
+
+    from bertkit.data.readers import read_rows
+    from bertkit.files.atomic import atomic_write
+    from bertkit.notify import note
+    from bertkit.retrieval.evaluate import mine
+    from bertkit.retrieval.index import Index
+    from bertkit.runs.finetune.split import check_settings
+
+    check_settings(settings)
+    path = settings.out.with_name(settings.out.name + "-negatives.jsonl")
+    if not (settings.resume and path.is_file()):
+        assert settings.negatives is not None
+        index = Index.open(settings.negatives, "", settings.precision, settings.device)
+        rows = list(
+            read_rows(
+                settings.train, text=settings.text, text_b=settings.text_b, labelled=False, encoding=settings.encoding
+            )
+        )
+        mined = mine(rows, index)
+        atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in mined))
+        hard = sum("text_c" in row for row in mined)
+        note(f"{hard:,} of {len(rows):,} pairs have a hard negative of {settings.negatives}; they are in {path}.")
+    return replace(settings, train=path, text="text", text_b="text_b", encoding="utf-8")
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -9,16 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit import metrics
+from bertkit.data.examples import TextRow
 from bertkit.data.readers.rows import cells_of
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.metrics.numbers import NAMES, RECALL_AT, per_query
 from bertkit.notify import track
+
+if TYPE_CHECKING:
+    from bertkit.retrieval.index import Index
 
 DEPTH = max(RECALL_AT)  # documents that are ranked for a query
 WORST = 20  # queries that are listed
@@ -191,3 +195,25 @@ class Reranker:
         scores = self.scores(question, [hit["text"] for hit in hits[:RERANKED]])
         read = [hit | {"score": score, "first_score": hit["score"]} for hit, score in zip(hits, scores)]
         return sorted(read, key=lambda hit: -hit["score"]) + hits[RERANKED:]
+
+
+# ---- Hard negatives: passages that look right and are not, for `finetune embed` and `finetune pair --rank`.
+
+LOOKED_THROUGH = 20  # passages of a question, until one is wrong
+
+
+def mine(rows: Sequence[TextRow], index: Index, by: str = "both") -> list[dict[str, str]]:
+    """{text, text_b, text_c}: each pair with the best passage of the index that is no part of its own text_b.
+
+    A text_c that is there stays. A pair for which everything found is right has none.
+    """
+    mined = []
+    for row in track(rows, "mining negatives", len(rows)):
+        right = " ".join((row.text_b or "").split())
+        wrong = row.text_c
+        if wrong is None and row.text.strip():
+            texts = (" ".join(hit["text"].split()) for hit in index.search(row.text, LOOKED_THROUGH, by))
+            wrong = next((text for text in texts if text not in right and right not in text), None)
+        pair = {"text": row.text, "text_b": row.text_b or ""}
+        mined.append(pair if wrong is None else {**pair, "text_c": wrong})
+    return mined

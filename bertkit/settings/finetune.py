@@ -109,11 +109,20 @@ class FinetuneSettings(SupervisedSettings):
         "Choose the tags of a sentence jointly with a CRF (tag); default: where the tags are BIO, BMES or similar.",
     )
     teacher: str = option("", "A model whose sentence vectors are learned from unlabelled texts (embed).")
+    rank: bool = option(
+        False, "Learn to rerank passages of a search: pairs that belong together, or labels 0 and 1 (pair)."
+    )
+    negatives: Path | None = option(
+        None, "An index: each pair learns from its best wrong passage there too (embed, pair --rank)."
+    )
+    matryoshka: str = option(
+        "", "Also train the first numbers of each vector, comma-separated widths, e.g. 64,128 (embed)."
+    )
     language: float = option(
         0.0, "With a causal model: weight of an extra language-modelling loss; GPT used 0.5.", at_least=0
     )
     merge: str = option("", "How the windows of a long text are combined.", choices=("", "max", "mean"))
     seeds: int = option(1, "Train this many times with different seeds and report mean and spread.", at_least=1)
     folds: int = option(0, "Also cross-validate over this many folds; finds suspicious labels.", at_least=0)
-    baseline: bool = option(True, "Also score a cheap baseline on the same rows (all tasks but answer).")
+    baseline: bool = option(True, "Also score a cheap baseline on the same rows (classify, pair, regress, tag).")
     search: bool = option(False, "Search learning rate, batch and layer decay within --minutes.")

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
 from bertkit.data.readers.rows import asks_for_pairs, columns_of
 from bertkit.data.windows import Windows, encode_rows
-from bertkit.machine import torch
-from bertkit.model.engine import Engine
+from bertkit.errors import UserError
+from bertkit.model.encoder import Encoded
+from bertkit.model.heads import Model
 from bertkit.notify import note
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, text_row
 from bertkit.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bertkit.model.encoder import Encoded
-    from bertkit.model.heads import Model
 
 
 @dataclass
@@ -107,10 +104,10 @@ class Regress(Task):
         target = encoded.batch.extra["target"]
         return (self.logits(model, encoded, len(target))[:, 0] - target).square().sum()
 
-    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
+    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
         """The number of each item, in the user's scale: (1,)."""
-        spread, mean = np.float32(self.options.get("spread", 1.0)), np.float32(self.options.get("mean", 0.0))
-        return list(self.merged_rows(outputs, items) * spread + mean)
+        said = self.logits(model, encoded, len(items))
+        return list((said * self.options.get("spread", 1.0) + self.options.get("mean", 0.0)).cpu().numpy())
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{value}, with tokens seen and cut."""
@@ -164,3 +161,56 @@ class Regress(Task):
     def label_scores(self, output: np.ndarray, prediction: Prediction, raw: bool) -> dict[str, float]:
         """One label, its score the number."""
         return {next(iter(self.labels), "value"): prediction["value"]}
+
+
+# ---- A cross-encoder for search: how well a passage answers a question.
+
+
+@dataclass
+class Rank(Regress):
+    """A logit for a question and a passage, learned from pairs that belong together (1) and pairs that do not (0).
+
+    Rows without labels belong together; their `text_c` does not, or else the passage of another row. What is saved is a
+    model with one number, which sentence-transformers opens as a CrossEncoder.
+    """
+
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
+        """Pairs with labels 0 and 1, as they are; without labels, each with a pair that does not belong together."""
+        self.options["paired"] = True
+        rows = list(
+            read_rows(
+                path, text=reading.text, text_b=reading.text_b, label=reading.label,
+                labelled="maybe" if labelled else False, number=True, encoding=reading.encoding,
+            )
+        )  # fmt: skip
+        bare = [row for row in rows if row.label is None]
+        if not labelled or not bare:
+            if wrong := next((row for row in rows if row.label not in (0, 1, None)), None):
+                raise UserError(f"{path}, line {wrong.line}: the label is {wrong.label:g}; --rank needs 0 or 1.")
+            return rows
+        if len(bare) < len(rows):
+            raise UserError(
+                f"{path}, line {bare[0].line}: there is no label in this row, as in {len(bare)} of {len(rows)}. Give "
+                "every row 0 or 1, or none: then the pairs are taken to belong together."
+            )
+        if len({row.text_b for row in rows}) < 2:
+            raise UserError(f"{path}: all passages are the same, so there is nothing to learn. Give others too.")
+        random = np.random.default_rng(len(rows))
+        pairs = []
+        for row in rows:
+            other = row.text_c
+            while other is None:
+                drawn = rows[int(random.integers(len(rows)))].text_b
+                other = drawn if drawn != row.text_b else None
+            pairs += [replace(row, label=1.0, text_c=None), replace(row, text_b=other, label=0.0, text_c=None)]
+        return pairs
+
+    def fit_labels(self, examples: Sequence[TextRow]) -> None:
+        """Labels are probabilities: there is nothing to scale."""
+        self.options |= {"paired": True, "mean": 0.0, "spread": 1.0}
+
+    def loss(self, model: Model, encoded: Encoded) -> Tensor:
+        """Cross-entropy of the logit."""
+        target = encoded.batch.extra["target"]
+        logits = self.logits(model, encoded, len(target))[:, 0]
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")

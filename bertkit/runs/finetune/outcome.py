@@ -121,15 +121,14 @@ def against_baseline(
 ) -> dict[str, Any]:
     """`baselines` and `baseline` of the result: the task's baseline on the same rows, and the paired difference."""
     task, seed = run.task, run.settings.seed
-    kind = "multi-label" if task.options.get("multi_label") else task.name
-    if kind not in BASELINES or run.settings.teacher:  # a teacher's cosines have no cheaper judge
+    if task.name not in BASELINES or task.options.get("multi_label"):
         return {}
     started = time.perf_counter()
     train, dev = run.split.examples["train"], run.split.examples["dev"]
     if len(train) > MOST_BASELINE_ROWS:
         places = np.random.default_rng((seed, 5)).choice(len(train), MOST_BASELINE_ROWS, replace=False)
         train = [train[place] for place in sorted(places)]
-    baseline = BASELINES[kind](len(train) * max(1, len(task.labels)))
+    baseline = BASELINES[task.name](len(train) * max(1, len(task.labels)))
     with warnings_module.catch_warnings():
         warnings_module.simplefilter("ignore")  # that it did not converge does not make it less of a baseline
         try:
@@ -294,7 +293,7 @@ def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
     if result.thresholds:  # where other programs, and `export --format hf`, find them
         folder.raw_config["thresholds"] = dict(result.thresholds)
     folder.about = {
-        "task": s.task, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
+        "task": run.task.name, "labels": list(run.task.labels), "merge": run.task.merge, "options": run.task.options,
         "windows": {"limit": run.windows.limit, "on_long": run.windows.on_long, "overlap": run.windows.overlap},
         "calibration": _fitted(run.task, result),
         "base": s.model, "bertkit": __version__, "versions": machine.versions(),

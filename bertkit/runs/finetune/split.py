@@ -17,6 +17,7 @@ from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.tasks import TASKS, make, task_class, task_classes
 from bertkit.tasks.base import Item, Labelled, Reading, Task
 from bertkit.tasks.embed import Taught, Teacher
+from bertkit.tasks.regress import Rank
 from bertkit.tasks.tag import AUTO
 
 
@@ -63,6 +64,10 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
     options = {name: value for name, value in stored.items() if value != DEFAULTS[name]}
     if "crf" in stored and settings.crf is None and not settings.class_weights:
         options["crf"] = AUTO
+    if settings.negatives and settings.task == "pair" and not settings.rank:
+        raise UserError("--negatives is for rerankers: pass --rank too, or leave it out.")
+    if settings.rank:
+        return Rank(options=options)
     if settings.teacher:
         return Taught(options=options, teacher=_teacher(settings))
     task = make(settings.task, labels=given, options=options)
