@@ -50,15 +50,18 @@ class CompareSettings(TableSettings):
 class ExportSettings(CompareSettings):
     """Options of `bertkit export`."""
 
-    format: str = option("onnx", "An ONNX file, or a plain transformers folder.", choices=("onnx", "hf"))
+    format: str = option("onnx", "An ONNX file, a plain transformers folder, or a page that runs in a browser.",
+                         choices=("onnx", "hf", "web"))  # fmt: skip
     weights: str = option(
         "", "Precision of the weights: int8 is for onnx, bf16 and fp16 for hf (default: fp32, and for onnx a second "
         "file in int8).", choices=("", "fp32", "int8", "bf16", "fp16"),
     )  # fmt: skip
 
+    node: Path | None = option(None, "For web: the folder where npm installed @huggingface/transformers.")
+
     def check(self) -> None:
         """Refuse a precision that the format does not support."""
-        known = {"onnx": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
+        known = {"onnx": ("fp32", "int8"), "web": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
         if self.weights and self.weights not in known:
             raise UserError(f"--weights {self.weights}: the format {self.format} supports {', '.join(known)}.")
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +41,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     """Export a model (ONNX or transformers' files), compare it with the original, and report what it lacks."""
     exact = Predictor.load(settings.model, "fp32", "cpu", engine="torch")
     if exact.model.crf is not None:
-        note(NO_CRF[settings.format])
+        note(NO_CRF["onnx" if settings.format == "onnx" else "hf"])
     if exact.model.crf is not None and settings.format == "hf":
         exact.model.crf = exact.engine.crf = None
     rows = measure.rows_to_score(settings, exact)
@@ -42,8 +49,8 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     if measure.has_task(exact):
         temperature = exact.task.fold_temperature(exact.model)
         exact.folder.about = exact.folder.about | {"options": exact.task.options} if exact.folder.about else {}
-        _tell_left_behind(exact.task.options, settings.format)
-    parts = {"onnx": _onnx, "hf": _hf}[settings.format](settings, exact, rows)
+        _tell_left_behind(exact.task.options, "hf" if settings.format == "hf" else "onnx")
+    parts = {"onnx": _onnx, "hf": _hf, "web": _web}[settings.format](settings, exact, rows)
     return {
         "out": str(settings.out), "format": settings.format, "model": settings.model,
         "temperature_folded_in": temperature, **parts,
@@ -122,6 +129,36 @@ def _torch_folder(predictor: Predictor) -> Folder:
     return predictor.folder
 
 
+def _web(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
+    """The ONNX export with a page around it that a browser opens from a disk."""
+    library = find_library(s.node)
+    with tempfile.TemporaryDirectory() as place:
+        parts = _onnx(replace(s, format="onnx", weights=s.weights or "fp32", out=Path(place) / "onnx"), exact, rows)
+        about = _about_page(exact, parts["outputs"])
+        size: list[int] = []
+        write_new(s.out, lambda path: size.append(write_web(path, Path(place) / "onnx", library, about)))
+    return parts | {"file": "index.html", "bytes": size[0], "task": about["task"]}
+
+
+def _about_page(exact: Predictor, outputs: list[str]) -> dict[str, Any]:
+    """What the page must know of the model; see web.html. outputs: of the ONNX file."""
+    name, options = "fill" if "logits" in outputs else "embed", {}
+    if measure.has_task(exact):
+        name, options = exact.task.name, exact.task.options
+    if name not in TASKS:
+        raise UserError(
+            f"There is no page for {name}, but for {', '.join(TASKS)}. Use `bertkit serve`, or --format onnx."
+        )
+    tokenizer = exact.tokenizer
+    mask = "" if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
+    return {
+        "name": exact.folder.name or "bertkit", "task": name, "labels": list(exact.folder.labels),
+        "multiLabel": bool(options.get("multi_label")), "mean": options.get("mean", 0.0), "mask": mask,
+        "maskId": tokenizer.mask_id, "limit": exact.windows().limit if measure.has_task(exact) else exact.vector_limit,
+        "prompt": exact.pooling.prompt(), "language": language_of(tokenizer.backend.get_vocab()),
+    }  # fmt: skip
+
+
 def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
     """The model as bertkit would run it here."""
     before = Predictor.load(s.model, s.precision, "cpu", engine="torch")
@@ -173,7 +210,12 @@ def _card(folder: Folder) -> str:
 def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit export` prints: the comparison, and what opens it."""
     rows = measure.lines(result["compared"])
-    if result["format"] == "onnx":
+    if result["format"] == "web":
+        rows.append(
+            f"{result['out']}/index.html: open it in a browser; it needs no server and no network "
+            f"({result['bytes'] / 1e6:.0f} MB)."
+        )
+    elif result["format"] == "onnx":
         rows += [
             f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest output, compared with "
             "fp32",
@@ -186,3 +228,73 @@ def lines(result: dict[str, Any]) -> list[str]:
     else:
         rows.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")
     return rows
+
+
+# ---- A model as a page: the ONNX file with transformers.js and onnxruntime-web, which a browser runs offline.
+
+PAGE = Path(__file__).with_name("web.html")
+# What the page needs of two packages of npm, by the name it has in the page.
+LIBRARY = {
+    "transformers.js": "@huggingface/transformers/dist/transformers.web.min.js",
+    "onnxruntime.js": "onnxruntime-web/dist/ort.wasm.bundle.min.mjs",
+    "onnxruntime.wasm": "onnxruntime-web/dist/ort-wasm-simd-threaded.wasm",
+}
+MODEL = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TASKS = ("classify", "pair", "regress", "tag", "answer", "fill", "embed")  # that the page has a form for
+LARGEST = 300_000_000  # bytes: browsers refuse scripts of half a gigabyte, and base64 adds a third
+INSTALL = "npm install @huggingface/transformers"
+
+
+def find_library(given: Path | None) -> Path:
+    """The node_modules folder that holds both packages: the given one, that of this folder, or npm's global one."""
+    places = [given / "node_modules", given] if given else [Path("node_modules"), *_global()]
+    for place in places:
+        if all((place / file).is_file() for file in LIBRARY.values()):
+            return place
+    raise UserError(
+        f"The page needs transformers.js and onnxruntime-web, which are not in {', '.join(map(str, places))}. Run "
+        f"`{INSTALL}` in a folder, and pass that folder with --node."
+    )
+
+
+def _global() -> list[Path]:
+    npm = shutil.which("npm")
+    if npm is None:
+        return []
+    done = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=False, timeout=60)
+    return [Path(done.stdout.strip())] if done.returncode == 0 and done.stdout.strip() else []
+
+
+def write_web(out: Path, exported: Path, library: Path, about: dict[str, Any]) -> int:
+    """Write index.html and the two scripts it reads; returns their size in bytes. about: see `web.html`."""
+    weights = next(path for name in ("onnx/model.onnx", "onnx/model_quantized.onnx", "model.onnx")
+                   if (path := exported / name).is_file())  # fmt: skip
+    if weights.stat().st_size > LARGEST:
+        raise UserError(
+            f"The model has {weights.stat().st_size / 1e6:.0f} MB, more than browsers take in a page "
+            f"({LARGEST / 1e6:.0f} MB). Export it with --weights int8, or make it smaller with `bertkit distill`."
+        )
+    files = {name: exported / name for name in MODEL if (exported / name).is_file()} | {"onnx/model.onnx": weights}
+    out.mkdir(parents=True, exist_ok=True)
+    _write_script(out / "library.js", {name: library / file for name, file in LIBRARY.items()}, None)
+    _write_script(out / "model.js", files, about)
+    shutil.copyfile(PAGE, out / "index.html")
+    return sum(path.stat().st_size for path in out.iterdir())
+
+
+def _write_script(path: Path, files: dict[str, Path], about: dict[str, Any] | None) -> None:
+    """Files as a script in base64: a page that is opened from a disk may not fetch files, but it may run scripts."""
+    with path.open("w", encoding="ascii") as script:
+        script.write("globalThis.BERTKIT ??= { files: {} };\n")
+        for name, file in files.items():
+            encoded = base64.b64encode(file.read_bytes()).decode("ascii")
+            script.write(f'BERTKIT.files[{json.dumps(name)}] = "{encoded}";\n')
+        if about is not None:
+            script.write(f"BERTKIT.about = {json.dumps(about)};\n")
+
+
+def language_of(vocabulary: Iterable[str]) -> str:
+    """The language in which the page begins and gives examples: zh where most pieces are Chinese, else en."""
+    pieces = list(vocabulary)
+    chinese = sum(any("\u4e00" <= character <= "\u9fff" for character in piece) for piece in pieces)
+    return "zh" if 2 * chinese > len(pieces) else "en"
