@@ -124,5 +124,5 @@ class FinetuneSettings(SupervisedSettings):
     merge: str = option("", "How the windows of a long text are combined.", choices=("", "max", "mean"))
     seeds: int = option(1, "Train this many times with different seeds and report mean and spread.", at_least=1)
     folds: int = option(0, "Also cross-validate over this many folds; finds suspicious labels.", at_least=0)
-    baseline: bool = option(True, "Also score a cheap baseline on the same rows (classify, pair, regress, tag).")
+    baseline: bool = option(True, "Also score a cheap baseline on the same rows (all tasks but answer).")
     search: bool = option(False, "Search learning rate, batch and layer decay within --minutes.")

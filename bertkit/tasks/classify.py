@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from scipy.special import softmax
-from torch import Tensor
 
 from bertkit import metrics
 from bertkit.data.examples import TextRow
@@ -19,12 +15,18 @@ from bertkit.data.readers import read_rows
 from bertkit.data.readers.rows import label_separator
 from bertkit.data.windows import Windows, encode_rows
 from bertkit.errors import UserError
-from bertkit.metrics.calibration import label_thresholds
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.machine import F, torch
+from bertkit.metrics.calibration import label_thresholds, softmax
+from bertkit.model.engine import Engine
 from bertkit.notify import note
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, learnt_labels, text_row
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
 
 # A long text's windows mostly speak with equal force for the label of plain text, and one for the label that matters:
 # their maxima tie. Taking off this share of the mean lets the one that differs win where it is sure (about 95 %);
@@ -126,16 +128,19 @@ class Classify(Task):
             return loss / len(self.labels)
         return F.cross_entropy(logits, target, weight=weights, reduction="sum")
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
         """Logits of each item: (labels,)."""
-        return list(self.logits(model, encoded, len(items)).cpu().numpy())
+        merged = self.merged_rows(outputs, items)
+        if self.multi or self.merge != "max" or len(outputs) == len(items):
+            return list(merged)
+        return list((merged - BACKGROUND * self.merged_rows(outputs, items, "mean")) / (1 - BACKGROUND))
 
     def probabilities(self, output: np.ndarray) -> np.ndarray:
         """Calibrated probabilities from logits: (…, labels)."""
         x = output / float(self.options.get("temperature", 1.0))
         if self.multi:
             return 1 / (1 + np.exp(-x))
-        return softmax(x, axis=-1)
+        return softmax(x)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{label, score, scores} or {labels, scores}, with tokens seen and cut."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from bertkit import metrics
 from bertkit.data.examples import TextRow
@@ -18,14 +15,21 @@ from bertkit.data.readers import columns_of, read_rows
 from bertkit.data.readers.rows import asks_for_pairs
 from bertkit.data.windows import Windows, encode_rows
 from bertkit.errors import UserError
+from bertkit.machine import F, torch
 from bertkit.metrics import Scores
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model, first_vectors
-from bertkit.model.pooling import pooled
+from bertkit.model.engine import Engine, Wanted
+from bertkit.model.pooling import pooled, unit
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, text_row
 from bertkit.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
+
 POOLS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # sentence-transformers' name → ours
+POOLED_BY_ENGINES = ("mean", "cls", "max")
 SCALE = 20.0  # cosines are multiplied by this before the softmax, as in SBERT's ranking loss
 
 
@@ -115,16 +119,10 @@ class Embed(Task):
 
     def vectors(self, encoded: Encoded) -> Tensor:
         """Pooled vectors of length one, in the caller's order: (rows, width)."""
-        pooled = first_vectors(encoded, POOLS[self.options.get("pool", "mean")])
-        return F.normalize(encoded.batch.restore(pooled).float(), dim=-1)
+        from bertkit.model.heads import first_vectors
 
-    def _finished(self, encoded: Encoded) -> np.ndarray:
-        """Like `vectors`, with everything a loaded folder does to them: (rows, width)."""
-        how = self.pooling
-        if how is None or (not how.steps and not self._skip and how.mode in POOLS):
-            return self.vectors(encoded).cpu().numpy()
-        texts = [tokens.float().cpu().numpy() for tokens in encoded.batch.split(encoded.tokens)]
-        return how.finish(np.stack([pooled(tokens, how.mode, self._skip) for tokens in texts]), normalize=True)
+        vectors = first_vectors(encoded, POOLS[self.options.get("pool", "mean")])
+        return F.normalize(encoded.batch.restore(vectors).float(), dim=-1)
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
         """Contrast within the batch, or (scored) every pair of pairs whose cosines are in the wrong order (CoSENT)."""
@@ -146,11 +144,26 @@ class Embed(Task):
         wrong = gaps[target[:, None] < target[None, :]]
         return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), 0) * len(target)
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
-        """Both vectors of each pair: (2, width). A triple's third text is for learning alone."""
-        vectors = self._finished(encoded)
-        starts = np.cumsum([0, *(len(item.rows) for item in items[:-1])])
-        return [vectors[start : start + 2] for start in starts]
+    @property
+    def _pool(self) -> str:
+        """How token vectors become one: as the folder says, else as it learnt."""
+        learnt = str(self.options.get("pool", "mean"))
+        return self.pooling.mode if self.pooling and (self.pooling.steps or self.pooling.mode not in POOLS) else learnt
+
+    def wanted(self, items: Sequence[Item]) -> Wanted:
+        """A vector per text, or the tokens' where an engine does not pool as the folder does."""
+        return Wanted(pool=self._pool if self._pool in POOLED_BY_ENGINES and not self._skip else "none")
+
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
+        """Both vectors of each pair, of length one: (2, width). A triple's third text is for learning alone."""
+        return [vectors[:2] for vectors in self._by_item(outputs, items)]
+
+    def _by_item(self, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
+        """Vectors of length one, with everything a loaded folder does to them: (texts, width) per item."""
+        rows = [row if row.ndim == 1 else pooled(row, self._pool, self._skip) for row in outputs]
+        stacked = np.stack(rows) if rows else np.zeros((0, 1), np.float32)
+        vectors = self.pooling.finish(stacked, normalize=True) if self.pooling else unit(stacked)
+        return np.split(vectors, np.cumsum([len(item.rows) for item in items])[:-1])
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{similarity}, with tokens seen and cut."""
@@ -277,11 +290,9 @@ class Taught(Embed):
         )
         return F.kl_div(student, teacher, reduction="sum", log_target=True)
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
         """The vectors of each item's texts: (texts, width)."""
-        vectors = self.vectors(encoded).cpu().numpy()
-        ends = np.cumsum([len(item.rows) for item in items])
-        return [vectors[end - len(item.rows) : end] for end, item in zip(ends, items)]
+        return self._by_item(outputs, items)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """A pair's {similarity}; the vectors of both or of one text."""

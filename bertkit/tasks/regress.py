@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bertkit import metrics
 from bertkit.data.examples import TextRow
@@ -17,11 +15,17 @@ from bertkit.data.readers import read_rows
 from bertkit.data.readers.rows import asks_for_pairs, columns_of
 from bertkit.data.windows import Windows, encode_rows
 from bertkit.errors import UserError
-from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.machine import torch
+from bertkit.model.engine import Engine
 from bertkit.notify import note
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, text_row
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertkit.model.encoder import Encoded
+    from bertkit.model.heads import Model
 
 
 @dataclass
@@ -104,10 +108,10 @@ class Regress(Task):
         target = encoded.batch.extra["target"]
         return (self.logits(model, encoded, len(target))[:, 0] - target).square().sum()
 
-    def answers(self, model: Model, encoded: Encoded, items: Sequence[Item]) -> list[np.ndarray]:
+    def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
         """The number of each item, in the user's scale: (1,)."""
-        said = self.logits(model, encoded, len(items))
-        return list((said * self.options.get("spread", 1.0) + self.options.get("mean", 0.0)).cpu().numpy())
+        spread, mean = np.float32(self.options.get("spread", 1.0)), np.float32(self.options.get("mean", 0.0))
+        return list(self.merged_rows(outputs, items) * spread + mean)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """{value}, with tokens seen and cut."""
