@@ -6,12 +6,12 @@ Run it after replacing an embedded model by one of another shape; the graph hold
 from __future__ import annotations
 
 from bertkit.checkpoint.folder import read_folder
-from bertkit.checkpoint.locate import embedded, locate
+from bertkit.checkpoint.locate import STARTING, locate
 from bertkit.model.engine import GRAPH
 from bertkit.runs.compress.onnx import write_graph
 
 if __name__ == "__main__":
-    for name in embedded():
+    for name in STARTING:
         path = locate(name) / GRAPH
         path.parent.mkdir(exist_ok=True)
         write_graph(path, read_folder(locate(name)))

@@ -9,6 +9,7 @@ from bertkit.errors import UserError, suggest
 from bertkit.notify import note
 
 EMBEDDED = Path(__file__).parent.parent / "models"
+STARTING = ("en", "zh")  # embedded models that fine-tuning may choose; `classic` is there to be looked at
 # What is fetched from the hub: never code, never pickles where safetensors exist.
 WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors", "crf.safetensors")
 PICKLED = ("pytorch_model.bin",)

@@ -15,7 +15,7 @@ import torch
 
 import bertkit
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
-from bertkit.checkpoint.locate import embedded, locate
+from bertkit.checkpoint.locate import STARTING, locate
 from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.files.tensors import read, read_arrays
@@ -108,7 +108,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
 @pytest.fixture(scope="module")
 def without_torch(exported) -> dict[str, Any]:
     """The answers of every export and of the embedded models, from a process in which torch cannot be imported."""
-    folders = {case: str(out) for case, (_, out) in exported.items()} | {name: name for name in embedded()}
+    folders = {case: str(out) for case, (_, out) in exported.items()} | {name: name for name in STARTING}
     inputs = {case: CASES[case][2] if case in CASES else [] for case in folders}
     script = f"""{BLOCKED}{ANSWERS}
 import json, bertkit
@@ -144,7 +144,7 @@ def same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-@pytest.mark.parametrize("case", [*CASES, *embedded()])
+@pytest.mark.parametrize("case", [*CASES, *STARTING])
 def test_without_torch_a_model_answers_as_with_it(case, exported, without_torch):
     source, inputs = (exported[case][0], CASES[case][2]) if case in CASES else (case, [])
     wanted = answers(bertkit.load(str(source), precision="fp32"), inputs)  # type: ignore[name-defined]  # noqa: F821
@@ -279,7 +279,7 @@ def test_the_verbs_of_prediction_run_without_torch(exported, tmp_path):
     assert np.load(tmp_path / "out.npy").shape == (2, 32)
 
 
-@pytest.mark.parametrize("name", embedded())
+@pytest.mark.parametrize("name", STARTING)
 def test_an_embedded_models_graph_fits_its_weights(name):
     """If this fails after the weights were replaced by others of a different shape: python docs/make_graphs.py."""
     onnx = pytest.importorskip("onnx")

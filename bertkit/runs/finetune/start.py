@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bertkit.checkpoint.locate import EMBEDDED, embedded
+from bertkit.checkpoint.locate import EMBEDDED, STARTING, embedded
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.notify import note
@@ -28,7 +28,7 @@ def starting_model(name: str, task: Task, examples: Sequence[Any]) -> str:
     if not embedded():
         raise UserError("There is no embedded model to start from. Name one: a folder or a hub name.")
     some = examples[:LOOKED_AT]
-    return min(embedded(), key=lambda candidate: (*_cost(candidate, task, some), candidate != "en"))
+    return min(set(embedded()) & set(STARTING), key=lambda candidate: (*_cost(candidate, task, some), candidate != "en"))
 
 
 def _cost(name: str, task: Task, examples: Sequence[Any]) -> tuple[int, int]:
@@ -65,7 +65,7 @@ def _fix(tokenizer: Tokenizer, name: str, examples: Sequence[str]) -> str:
             "Let it read traditional and full-width forms as simplified ones: "
             f"`bertkit convert {name} NEW --simplify`, and use NEW."
         )
-    others = {other: Tokenizer.load(EMBEDDED / other) for other in embedded()}
+    others = {other: Tokenizer.load(EMBEDDED / other) for other in STARTING}
     rates = {
         other: report(theirs, examples).unknown_rate
         for other, theirs in others.items()
