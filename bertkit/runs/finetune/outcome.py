@@ -122,7 +122,7 @@ def against_baseline(
     """`baselines` and `baseline` of the result: the task's baseline on the same rows, and the paired difference."""
     task, seed = run.task, run.settings.seed
     kind = "multi-label" if task.options.get("multi_label") else task.name
-    if kind not in BASELINES or run.settings.teacher:  # a teacher's cosines have no cheaper judge
+    if kind not in BASELINES:
         return {}
     started = time.perf_counter()
     train, dev = run.split.examples["train"], run.split.examples["dev"]

@@ -277,7 +277,8 @@ class Finetuning(SupervisedRun):
     def __init__(
         self, settings: FinetuneSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
     ) -> None:
-        self.language, self.wants_baseline = settings.language, settings.baseline
+        self.language = settings.language
+        self.wants_baseline = settings.baseline and not settings.teacher  # no labels, so nothing a cheap model learns
         super().__init__(settings, split, labels)
 
     def _task(self, labels: tuple[str, ...]) -> Task:
