@@ -151,7 +151,7 @@ def _read(
             f"{source}: {len(layers)} tensors belong to layers that config.json does not mention "
             f"(first: {layers[0]}); they were left out."
         )
-    tokenizer = _fitting_tokenizer(path, config)
+    tokenizer = _fitting_tokenizer(path, config, pooling)
     options = about.get("options")
     if as_stored and "token" in heads and isinstance(options, dict) and options.get("crf"):
         model.crf = _read_crf(path / CRF, heads["token"])
@@ -214,12 +214,16 @@ def _read_onnx(path: Path, runtime: str, precision: str) -> OnnxFolder:
         weights=weights, crf=_read_chain(path / CRF, len(stored)) if chained else None,
         transformed=config.token_transform,
     )  # fmt: skip
-    tokenizer = _fitting_tokenizer(path, config)
+    tokenizer = _fitting_tokenizer(path, config, pooling)
     return OnnxFolder(engine, tokenizer, family.model_type, stored, about, raw, path.name, pooling)
 
 
-def _fitting_tokenizer(path: Path, config: Config) -> Tokenizer:
-    tokenizer = Tokenizer.load(path if path.is_dir() else path.parent)
+def _fitting_tokenizer(path: Path, config: Config, pooling: Pooling | None) -> Tokenizer:
+    """The folder's tokenizer, which must fit its model, as must the modules of sentence-transformers."""
+    tokenizer = Tokenizer.load(encoder_place(path) if path.is_dir() else path.parent)
+    if pooling:
+        _fit_modules(pooling, config.width, path)
+        tokenizer = tokenizer.lowered() if pooling.kept.get("do_lower_case") else tokenizer
     if tokenizer.size > config.vocabulary:
         raise UserError(
             f"{path}: the tokenizer has {tokenizer.size} pieces but the model only {config.vocabulary} word vectors. "

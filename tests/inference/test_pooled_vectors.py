@@ -222,7 +222,12 @@ def test_the_command_says_which_pooling_and_prompt_it_took(tmp_path):
 def test_an_index_puts_the_prompts_of_documents_and_queries(tmp_path):
     path = made(tmp_path, SHAPES["e5"])
     predictor = Predictor.load(path, "fp32")
-    build(predictor, str(path), iter([Passage(text, "f", n) for n, text in enumerate(TEXTS[:3])]), tmp_path / "index")
+    build(
+        predictor,
+        str(path),
+        iter([Passage(text, "f", n, str(n)) for n, text in enumerate(TEXTS[:3])]),
+        tmp_path / "index",
+    )
     index = Index.open(tmp_path / "index", precision="fp32")
     stored = index.vectors.astype(np.float32)
     np.testing.assert_allclose(stored, predictor.embed(TEXTS[:3], prompt="passage"), atol=1e-3)
