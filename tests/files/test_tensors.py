@@ -16,9 +16,9 @@ GROUPS = st.dictionaries(st.text(max_size=8), st.tuples(st.sampled_from(list(ten
 
 
 def make(dtype: str, shape: list[int], seed: int = 0) -> torch.Tensor:
-    size = int(np.prod(shape, dtype=int)) * tensor_file.DTYPES[dtype].itemsize
+    size = int(np.prod(shape, dtype=int)) * getattr(torch, tensor_file.DTYPES[dtype]).itemsize
     data = np.random.default_rng(seed).integers(0, 2 if dtype == "BOOL" else 256, max(size, 1), dtype=np.uint8)
-    return torch.from_numpy(data)[:size].view(tensor_file.DTYPES[dtype]).reshape(shape)
+    return torch.from_numpy(data)[:size].view(getattr(torch, tensor_file.DTYPES[dtype])).reshape(shape)
 
 
 def raw(tensor: torch.Tensor) -> bytes:

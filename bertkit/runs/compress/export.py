@@ -112,6 +112,11 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
     write_new(s.out, fill)
     before = Predictor.load(s.model, s.precision, "cpu", engine="torch")
     after = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in wanted}
+    joined = exact.task.options.get("word", "first") if kind == "token" and measure.has_task(exact) else "first"
+    if joined == "max" or (joined == "mean" and exact.config.token_transform):
+        note(f"bertkit needs torch for the {joined} of a word's pieces: the files are compared by each first piece.")
+        for side in (before, *after.values()):
+            side.task.options["word"] = "first"
     compared = {
         weights: measure.side_by_side(s, before, opened, rows, s.out / FILES[weights])
         for weights, opened in after.items()
