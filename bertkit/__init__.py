@@ -31,10 +31,10 @@ def finetune(task: str, **settings: Any) -> Predictor:
     """
     from pathlib import Path
 
+    from bertkit.commands.finetune import run
     from bertkit.config import build
     from bertkit.data.readers.frames import in_memory
     from bertkit.inference.predictor import Predictor
-    from bertkit.runs.finetune.run import finetune as run
     from bertkit.settings.finetune import FinetuneSettings
 
     tables = {

@@ -77,7 +77,7 @@ def test_hard_negatives_are_the_best_wrong_passages_of_the_users_own_index(tmp_p
         "out": tmp_path / "run",
         "negatives": tmp_path / "index",
     }
-    result = finetune.run(build(finetune.Settings, settings | SMALL | {"steps": 2, "matryoshka": "8"}))
+    result = bertkit.finetune(**settings | SMALL | {"steps": 2, "matryoshka": "8"}).result
     assert (tmp_path / "run-negatives.jsonl").read_text("utf-8").count("text_c") == len(PAIRS)
     assert "accuracy" in result["metrics"]
     with pytest.raises(UserError, match="pass --rank too"):
