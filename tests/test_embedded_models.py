@@ -32,10 +32,14 @@ def test_english_chinese_and_a_classic_bert_are_there():
 
 
 PAIRS = [  # a text, one that might follow it, and one that would not
-    ("The river flooded the valley after three days of rain.", "Many families had to leave their houses.", "The violin is tuned in perfect fifths."),
-    ("She opened the letter slowly.", "Her hands were shaking as she read the first line.", "The town had 2,400 inhabitants in the last census."),
+    (
+        "The river flooded the valley.",
+        "Many families had to leave their houses.",
+        "A violin is tuned in perfect fifths.",
+    ),
+    ("She opened the letter slowly.", "Her hands were shaking as she read.", "The town had 2,400 inhabitants then."),
     ("The man went to the store.", "He bought a gallon of milk.", "Penguins are flightless birds."),
-]  # fmt: skip
+]
 
 
 @torch.no_grad()

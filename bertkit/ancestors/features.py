@@ -188,7 +188,7 @@ Embed = Callable[..., Any]  # Predictor.embed
 def probe(
     embed: Embed, depth: int, texts: Sequence[str], labels: Sequence[str], seed: int = 0, pool: str = "mean"
 ) -> list[dict[str, Any]]:
-    """The six features (layer choices) compared, one row each: {choice, accuracy, spread}: 5-fold logistic regression on vectors.
+    """The six features (layer choices) compared, by 5-fold logistic regression: {choice, accuracy, spread} each.
 
     embed, depth: the model's. pool: mean or cls; other ways are probed by the mean.
     At most 2,000 rows are used, drawn at random; this is reported.

@@ -162,7 +162,7 @@ def attention(predictor: Predictor, text: str, text_b: str | None = None) -> dic
 
 
 def rollout(maps: np.ndarray) -> np.ndarray:
-    """Explains attention across layers: how much of each token reaches each place, up to every layer (attention rollout, arXiv 2005.00928).
+    """Attention rollout (arXiv 2005.00928): how much of each token reaches each place, up to every layer.
 
     maps: (layers, heads, tokens, tokens). A layer passes on half of what was there (its residual connection) and half
     of what its heads bring, on average. Returns (layers, tokens, tokens); each row adds up to 1.

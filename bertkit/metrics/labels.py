@@ -42,7 +42,7 @@ def classification_tallies(
 
 
 def label_counts(columns: Array, weights: Array, labels: int) -> tuple[Array, Array, Array]:
-    """Counts for accuracy and F1 of labels: how often each is right, gold and predicted: three arrays of (resamples, labels)."""
+    """Counts for F1 of labels: how often each is right, gold and predicted: three arrays of (resamples, labels)."""
     truth, guess = (columns[:, [side]] == np.arange(labels) for side in (0, 1))
     return weights @ (truth & guess), weights @ truth, weights @ guess
 

@@ -96,7 +96,7 @@ def thinned(points: Points, buckets: int = MOST_BUCKETS) -> Points:
 
 
 def running_mean(points: Points) -> Points:
-    """The smoothed line of a line plot: the mean over a twentieth of it around each point; the window shrinks at the ends."""
+    """The smoothed line of a line plot: the mean over a twentieth around each point, less at the ends."""
     half, last = max(2, len(points) // 40), len(points) - 1
     sums = [0.0, *accumulate(y for _, y in points)]
     out = []

@@ -28,7 +28,8 @@ def starting_model(name: str, task: Task, examples: Sequence[Any]) -> str:
     if not embedded():
         raise UserError("There is no embedded model to start from. Name one: a folder or a hub name.")
     some = examples[:LOOKED_AT]
-    return min(set(embedded()) & set(STARTING), key=lambda candidate: (*_cost(candidate, task, some), candidate != "en"))
+    candidates = [name for name in STARTING if name in embedded()]
+    return min(candidates, key=lambda candidate: (*_cost(candidate, task, some), candidate != "en"))
 
 
 def _cost(name: str, task: Task, examples: Sequence[Any]) -> tuple[int, int]:
