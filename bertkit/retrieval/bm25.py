@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy import sparse
 
 from bertkit.errors import DamagedFile
 from bertkit.files.json import read_array
@@ -71,6 +70,8 @@ class BM25:
             lengths.append(len(row))
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         joined = [np.concatenate(part) if part else np.zeros(0, np.uint8) for part in (counts, pieces)]
+        from scipy import sparse
+
         table = sparse.csr_matrix((joined[0], joined[1], starts), shape=(len(sizes), vocabulary)).tocsc()
         return cls(
             table.indptr.astype(np.int64), table.indices.astype(np.int32), table.data, np.array(lengths, np.int32)
@@ -100,6 +101,8 @@ class BM25:
     @classmethod
     def joined(cls, parts: Sequence[tuple[BM25, np.ndarray]]) -> BM25:
         """One table of several, with the passages that are alive: (table, whether each passage is)."""
+        from scipy import sparse
+
         terms = max(len(table.starts) for table, _ in parts) - 1
         rows = []
         for table, alive in parts:
