@@ -197,7 +197,8 @@ def quantize_onnx(path: Path, out: Path) -> None:
     model = onnx.load(path)
     del model.graph.value_info[:]  # the exporter's shapes contradict those quantization infers
     with _quiet():
-        quantize_dynamic(model, out, per_channel=True, weight_type=QuantType.QInt8)
+        # 7 bits: with 8, sums of two products overflow on CPUs without VNNI (cosine 0.92 instead of over 0.98 on AVX2).
+        quantize_dynamic(model, out, per_channel=True, weight_type=QuantType.QInt8, reduce_range=True)
 
 
 def write_graph(path: Path, folder: Folder) -> None:
