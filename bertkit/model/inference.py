@@ -124,7 +124,7 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     dtype = choose(precision, device)
     model.eval().requires_grad_(False).to(device)
     model.encoder.dtype = dtype
-    if torch.device(device).type == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+    if torch.device(device).type == "cpu" and dtype == torch.bfloat16 and _onednn_takes_bf16():
         for module in model.modules():
             if isinstance(module, FeedForward) and not module.gated and module.activation in _FUSED:
                 module.wide = PreparedLinear(module.wide, dtype, _FUSED[module.activation])  # type: ignore[assignment]
@@ -136,6 +136,11 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     elif dtype != torch.float32:
         _replace(model, lambda linear: CastLinear(linear, dtype))
     return model
+
+
+def _onednn_takes_bf16() -> bool:
+    """Whether oneDNN multiplies bfloat16 here; on a CPU with AVX2 alone it refuses."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def is_prepared(model: nn.Module) -> bool:
