@@ -193,7 +193,8 @@ def test_long_texts_are_read_in_windows_cut_or_refused_as_asked(model):
         else:
             shares[on_long] = made.predict_proba([long, "bread"])
     assert abs(shares["window"][0] - shares["truncate"][0]).max() > 1e-6
-    assert (shares["window"][1] == shares["truncate"][1]).all()
+    # The batches have other shapes, so some CPUs round the short text's sums in another order.
+    np.testing.assert_allclose(shares["window"][1], shares["truncate"][1], rtol=0, atol=5e-7)
 
 
 WRONG = [
