@@ -235,9 +235,9 @@ def follows(predictor: Predictor, a: Sequence[str], b: Sequence[str]) -> list[di
         has = ", ".join(predictor.engine.heads) or "none"
         raise UserError(
             f"This model cannot tell whether one text follows another: it has no next-sentence head (it has: {has}). "
-            "BERT's original checkpoints have one (google-bert/bert-base-uncased), and so has a model of "
-            "`bertkit pretrain --preset bert-…`; RoBERTa, DistilBERT, ELECTRA, ModernBERT, en and zh were trained "
-            "without."
+            "The embedded model classic has one, BERT's original checkpoints (google-bert/bert-base-uncased) and "
+            "models of `bertkit pretrain --preset bert-…` do too; RoBERTa, DistilBERT, ELECTRA, ModernBERT, en and zh "
+            "were trained without."
         )
     predictor.needs(head, "tell whether one text follows another")
     encoded_pairs = encode_rows(predictor.tokenizer, a, b, Windows(predictor.config.max_tokens, "truncate"))
