@@ -267,7 +267,9 @@ class Predictor:
         if pool == "none":
             return [unit(tokens) for tokens in vectors] if normalize else vectors
         if not vectors:
-            return np.zeros((0, self.width if whole else wide * len(pool.split("+"))), np.float32)
+            return np.zeros(
+                (0, self.width if whole and self.pooling.steps else wide * len(pool.split("+"))), np.float32
+            )
         stacked = np.stack(vectors)
         if whole:
             return self.pooling.finish(stacked, normalize)

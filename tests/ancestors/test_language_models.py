@@ -20,6 +20,7 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.files.manifest import accept
 from bertkit.inference.scoring import score
 from bertkit.model.heads import Model
+from bertkit.model.inference import TorchEngine
 from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
@@ -261,6 +262,7 @@ class Answering:
         )  # fmt: skip
         self.model = Model(self.config, {"mlm": 0}, pooler=False).eval()
         self.tokenizer, self.device = tokenizer, "cpu"
+        self.engine = TorchEngine(self.model, "cpu")
 
 
 def test_gpt_is_scored_here_as_everywhere(tokenizer: Tokenizer) -> None:

@@ -144,7 +144,7 @@ def test_products_far_beyond_the_sigmoid_give_no_nonsense():
     hidden, outputs = np.full(16, 100, np.float32), np.array([[100] * 16, [-100] * 16], np.float32)
     error = np.empty(16, np.float32)
     arguments = np.array([0, 1]), np.array([0, 1], np.float32), 0, 2, np.float32(0.01), np.empty(2, np.float32)
-    kernels.step(hidden, error, outputs, *arguments)
+    kernels.step(hidden, error, outputs, *arguments, kernels.NO_SHIFTS)
     np.testing.assert_allclose(outputs, [[99] * 16, [-99] * 16], rtol=1e-4)
     np.testing.assert_allclose(error, [-2] * 16, rtol=1e-4)
 
