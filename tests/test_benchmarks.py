@@ -21,6 +21,7 @@ import _harness as harness  # noqa: E402
 import _workers as workers  # noqa: E402
 import embed  # noqa: E402
 
+from bertkit.machine import has_fast_int8  # noqa: E402
 from bertkit.text.vocabulary import VocabularySettings, learn  # noqa: E402
 
 
@@ -61,7 +62,9 @@ def test_embed_measures_every_contestant_or_says_why_not() -> None:
             assert name not in ("bertkit", "bertkit-fp32", _contestants.BASELINE), row
         elif name != _contestants.BASELINE:
             exact = {"bertkit-fp32": 0.9999, "sentence-transformers": 0.9999, "onnxruntime-fp32": 0.9999}
-            assert row["cosine"]["min"] >= exact.get(name, 0.98), row
+            # Without VNNI, ONNX Runtime keeps 7 bits of a weight: half as exact.
+            int8 = {} if has_fast_int8() else {"onnxruntime-int8": 0.96}
+            assert row["cosine"]["min"] >= (exact | int8).get(name, 0.98), row
 
 
 def test_tokenize_measures_contestants_that_agree_about_every_id() -> None:

@@ -255,7 +255,6 @@ class Predictor:
         unsplit = len(rows) == len(encoded_texts) and (
             pool == "none" or (pool in AT_ONCE_POOLED and not any(text.skip for text in encoded_texts))
         )
-
         wanted = Wanted(pool=pool if unsplit else "none", layers=choice)
         # Without special tokens, an empty text has no tokens: its vector is zero.
         wide = choice.width(self.config.width)
@@ -267,9 +266,8 @@ class Predictor:
         if pool == "none":
             return [unit(tokens) for tokens in vectors] if normalize else vectors
         if not vectors:
-            return np.zeros(
-                (0, self.width if whole and self.pooling.steps else wide * len(pool.split("+"))), np.float32
-            )
+            final = self.width if whole and self.pooling.steps else wide * len(pool.split("+"))
+            return np.zeros((0, final), np.float32)
         stacked = np.stack(vectors)
         if whole:
             return self.pooling.finish(stacked, normalize)

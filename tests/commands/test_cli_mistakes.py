@@ -69,7 +69,7 @@ MISTAKES = {  # name → (words, what must be told)
     "bad layers": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--layers", "lsat"], "layers is 'lsat'"),
     "bad pool": (lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "men"], "pool is 'men'.*'mean'"),
     "a pool there is not": (
-        lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "bogus"], "Choose from: cls, lasttoken, max, mean",
+        lambda m, d: ["embed", m, written(d, "a.txt", "x\n"), "--pool", "bogus"], "Choose from: cls, lasttoken, max",
     ),
     "bad device": (lambda m, d: ["fill", m, "a [MASK]", "--device", "tpu"], "device is 'tpu'"),
     "bad precision": (lambda m, d: ["fill", m, "a [MASK]", "--precision", "fp8"], "precision is 'fp8'"),
