@@ -122,7 +122,7 @@ def described(tokenizer: Tokenizer, example: Example, ids: np.ndarray, places: n
 
     tokens: [{token, shown (after masking), segment, special, word (begins one), fate}]; fate is mask, random or kept
     for a token that is to be predicted, else empty. label: 0 where the second text follows (or is in order), 1 where
-    it does not (or is swapped), -1 where the row is no pair. masked: how many tokens are to be predicted.
+    it does not (or is swapped), -1 if the row is not a pair. masked: how many tokens are to be predicted.
     """
     fates = dict.fromkeys(places.tolist(), "kept")
     for place in places.tolist():
