@@ -19,6 +19,16 @@ os.environ["LC_ALL"] = "C.UTF-8"  # messages are compared in English, whatever t
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+
+@pytest.fixture(autouse=True)
+def english_messages():
+    """A test that speaks Chinese, or whose command does, leaves no Chinese to the next one."""
+    yield
+    from bertkit import notify
+
+    notify.speak("en")
+
+
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 
