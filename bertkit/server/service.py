@@ -24,6 +24,7 @@ from bertkit.server.queue import Computed, Job, Queue
 
 # What a request is for → how it is computed; what a task can be asked for is computed by "predict".
 OPERATION = {"embed": "embed", "similarity": "embed", "fill": "fill", "tokenize": "tokenize", "show": "show"}
+TRIM_SECONDS = 60  # how often freed memory is returned to the system; at once would slow down every batch
 TRUNCATE = {True: "truncate", False: "error"}  # TEI's word for what to do with long texts → ours
 
 
@@ -90,6 +91,7 @@ class InferenceService:
         self.bytes = 0  # of bodies under way
         self.turns = Turns()
         self.stopped = asyncio.Event()  # nobody is to wait for an answer any longer
+        self._trimmed = time.monotonic()
 
     def refusal(self) -> ApiError | None:
         """Why no further request can be accepted now; None if one can. Cheap: it is asked before a body is read."""
@@ -110,6 +112,10 @@ class InferenceService:
         name, operation, how = key
         done = OPERATIONS[operation](self.registry[name].predictor, inputs, how)
         self.metrics.batch(len(inputs), sum(answer.tokens for answer in done.answers))
+        now = time.monotonic()
+        if now - self._trimmed > TRIM_SECONDS:
+            machine.trim_memory()
+            self._trimmed = now
         return done
 
     def model(self, request: Request, name: str | None, ability: str) -> ServedModel:

@@ -64,6 +64,17 @@ def until(what: Any, seconds: float = 5) -> None:
         time.sleep(0.01)
 
 
+def test_freed_memory_is_returned_to_the_system_once_a_minute(running, monkeypatch) -> None:
+    trimmed: list[float] = []
+    monkeypatch.setattr("bertkit.server.service.machine.trim_memory", lambda: trimmed.append(time.monotonic()))
+    server = running()
+    body = {"inputs": "a house"}
+    assert ask(server.port, "/embed", body)[0] == 200 and not trimmed
+    server.service._trimmed -= 61
+    assert [ask(server.port, "/embed", body)[0] for _ in range(3)] == [200, 200, 200]
+    assert len(trimmed) == 1
+
+
 def test_many_clients_at_once_get_the_numbers_of_the_predictor(running, registry) -> None:
     server = running()
     go = held(server.service)
