@@ -41,9 +41,8 @@ def run(settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": machine.describe(machine.set_up(settings.threads)), "files": [], "lines": []}
     found["folders"] = checked
     if files:
-        from bertkit.checkpoint.locate import locate
+        from bertkit.checkpoint.locate import locate, report_unknown
         from bertkit.data.inspect import inspect_file
-        from bertkit.runs.finetune.start import report_unknown
         from bertkit.text.tokenizer import Tokenizer
 
         columns = {k: v for k, v in (("text", settings.text), ("label", settings.label)) if v != k}
@@ -132,9 +131,8 @@ KINDS: list[tuple[str, str, Callable[[Path], None]]] = [
 
 def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
     """The embedded model whose vocabulary fits the file's first texts; empty without embedded models."""
-    from bertkit.checkpoint.locate import embedded
+    from bertkit.checkpoint.locate import AUTO, LOOKED_AT, embedded, starting_model
     from bertkit.data.inspect import first_texts
-    from bertkit.runs.finetune.start import AUTO, LOOKED_AT, starting_model
     from bertkit.tasks import make
 
     task = make("classify")

@@ -55,13 +55,13 @@ class Settings(InferenceOptions):
 def run(settings: Settings) -> dict[str, Any]:
     """Turn the texts of a file into vectors, in order and in bounded memory."""
     from bertkit import machine
+    from bertkit.checkpoint.locate import report_unknown
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
     from bertkit.files.atomic import not_the_input
     from bertkit.inference.predictor import AT_ONCE, Predictor
     from bertkit.loading import open_model
     from bertkit.notify import note, track
-    from bertkit.runs.finetune.start import report_unknown
     from bertkit.text.checks import by_line
 
     _check(settings)

@@ -28,8 +28,8 @@ class Settings(InferenceOptions):
 def run(settings: Settings) -> dict[str, Any]:
     """Guess the masked words of a text."""
     from bertkit import machine
+    from bertkit.checkpoint.locate import report_unknown
     from bertkit.inference.predictor import Predictor
-    from bertkit.runs.finetune.start import report_unknown
 
     machine.set_threads(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device, engine=settings.engine)

@@ -55,6 +55,7 @@ class Settings(TextSettings):
 def run(settings: Settings) -> dict[str, Any]:
     """Split documents into passages and store their vectors and words for `search` and `ask`; or add or delete some."""
     from bertkit import machine
+    from bertkit.checkpoint.locate import LOOKED_AT, report_unknown, starting_model
     from bertkit.config import to_plain, to_toml
     from bertkit.errors import UserError
     from bertkit.files.atomic import check_folder
@@ -62,7 +63,6 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.notify import track
     from bertkit.retrieval.index import build
     from bertkit.retrieval.passages import read_passages, read_with_ids
-    from bertkit.runs.finetune.start import LOOKED_AT, report_unknown, starting_model
     from bertkit.tasks import make
 
     check_folder(settings.out)

@@ -93,9 +93,9 @@ def _answers(
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Each row's cells and its answer, in order and in constant memory; what was cut is reported at the end."""
     from bertkit import machine
+    from bertkit.checkpoint.locate import report_unknown
     from bertkit.inference.predictor import AT_ONCE
     from bertkit.notify import note, track
-    from bertkit.runs.finetune.start import report_unknown
 
     start = time.perf_counter()
     read = track(examples(settings, predictor), f"predicting {settings.file}")

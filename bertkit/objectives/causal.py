@@ -9,7 +9,7 @@ from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.objectives.vocab_loss import rounded, vocab_loss
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 
 class NextToken(Objective):

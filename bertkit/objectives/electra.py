@@ -13,7 +13,7 @@ from bertkit.data.batch import Batch
 from bertkit.model.heads import Model
 from bertkit.objectives.masked import mlm_term
 from bertkit.settings.model import Config
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 
 def generator_config(config: Config, fraction: float) -> Config:

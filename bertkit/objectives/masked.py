@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
+from bertkit.model.layers import Linear
 from bertkit.objectives.causal import next_term
 from bertkit.objectives.vocab_loss import rounded, vocab_loss
-from bertkit.objectives.word_states import TERM, WordStates
 from bertkit.tasks.embed import Taught
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 PAIR_HEADS = ("next_sentence", "order")
+STATES = "states"  # the term of a teacher's word states
 
 
 class Masked(Objective):
@@ -44,7 +45,7 @@ class Masked(Objective):
             return {"next": next_term(self.model, encoded)}
         losses = {"words": mlm_term(self.model, encoded, batch)}
         if matched and self.match is not None:
-            losses[TERM] = self.match(encoded)
+            losses[STATES] = self.match(encoded)
         if self.pair:
             answers = self.model.ask(self.pair, encoded).float()
             losses[self.pair] = F.cross_entropy(answers, batch.extra["labels"], reduction="sum")
@@ -56,15 +57,15 @@ class Masked(Objective):
             return {"next": batch.tokens - batch.texts}
         counts = {"words": len(batch.extra["targets"])}
         if self._matched(batch):
-            counts[TERM] = WordStates.count(batch)
+            counts[STATES] = WordStates.count(batch)
         return counts | {self.pair: batch.texts} if self.pair else counts
 
     def weights_at(self, progress: float) -> dict[str, float]:
         """Lower the weight of the matching loss as the run progresses."""
-        return {TERM: self.match_weight(progress)}
+        return {STATES: self.match_weight(progress)}
 
     def _matched(self, batch: Batch) -> bool:
-        return self.match is not None and TERM in batch.extra and not batch.causal
+        return self.match is not None and STATES in batch.extra and not batch.causal
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
@@ -77,7 +78,7 @@ class Masked(Objective):
             "words:right": float((logits.argmax(-1) == targets).sum()),
         }
         if encoded.layers and self.match is not None:
-            sums[TERM] = float(self.match(encoded))
+            sums[STATES] = float(self.match(encoded))
         if self.pair:
             answers = self.model.ask(self.pair, encoded).float()
             labels = batch.extra["labels"]
@@ -112,3 +113,50 @@ class MaskedTaught(Masked):
     def counts(self, batch: Batch) -> dict[str, int]:
         """The number of texts, or the counts of the masked-word terms."""
         return super().counts(batch) if "target" not in batch.extra else {"vectors": self.task.count(batch)}
+
+
+# ---- A teacher at every word: the student's states of some layers must match those of a better encoder.
+#
+# For a word w and a pair of layers (t, s), with the mean taken over the word's pieces on either side:
+#
+#     loss(w) = smooth_l1(map_s(norm(mean student_s(w))), norm(mean teacher_t(w)))
+#
+# averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text, so masked
+# words are matched too. The vocabularies may differ: words are aligned by their characters. TinyBERT (Jiao et al. 2020)
+# matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at masked places. The maps serve training
+# only and are discarded.
+
+
+class WordStates(nn.Module):
+    """The loss of matching a teacher's word states: maps from the student's layers to the teacher's.
+
+    A batch carries the teacher's word states in extra["states"]: (words, pairs, teacher's width), and in extra["word"]
+    the word of every token: (tokens,), `words` for a token of none.
+    """
+
+    def __init__(self, layers: Sequence[int], width: int, teacher_width: int) -> None:
+        """layers: the student's, one for each of the teacher's that are matched."""
+        super().__init__()
+        self.chosen = tuple(layers)
+        self.maps = nn.ModuleList(Linear(width, teacher_width) for _ in self.chosen)
+
+    def forward(self, encoded: Encoded) -> Tensor:
+        """Summed over the words of the batch; `encoded` has its layers."""
+        targets, word = encoded.batch.extra[STATES], encoded.batch.extra["word"]
+        words = len(targets)
+        total = targets.new_zeros((), dtype=torch.float32)
+        if not words:
+            return total
+        pieces = torch.bincount(word, minlength=words + 1)[:words, None].clamp(min=1)
+        for pair, (layer, linear) in enumerate(zip(self.chosen, self.maps)):
+            states = encoded.layers[layer]
+            sums = torch.zeros(words + 1, states.shape[1], device=states.device).index_add(0, word, states.float())
+            means = F.layer_norm(sums[:words] / pieces, states.shape[1:])
+            guessed = linear(means.to(states.dtype)).float()
+            total = total + F.smooth_l1_loss(guessed, targets[:, pair].float(), reduction="sum") / guessed.shape[1]
+        return total / len(self.chosen)
+
+    @staticmethod
+    def count(batch: Batch) -> int:
+        """The number of words that have a teacher state."""
+        return len(batch.extra[STATES])

@@ -12,7 +12,7 @@ from bertkit.data.batch import Batch
 from bertkit.model.heads import Model
 from bertkit.objectives.causal import NextToken
 from bertkit.tasks.base import Task
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 # ---- Any task with answers.
 

@@ -11,8 +11,8 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 from bertkit.ancestors.baselines.fasttext import FastText
-from bertkit.ancestors.baselines.linear import LinearModel, Majority, NaiveBayes, TfIdf
-from bertkit.ancestors.baselines.rows import MeanOfVectors, NgramClassifier, SharedWords, TfIdfNumber, VectorsNumber
+from bertkit.ancestors.baselines.linear import LinearModel, Majority, NaiveBayes, SharedWords, TfIdf, TfIdfNumber
+from bertkit.ancestors.baselines.ngrams_and_vectors import MeanOfVectors, NgramClassifier, VectorsNumber
 from bertkit.ancestors.hmm import FrequentTag, Hmm
 from bertkit.runs.compare.contenders import Resources, contenders_for
 

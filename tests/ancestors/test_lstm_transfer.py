@@ -13,7 +13,7 @@ import torch
 from bertkit.ancestors.language_model.base import LanguageModelObjective, Shape
 from bertkit.ancestors.language_model.model import LanguageModel, network_of
 from bertkit.ancestors.lstm import transfer
-from bertkit.ancestors.lstm.dai_le import STARTS, Autoencode, DaiLe, DaiLeSettings, doubled
+from bertkit.ancestors.lstm.classifiers import STARTS, Autoencode, DaiLe, DaiLeSettings, Ulmfit, UlmfitSettings, doubled
 from bertkit.ancestors.lstm.transfer import (
     POOLINGS,
     SLANTED,
@@ -27,7 +27,6 @@ from bertkit.ancestors.lstm.transfer import (
     loop_of,
     pooled,
 )
-from bertkit.ancestors.lstm.ulmfit import Ulmfit, UlmfitSettings
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.text.vocabulary import VocabularySettings, learn

@@ -18,7 +18,7 @@ from bertkit.objectives.electra import Electra, generator_config
 from bertkit.objectives.masked import Masked
 from bertkit.settings.model import Config
 from bertkit.settings.training import MaskSettings
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 SMALL = {"vocabulary": 64, "width": 16, "depth": 2, "heads": 2, "inner": 24, "positions": 40, "max_tokens": 40}
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0}

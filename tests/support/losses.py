@@ -16,8 +16,7 @@ from bertkit.objectives.masked import Masked
 from bertkit.settings.model import Config
 from bertkit.settings.training import LoopSettings, MaskSettings
 from bertkit.training.distributed import World
-from bertkit.training.loop import Training
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective, Training
 
 STEPS = 3
 

@@ -21,8 +21,7 @@ from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.ngram.model import UNITS
 from bertkit.data.batch import Batch
 from bertkit.settings.training import LoopSettings, Plan
-from bertkit.training.loop import Training
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective, Training
 from bertkit.training.run import MemoryRun
 from bertkit.training.run_folder import MemoryFolder
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import __version__, metrics
-from bertkit.ancestors.baselines.linear import CountedWords, LinearModel, NaiveBayes, TfIdf
-from bertkit.ancestors.baselines.rows import TfIdfNumber
+from bertkit.ancestors.baselines.linear import CountedWords, LinearModel, NaiveBayes, TfIdf, TfIdfNumber
 from bertkit.ancestors.hmm import Hmm
 from bertkit.ancestors.ngram.model import UNITS
 from bertkit.data.examples import TaggedSentence

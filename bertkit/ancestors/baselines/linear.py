@@ -1,11 +1,11 @@
-"""The cheapest models: the most frequent label, counted words, logistic and ridge regression."""
+"""The cheapest models: the most frequent label, the mean, counted words, logistic and ridge regression."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from scipy.special import softmax
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
+from bertkit.errors import UserError
 from bertkit.text.words import without_spaces
 
 # ---- Logistic and ridge regression on features, stored as two plain arrays.
@@ -266,3 +267,77 @@ def frequent(labels: Sequence[int]) -> int:
 def flat(texts: Sequence[Text]) -> list[str]:
     """The single texts a linear baseline reads, with pairs taken apart."""
     return [part for text in texts for part in ([text] if isinstance(text, str) else text)]
+
+
+# ---- Baselines for numbers: the mean, shared words, and ridge regression on features.
+
+
+class MeanNumber:
+    """Always predicts the mean."""
+
+    name = "the mean"
+    reads_pairs = True
+    LAYOUT = Layout("mean of numbers", "mean.json")
+
+    def fit(self, texts: Sequence[Text], numbers: Sequence[float], *_: Any, **__: Any) -> Self:
+        """Fit the baseline of regression: compute the mean."""
+        self.mean = float(np.mean(numbers))
+        return self
+
+    def values(self, texts: Sequence[Text]) -> Floats:
+        """The same for every text."""
+        return np.full(len(texts), self.mean)
+
+    @property
+    def parameters(self) -> int:
+        """One number."""
+        return 1
+
+    def save(self, folder: Path) -> None:
+        """Write the mean into a folder."""
+        storage.save(folder, self.LAYOUT, self.mean)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what `save` wrote."""
+        model = cls()
+        with storage.opened(folder, cls.LAYOUT):
+            model.mean = float(storage.load(folder, cls.LAYOUT)[0])
+        return model
+
+
+class Valued:
+    """A mix-in for a classifier with `features` and `kind`: it learns numbers instead of labels."""
+
+    kind: ClassVar[type[LinearModel]] = Ridge
+    linear: LinearModel
+
+    def values(self, texts: Sequence[Text]) -> Floats:
+        """(texts,)"""
+        return self.linear.outputs(self.features(texts))[:, 0]  # type: ignore[attr-defined]
+
+
+class TfIdfNumber(Valued, TfIdf):
+    """Counted words under ridge regression."""
+
+    name = "TF-IDF + ridge regression"
+    strengths: Sequence[float] = (0.1, 1.0, 10.0)
+
+
+class SharedWords(TfIdfNumber):
+    """The cosine of two texts' TF-IDF, and a straight line from that to the number."""
+
+    name = "shared words"
+    strengths = (1000.0,)
+
+    def features(self, texts: Sequence[Text]) -> Floats:
+        """(pairs, 1)"""
+        first, second = (self.words.matrix(side) for side in both_sides(texts))
+        return np.asarray(first.multiply(second).sum(1))
+
+
+def both_sides(texts: Sequence[Text]) -> tuple[list[str], list[str]]:
+    """First and second texts."""
+    if not all(isinstance(text, tuple) for text in texts):
+        raise UserError("it compares two texts, and these rows have one")
+    return [text[0] for text in texts], [text[1] for text in texts]

@@ -25,7 +25,7 @@ from bertkit.data.batch import Batch, run_batched
 from bertkit.errors import UserError
 from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import ElmoNumbers
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 # The user cannot do anything about this: oneDNN has no LSTMs with projections, as ELMo's are.
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")

@@ -17,7 +17,7 @@ from bertkit.errors import UserError
 from bertkit.model.layers import DropoutMasks, Linear
 from bertkit.objectives.vocab_loss import CHUNK, rounded, vocab_loss
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 KINDS = ("nnlm", "rnn", "lstm", "gru")
 State = Any  # a network's state after the pieces it has read; None at the beginning of a text

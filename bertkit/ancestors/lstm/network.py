@@ -16,7 +16,7 @@ from bertkit.data.batch import Batch, pack
 from bertkit.errors import UserError
 from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import BiLstmSettings
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 # ---- Packed texts in the order in which an LSTM reads them: all first words, then all second words, and so on.
 

@@ -24,8 +24,7 @@ from bertkit.model.inference import choose
 from bertkit.model.layers import Dropout, Linear, Norm
 from bertkit.settings.training import LoopSettings, Plan
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.loop import Training
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective, Training
 from bertkit.training.run import FIRST_GUESS, MemoryRun
 from bertkit.training.run_folder import MemoryFolder
 

@@ -27,8 +27,7 @@ from bertkit.settings.training import LoopSettings, Plan
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.training import distributed as worlds
-from bertkit.training.loop import Training
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective, Training
 from bertkit.training.optimizer import named
 from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals

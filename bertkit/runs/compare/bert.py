@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.ancestors import folder as storage
-from bertkit.ancestors.baselines.linear import LinearModel, side_by_side
-from bertkit.ancestors.baselines.rows import Valued, both_sides
+from bertkit.ancestors.baselines.linear import LinearModel, Valued, both_sides, side_by_side
 from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.features import WordFeatures
 from bertkit.ancestors.folder import Layout

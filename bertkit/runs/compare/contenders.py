@@ -9,20 +9,12 @@ from typing import Any, Generic, Protocol, Self, cast
 
 from bertkit.ancestors.baselines.fasttext import FastText
 from bertkit.ancestors.baselines.forms import INSIDE, Form, Inner, Numbers, Tags, Texts
-from bertkit.ancestors.baselines.linear import Majority, NaiveBayes, TfIdf
-from bertkit.ancestors.baselines.rows import (
-    MeanNumber,
-    MeanOfVectors,
-    NgramClassifier,
-    SharedWords,
-    TfIdfNumber,
-    VectorsNumber,
-)
+from bertkit.ancestors.baselines.linear import Majority, MeanNumber, NaiveBayes, SharedWords, TfIdf, TfIdfNumber
+from bertkit.ancestors.baselines.ngrams_and_vectors import MeanOfVectors, NgramClassifier, VectorsNumber
 from bertkit.ancestors.hmm import FrequentTag, Hmm
 from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
-from bertkit.ancestors.lstm.dai_le import DaiLe
-from bertkit.ancestors.lstm.ulmfit import Ulmfit
+from bertkit.ancestors.lstm.classifiers import DaiLe, Ulmfit
 from bertkit.ancestors.vectors.vectors import open_vectors
 from bertkit.errors import UserError, suggest
 from bertkit.inference.predictor import Predictor

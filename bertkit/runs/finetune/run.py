@@ -13,7 +13,7 @@ import torch
 
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
-from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.locate import locate, report_unknown, starting_model
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.model.heads import Crf, Head, Model
@@ -25,7 +25,6 @@ from bertkit.objectives.supervised import Supervised
 from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.runs.finetune.outcome import finish, finished_result, report
-from bertkit.runs.finetune.start import report_unknown, starting_model
 from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.settings.training import LoopSettings, Plan
 from bertkit.tasks.base import Item, Task
@@ -33,8 +32,7 @@ from bertkit.tasks.batches import SupervisedFeed, outputs_of
 from bertkit.tasks.embed import POOLS
 from bertkit.text.checks import by_line
 from bertkit.training import distributed as worlds
-from bertkit.training.loop import Training
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective, Training
 from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 

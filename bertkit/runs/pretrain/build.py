@@ -21,8 +21,7 @@ from bertkit.model.inference import choose
 from bertkit.notify import note
 from bertkit.objectives.causal import NextToken
 from bertkit.objectives.electra import Electra, generator_config
-from bertkit.objectives.masked import Masked, MaskedTaught
-from bertkit.objectives.word_states import WordStates
+from bertkit.objectives.masked import Masked, MaskedTaught, WordStates
 from bertkit.settings.model import Config
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.base import Item, Reading
@@ -30,7 +29,7 @@ from bertkit.tasks.batches import SupervisedFeed
 from bertkit.tasks.embed import Taught
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
-from bertkit.training.objective import Objective
+from bertkit.training.loop import Objective
 
 PAIR_HEAD = {"next-sentence": "next_sentence", "sentence-order": "order"}
 

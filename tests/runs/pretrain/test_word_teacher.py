@@ -12,7 +12,7 @@ from bertkit.data.packing import Example
 from bertkit.errors import Stopped, UserError
 from bertkit.inference.teacher import Words, WordTeacher
 from bertkit.model.encoder import Encoded
-from bertkit.objectives.word_states import WordStates
+from bertkit.objectives.masked import WordStates
 from bertkit.runs.pretrain.run import pretrain
 from bertkit.settings.pretrain import TeachingSettings
 from bertkit.text.tokenizer import Tokenizer

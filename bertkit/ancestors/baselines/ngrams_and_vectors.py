@@ -1,4 +1,4 @@
-"""Cheap models of labelled rows, built from the other ancestors: for labels and for numbers."""
+"""Baselines on n-grams and on word vectors: one n-gram model per label, and the mean of a text's word vectors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from bertkit.ancestors import folder as storage
-from bertkit.ancestors.baselines.linear import LinearModel, Ridge, Text, TfIdf, flat, side_by_side
+from bertkit.ancestors.baselines.linear import LinearModel, Text, Valued, flat, side_by_side
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.vectors.corpus import words_of
 from bertkit.ancestors.vectors.vectors import VectorsFolder, WordVectors
-from bertkit.errors import UserError
 from bertkit.text.words import without_spaces
-
-# ---- Text classifiers: one n-gram model per label, and means of word vectors.
 
 Floats = NDArray[np.float64]
 
@@ -151,79 +148,5 @@ class MeanOfVectors:
         return model
 
 
-# ---- Baselines for numbers: the mean, shared words, and ridge regression on features.
-
-
-class MeanNumber:
-    """Always predicts the mean."""
-
-    name = "the mean"
-    reads_pairs = True
-    LAYOUT = Layout("mean of numbers", "mean.json")
-
-    def fit(self, texts: Sequence[Text], numbers: Sequence[float], *_: Any, **__: Any) -> Self:
-        """Fit the baseline of regression: compute the mean."""
-        self.mean = float(np.mean(numbers))
-        return self
-
-    def values(self, texts: Sequence[Text]) -> Floats:
-        """The same for every text."""
-        return np.full(len(texts), self.mean)
-
-    @property
-    def parameters(self) -> int:
-        """One number."""
-        return 1
-
-    def save(self, folder: Path) -> None:
-        """Write the mean into a folder."""
-        storage.save(folder, self.LAYOUT, self.mean)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
-        model = cls()
-        with storage.opened(folder, cls.LAYOUT):
-            model.mean = float(storage.load(folder, cls.LAYOUT)[0])
-        return model
-
-
-class Valued:
-    """A mix-in for a classifier with `features` and `kind`: it learns numbers instead of labels."""
-
-    kind: ClassVar[type[LinearModel]] = Ridge
-    linear: LinearModel
-
-    def values(self, texts: Sequence[Text]) -> Floats:
-        """(texts,)"""
-        return self.linear.outputs(self.features(texts))[:, 0]  # type: ignore[attr-defined]
-
-
-class TfIdfNumber(Valued, TfIdf):
-    """Counted words under ridge regression."""
-
-    name = "TF-IDF + ridge regression"
-    strengths: Sequence[float] = (0.1, 1.0, 10.0)
-
-
-class SharedWords(TfIdfNumber):
-    """The cosine of two texts' TF-IDF, and a straight line from that to the number."""
-
-    name = "shared words"
-    strengths = (1000.0,)
-
-    def features(self, texts: Sequence[Text]) -> Floats:
-        """(pairs, 1)"""
-        first, second = (self.words.matrix(side) for side in both_sides(texts))
-        return np.asarray(first.multiply(second).sum(1))
-
-
 class VectorsNumber(Valued, MeanOfVectors):
     """Means of word vectors under ridge regression."""
-
-
-def both_sides(texts: Sequence[Text]) -> tuple[list[str], list[str]]:
-    """First and second texts."""
-    if not all(isinstance(text, tuple) for text in texts):
-        raise UserError("it compares two texts, and these rows have one")
-    return [text[0] for text in texts], [text[1] for text in texts]

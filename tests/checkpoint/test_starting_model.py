@@ -10,7 +10,6 @@ import pytest
 
 from bertkit.checkpoint import locate
 from bertkit.errors import UserError
-from bertkit.runs.finetune import start
 from bertkit.tasks import make
 from bertkit.text.chinese_forms import simplifies
 from bertkit.text.tokenizer import Tokenizer
@@ -27,36 +26,35 @@ def two(tmp_path, monkeypatch):
     for name, texts in {"en": [ENGLISH] * 3, "zh": CHINESE * 3}.items():
         learn(texts, VocabularySettings(size=600)).save(tmp_path / name, 128)
         (tmp_path / name / "config.json").write_text("{}")
-    for module in (locate, start):
-        monkeypatch.setattr(module, "EMBEDDED", tmp_path)
+    monkeypatch.setattr(locate, "EMBEDDED", tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize(("texts", "wanted"), [([ENGLISH], "en"), (CHINESE, "zh")])
 def test_auto_takes_the_model_that_reads_the_texts(two, texts, wanted):
     task = make("classify")
-    assert start.starting_model("auto", task, task.from_inputs(texts)) == wanted
-    assert start.starting_model("org/other", task, task.from_inputs(texts)) == "org/other"
+    assert locate.starting_model("auto", task, task.from_inputs(texts)) == wanted
+    assert locate.starting_model("org/other", task, task.from_inputs(texts)) == "org/other"
 
 
 def test_auto_without_embedded_models_asks_for_a_name(two):
     for name in ("en", "zh"):
         shutil.rmtree(two / name)
     with pytest.raises(UserError, match="Name one"):
-        start.starting_model("auto", make("classify"), [])
+        locate.starting_model("auto", make("classify"), [])
 
 
 def test_thirty_rows_of_traditional_chinese_choose_zh():
     task = make("classify")
-    assert start.starting_model("auto", task, task.from_inputs(TRADITIONAL * 10)) == "zh"
+    assert locate.starting_model("auto", task, task.from_inputs(TRADITIONAL * 10)) == "zh"
 
 
 def test_a_vocabulary_of_another_language_is_reported_with_the_embedded_model_that_fits(two, notes):
     tokenizer = Tokenizer.load(two / "en")
     tokenizer.ids_batch([ENGLISH])
-    assert start.report_unknown(tokenizer, "en") == 0 and not notes
+    assert locate.report_unknown(tokenizer, "en") == 0 and not notes
     tokenizer.ids_batch(CHINESE * 10)
-    assert start.report_unknown(tokenizer, "en") > 0.5
+    assert locate.report_unknown(tokenizer, "en") > 0.5
     assert "unknown to en's vocabulary" in notes[0] and "今" in notes[0] and notes[0].endswith("use zh.")
 
 
@@ -64,7 +62,7 @@ def test_traditional_text_under_a_simplified_vocabulary_is_advised_to_simplify(t
     tokenizer = Tokenizer.load(two / "zh")
     assert not simplifies(tokenizer.backend)
     tokenizer.encode_batch(TRADITIONAL)
-    start.report_unknown(tokenizer, "zh")
+    locate.report_unknown(tokenizer, "zh")
     assert "`bertkit convert zh NEW --simplify`" in notes[0]
 
 
@@ -73,7 +71,7 @@ def test_the_advice_never_names_the_model_in_use(two, notes):
     for name in ("zh", "runs/spam"):
         tokenizer = Tokenizer.load(two / "zh")
         tokenizer.encode("ཀ ཁ ག ང")
-        start.report_unknown(tokenizer, name)
+        locate.report_unknown(tokenizer, name)
     assert len(notes) == 2
     assert all("use zh" not in note and "use en" not in note and "--add-tokens" in note for note in notes)
 
