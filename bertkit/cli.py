@@ -56,7 +56,7 @@ class Terminal:
         if self.is_main and sys.stderr.isatty():
             from tqdm import tqdm
 
-            yield from tqdm(items, label, total, leave=False, dynamic_ncols=True)
+            yield from tqdm(items, notify.translated(label), total, leave=False, dynamic_ncols=True)
         else:
             yield from _lines(items, label, total) if self.is_main else items
 
@@ -69,7 +69,9 @@ def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float 
         if now - last > seconds:
             last = now
             left = f", about {(now - start) / count * (total - count):.0f} s to go" if total else ""
-            print(f"· {label}: {count:,}{f' of {total:,}' if total else ''}{left}", file=sys.stderr, flush=True)
+            done = f"{count:,} / {total:,}" if total else f"{count:,}"
+            words = f"· {notify.translated(label)}: {done}{notify.translated(left)}"
+            print(words, file=sys.stderr, flush=True)
 
 
 def _choose_language(argv: list[str], own: bool = True) -> None:
@@ -201,7 +203,7 @@ def main() -> None:
         print(f"bertkit: {visible(notify.translated(str(stopped)))}", file=sys.stderr)
         sys.exit(128 + stopped.signal)
     except KeyboardInterrupt:
-        print("bertkit: stopped.", file=sys.stderr)
+        print(f"bertkit: {notify.translated('stopped.')}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # whoever read the results has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit

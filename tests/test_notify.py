@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,17 +36,87 @@ def helps() -> set[str]:
     return seen
 
 
+@cache
+def parsed() -> dict[str, list[ast.AST]]:
+    """Every file of the package by its name, as syntax."""
+    files = {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    return {name: list(ast.walk(ast.parse(source))) for name, source in files.items()}
+
+
 def templates() -> set[str]:
     """Every string of the source code, with {} for each value of an f-string."""
     found = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for nodes in parsed().values():
+        for node in nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value.strip())
             elif isinstance(node, ast.JoinedStr):
                 parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
                 found.add("".join(map(str, parts)).strip())
     return found
+
+
+# The calls whose text a user reads, and the number of the argument it is in.
+SAID = {"UserError": 0, "DamagedFile": 0, "note": 0, "status": 0, "track": 1, "Stopped": 1}
+# Calls whose English is for programmers, for HTTP, or for the help, which has a test of its own.
+OTHERS = {"ValueError", "TypeError", "AttributeError", "OSError", "ApiError", "option", "Field"}
+# English by design: model cards, the JSON of the server, the report's own words, and files that say who wrote them.
+ENGLISH = ("checkpoint/card.py", "server/", "report/", "commands/demo.py", "runs/compare/run.py")
+CARDS = ("remark", "change")  # the names of what a model card says
+SENTENCE = re.compile(r"[A-Z{'`(-].* .*[a-z)}][.?!]$", re.DOTALL)
+
+
+def spelled(node: ast.expr) -> list[str]:
+    """What an expression may spell, with {} for each value."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if isinstance(node, ast.JoinedStr):
+        return ["".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [first + second for first in spelled(node.left) for second in spelled(node.right)]
+    if isinstance(node, ast.IfExp):
+        return spelled(node.body) + spelled(node.orelse)
+    return ["{}"]
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Every message of the package, with its place: what is raised or notified, and each whole sentence elsewhere."""
+    for name, nodes in parsed().items():
+        aside: set[int] = set()  # docstrings, cards, errors of programmers, and what belongs to a longer message
+        for node in nodes:
+            if isinstance(node, ast.Expr):
+                aside.add(id(node.value))
+            elif isinstance(node, ast.JoinedStr):
+                aside |= {id(part) for part in node.values}
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in (
+                "remark",
+                "change",
+            ):  # of a card
+                aside |= {id(part) for part in ast.walk(node)}
+            elif isinstance(node, ast.Call):
+                called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                place = SAID.get(called)
+                if place is not None and len(node.args) > place:
+                    yield from ((f"{name}:{node.lineno}", text.strip()) for text in spelled(node.args[place]))
+                if place is not None or called in OTHERS:
+                    aside |= {id(part) for part in ast.walk(node)}
+        if not name.startswith(ENGLISH):
+            for node in nodes:
+                if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in aside:
+                    text = spelled(node)[0].strip()
+                    if SENTENCE.match(text) and len(re.findall("[A-Za-z]{2,}", text)) > 1:
+                        yield f"{name}:{node.lineno}", text
+
+
+def test_no_message_falls_back_to_english() -> None:
+    """A missing one is added to bertkit/messages/zh.toml, [messages], as "English {}" = "中文 {0}"."""
+    known = {english.strip() for table in TABLES.values() for english in table}
+    missing = [
+        f"{place}: {text}"
+        for place, text in messages()
+        if re.search("[A-Za-z]{2}", text.replace("{}", "")) and text not in known
+    ]
+    assert missing == []
 
 
 def test_every_help_text_has_a_chinese_entry_and_none_is_stale():
@@ -55,7 +127,7 @@ def test_every_help_text_has_a_chinese_entry_and_none_is_stale():
 
 
 def test_every_message_with_a_chinese_entry_is_still_in_the_code():
-    everything = templates() | {"usage:"}
+    everything = templates() | {"usage:"} | {text for _, text in messages()}
     stale = [
         english for table in ("messages", "frame") for english in TABLES[table] if english.strip() not in everything
     ]
