@@ -16,8 +16,8 @@ from bertkit.data.masking import MaskVocabulary, mask_tokens
 from bertkit.data.packing import Example
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
+from bertkit.inference.fill import fill_jointly
 from bertkit.inference.predictor import Predictor
-from bertkit.inference.scoring import fill_jointly
 from bertkit.model import layer_choice
 from bertkit.model.attention import Attention, AttentionContext
 from bertkit.model.encoder import Encoded, Layer

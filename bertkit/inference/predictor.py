@@ -18,8 +18,7 @@ from bertkit.config import ENGINES
 from bertkit.data.readers.frames import is_frame
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
-from bertkit.inference import Answers, Guesses
-from bertkit.metrics.calibration import softmax
+from bertkit.inference import Answers
 from bertkit.model import layer_choice
 from bertkit.model.engine import AGAIN, Engine, Wanted
 from bertkit.model.pooling import Pooling, check_mode, pooled_windows, unit
@@ -29,8 +28,6 @@ from bertkit.tasks import TASKS, make, task_classes
 from bertkit.tasks.base import Reading, Task, check_labels, validated
 from bertkit.tasks.batches import outputs_of
 from bertkit.text.checks import BadRow, by_line
-from bertkit.text.encoding import Encoding
-from bertkit.text.words import closed_up
 
 if TYPE_CHECKING:
     from bertkit.data.batch import Batch
@@ -276,75 +273,12 @@ class Predictor:
     def fill(self, text: str, top: int = 5, joint: str = "") -> list[Any]:
         """Predictions for every mask of a text: per mask, a list of {token, score, id, text}, best first.
 
-        joint: guess all masks together (independent, left-to-right or beam; see scoring.fill_jointly). Then the
+        joint: guess all masks together (independent, left-to-right or beam; see fill.fill_jointly). Then the
         answer is one list of {tokens, ids, score, scores, text}, best first; score is the joint probability.
         """
-        encodings = self.encode_masked([text])
-        if not joint:
-            return Guesses(self.guesses(encodings, top)[0])
-        from bertkit.inference.scoring import JOINT, fill_jointly
+        from bertkit.inference.fill import fill
 
-        _check("joint", joint, JOINT)
-        return fill_jointly(self, encodings[0], top, joint)
-
-    def encode_masked(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode texts with masks; a text without masks or beyond the model's limit is refused."""
-        self.needs("mlm", "predict masked words")
-        if self.config.causal:
-            raise UserError(
-                "This model reads from left to right, so it cannot fill a mask from both sides. "
-                "Use `bertkit suggest` for the next words."
-            )
-        mask = self.tokenizer.mask_id
-        if mask is None:
-            raise UserError("This tokenizer has no mask token, so there is nothing to fill.")
-        spelled = self.tokenizer.id_to_token(mask) or "[MASK]"
-        encodings = self.tokenizer.encode_batch([t if spelled in t else t.replace("[MASK]", spelled) for t in texts])
-        for number, encoding in enumerate(encodings, 1):
-            subject = f"Text {number}" if len(encodings) > 1 else "The text"
-            if mask not in encoding.ids:
-                raise UserError(f"{subject} has no {spelled}. Put {spelled} where a word should be predicted.")
-            if len(encoding) > self.config.max_tokens:
-                raise UserError(
-                    f"{subject} has {len(encoding)} tokens; this model's limit is {self.config.max_tokens}. Shorten it."
-                )
-        return encodings
-
-    def guesses(self, encodings: Sequence[Encoding], top: int = 5) -> list[list[list[dict[str, Any]]]]:
-        """For each text and each of its masks, the best predictions."""
-        mask = self.tokenizer.mask_id
-        assert mask is not None  # otherwise there would be no encodings with masks
-
-        size = self.tokenizer.size  # further rows are padding of the table
-        rows = [Row(masked.ids, masked.segments, (0, len(masked))) for masked in encodings]
-        places = [[(place, 1) for place, piece in enumerate(row.ids) if piece == mask] for row in rows]
-
-        def best(numbers: list[int], logits: list[np.ndarray]) -> list[tuple[list[list[float]], list[list[int]]]]:
-            return [_best(softmax(part)[:, :size], min(top, size)) for part in logits]
-
-        predictions = self.engine.run(rows, Wanted("mlm", places), best, steady=self.steady)
-        filled = []
-        for encoding, spots, (scores, pieces) in zip(encodings, places, predictions):
-            filled.append(
-                [
-                    [self._guess(encoding.ids, place, piece, score) for score, piece in zip(values, ids)]
-                    for (place, _), values, ids in zip(spots, scores, pieces)
-                ]
-            )
-        return filled
-
-    def _guess(self, ids: list[int], place: int, piece: int, score: float) -> dict[str, Any]:
-        filled = [*ids[:place], piece, *ids[place + 1 :]]
-        return {"token": self.spelled(piece), "score": score, "id": piece, "text": self.shown(filled)}
-
-    def spelled(self, piece: int) -> str:
-        """A piece as users see it."""
-        return (self.tokenizer.id_to_token(piece) or "").lstrip("Ġ▁")
-
-    def shown(self, ids: Sequence[int]) -> str:
-        """A text from its ids, in which a mask that is not filled yet stays visible."""
-        hidden = self.tokenizer.special_ids - {self.tokenizer.mask_id}
-        return closed_up(self.tokenizer.decode([n for n in ids if n not in hidden], keep_special=True))
+        return fill(self, text, top, joint)
 
     def choose(self, text: str, choices: Sequence[str]) -> dict[str, Any]:
         """The likeliest continuation of a text, without fine-tuning: {choice, scores, likelihoods}."""
@@ -458,11 +392,6 @@ class Predictor:
             raise UserError(f"This model cannot {what} yet: its {head} head is untrained. Fine-tune it first.")
 
 
-def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(f"{name} is {value!r}. {suggest(value, list(choices))}")
-
-
 def chosen_engine(source: Path, engine: str) -> str:
     """The engine that opens a folder: as asked, or the one it has files for."""
     if engine not in ENGINES:
@@ -475,14 +404,6 @@ def chosen_engine(source: Path, engine: str) -> str:
     if engine == "torch" and not machine.has_torch():
         raise UserError(f"{machine.NEEDS_TORCH} Or open an export: bertkit export {source} --out FOLDER, where it is.")
     return engine
-
-
-def _best(scores: np.ndarray, top: int) -> tuple[list[list[float]], list[list[int]]]:
-    """The highest scores of each row and their columns, best first."""
-    columns = np.argpartition(-scores, top - 1, axis=-1)[:, :top]
-    values = np.take_along_axis(scores, columns, -1)
-    order = np.argsort(-values, axis=-1, kind="stable")
-    return (np.take_along_axis(values, order, -1).tolist(), np.take_along_axis(columns, order, -1).tolist())
 
 
 def _merge(texts: Sequence[Rows], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""What the pretraining heads say: how likely a text is, what fills several gaps, whether one text follows another.
+"""What the pretraining heads say: how likely a text is, which choice continues it, whether one text follows another.
 
 A text (and a minimal pair) is scored by pseudo-log-likelihood for masked models, by log-likelihood for causal ones.
 """
@@ -23,7 +23,6 @@ from bertkit.text.words import without_spaces
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
-    from bertkit.text.encoding import Encoding
 
 
 def score(
@@ -157,70 +156,6 @@ def choose(predictor: Predictor, text: str, choices: Sequence[str]) -> dict[str,
     weights = [math.exp(value - max(likelihoods)) for value in likelihoods]
     return {"choice": max(range(len(choices)), key=likelihoods.__getitem__), "likelihoods": likelihoods,
             "scores": [weight / sum(weights) for weight in weights]}  # fmt: skip
-
-
-# ---- Several masks at once.
-#
-# A masked model gives the distribution of each mask while the others are still masked; the product of these knows
-# nothing of how the words go together. Filling the masks one after the other, each seeing those before it, makes it
-# a chain: p(x₁, x₂ | text) = p(x₁ | text) · p(x₂ | text, x₁).
-
-JOINT = ("independent", "left-to-right", "beam")
-BEAM = 10  # partial fillings that are kept at least
-
-
-def fill_jointly(predictor: Predictor, encoding: Encoding, top: int, how: str) -> list[dict[str, Any]]:
-    """The best fillings of all masks of a text: {tokens, ids, score, scores, text}, best first.
-
-    how: "independent" multiplies the masks' own probabilities; "left-to-right" fills one mask after the other with the
-    likeliest piece (the alternatives differ in the first mask); "beam" does so while keeping the best partial
-    fillings. score: the joint probability; scores: the probability of each piece when it was chosen.
-    """
-    mask = predictor.tokenizer.mask_id
-    places = [place for place, piece in enumerate(encoding.ids) if piece == mask]
-    width = max(top, BEAM)
-    partial: list[tuple[list[int], list[float]]] = [(encoding.ids, [])]  # ids so far, log-probability of each piece
-    alone = _logs_at(predictor, [encoding.ids], encoding.segments, places)[0] if how == "independent" else None
-    for step, place in enumerate(places):
-        if alone is None:
-            logs = _logs_at(predictor, [ids for ids, _ in partial], encoding.segments, [place])[:, 0]
-        else:
-            logs = np.broadcast_to(alone[step], (len(partial), alone.shape[-1]))
-        branches = 1 if how == "left-to-right" and step else width
-        pieces_by_value = np.argsort(-logs, axis=-1, kind="stable")[:, : min(branches, logs.shape[1])]
-        best_values = np.take_along_axis(logs, pieces_by_value, -1)
-        longer = [
-            ([*ids[:place], piece, *ids[place + 1 :]], [*chain, value])
-            for (ids, chain), values, pieces in zip(partial, best_values.tolist(), pieces_by_value.tolist())
-            for value, piece in zip(values, pieces)
-            if value > -math.inf
-        ]
-        partial = sorted(longer, key=lambda filling: -sum(filling[1]))[:width]
-    return [
-        {
-            "tokens": [predictor.spelled(ids[place]) for place in places],
-            "ids": [ids[place] for place in places],
-            "score": math.exp(sum(chain)),
-            "scores": [math.exp(value) for value in chain],
-            "text": predictor.shown(ids),
-        }
-        for ids, chain in partial[:top]
-    ]
-
-
-def _logs_at(predictor: Predictor, texts: list[list[int]], segments: list[int], places: list[int]) -> np.ndarray:
-    """Log-probabilities of every piece at these places: (texts, places, pieces); special pieces are never chosen."""
-    special = sorted(predictor.tokenizer.special_ids)
-
-    def logs(numbers: list[int], logits: list[np.ndarray]) -> list[np.ndarray]:
-        tables = [np.log(softmax(part.astype(np.float64)))[:, : predictor.tokenizer.size] for part in logits]
-        for table in tables:
-            table[:, special] = -math.inf
-        return tables
-
-    rows = [Row(ids, segments, (0, len(ids))) for ids in texts]
-    wanted = Wanted("mlm", [[(place, 1) for place in places]] * len(rows))
-    return np.stack(predictor.engine.run(rows, wanted, logs))
 
 
 # ---- Does one text follow another?

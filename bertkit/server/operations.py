@@ -15,6 +15,7 @@ import numpy as np
 
 from bertkit.data.windows import Row, Rows, Windows
 from bertkit.errors import UserError
+from bertkit.inference import fill
 from bertkit.inference.predictor import Predictor
 from bertkit.server.queue import Computed
 from bertkit.tasks.base import Item, Task
@@ -136,21 +137,21 @@ def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How
 
 def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
     """Encode texts with masks."""
-    found = predictor.encode_masked(inputs)
-    for encoding in found:
+    encodings = fill.encode_masked(predictor, inputs)
+    for encoding in encodings:
         masks = encoding.ids.count(predictor.tokenizer.mask_id or 0)
         if masks * how.top > how.guesses:
             raise UserError(
                 f"{masks} masks with {how.top} predictions each are more than {how.guesses}. Ask for fewer."
             )
-    return found
+    return encodings
 
 
 def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
     """The best predictions for every mask of a text."""
-    found = predictor.guesses(encoded, how.top)
     return [
-        Answer(value, len(one), unknown=_unknown(predictor, [one])) for value, one in zip(found, encoded, strict=True)
+        Answer(value, len(text), unknown=_unknown(predictor, [text]))
+        for value, text in zip(fill.guesses(predictor, encoded, how.top), encoded, strict=True)
     ]
 
 
