@@ -184,11 +184,16 @@ class Reranker:
                 "with `bertkit finetune pair --rank`."
             )
         self.predictor.task = task if task.reads_pairs else task.for_pairs() or task
+        self._last: tuple[str, dict[str, float]] = ("", {})  # a question, and the scores of the texts it was read with
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers the question."""
-        predictions = self.predictor.predict([{"text": question, "text_b": text} for text in texts])
-        return [float(each["scores"][self.label] if self.label else each["value"]) for each in predictions]
+        """How well each text answers the question. A question asked again for more texts reads only those."""
+        known = self._last[1] if self._last[0] == question else {}
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        predictions = self.predictor.predict([{"text": question, "text_b": text} for text in new]) if new else []
+        values = (float(each["scores"][self.label] if self.label else each["value"]) for each in predictions)
+        self._last = (question, known | dict(zip(new, values)))
+        return [self._last[1][text] for text in texts]
 
     def rank(self, question: str, hits: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The first RERANKED hits in the order of the model's scores; the others after them, as they were."""
@@ -203,17 +208,21 @@ LOOKED_THROUGH = 20  # passages of a question, until one is wrong
 
 
 def mine(rows: Sequence[TextRow], index: Index, by: str = "both") -> list[dict[str, str]]:
-    """{text, text_b, text_c}: each pair with the best passage of the index that is no part of its own text_b.
+    """{text, text_b, text_c}: each pair with the best passage of the index that is no right one of its question.
 
-    A text_c that is there stays. A pair for which everything found is right has none.
+    Right is every text_b of the same question, with its parts. A text_c that is there stays. A pair for which
+    everything found is right has none.
     """
+    rights: dict[str, dict[str, None]] = {}
+    for row in rows:
+        rights.setdefault(row.text, {})[" ".join((row.text_b or "").split())] = None
     mined = []
     for row in track(rows, "mining negatives", len(rows)):
-        right = " ".join((row.text_b or "").split())
         wrong = row.text_c
         if wrong is None and row.text.strip():
             texts = (" ".join(hit["text"].split()) for hit in index.search(row.text, LOOKED_THROUGH, by))
-            wrong = next((text for text in texts if text not in right and right not in text), None)
+            known = rights[row.text]
+            wrong = next((text for text in texts if not any(text in it or it in text for it in known)), None)
         pair = {"text": row.text, "text_b": row.text_b or ""}
         mined.append(pair if wrong is None else {**pair, "text_c": wrong})
     return mined

@@ -39,7 +39,7 @@ ENGINES = ("auto", "exact", "usearch")
 OVERSAMPLE = {"f16": 4, "int8": 4, "binary": 20}  # candidates per requested passage
 FEWEST = 200  # candidates at least
 SAMPLE = 200  # vectors that measure how many true neighbours a search without all cosines finds
-NEIGHBOURS, EFFORT = 32, 128  # edges per vector of the graph, and candidates kept while it is built and searched
+NEIGHBOURS, EFFORT = 16, 64  # edges per vector of the graph, and candidates kept while it is built
 _COUNTS = np.array([bin(number).count("1") for number in range(256)], np.uint8)
 
 
@@ -87,9 +87,7 @@ def _usearch(needed: bool = True) -> Any:
 def _write_graph(folder: Path, vectors: np.ndarray, kind: str) -> None:
     form = {"f16": {"dtype": "f16", "metric": "ip"}, "int8": {"dtype": "i8", "metric": "cos"},
             "binary": {"dtype": "b1", "metric": "hamming"}}[kind]  # fmt: skip
-    graph = _usearch().Index(
-        ndim=vectors.shape[1], connectivity=NEIGHBOURS, expansion_add=EFFORT, expansion_search=EFFORT, **form
-    )
+    graph = _usearch().Index(ndim=vectors.shape[1], connectivity=NEIGHBOURS, expansion_add=EFFORT, **form)
     for start in range(0, len(vectors), BLOCK):
         part = np.asarray(vectors[start : start + BLOCK], np.float32)
         given = np.packbits(part > 0, axis=1) if kind == "binary" else part
@@ -117,7 +115,6 @@ class Vectors:
             self.graph = _usearch().Index.restore(str(folder / "vectors.usearch"), view=True)
             if self.graph is None or len(self.graph) != len(self.exact):
                 raise ValueError("vectors.usearch and vectors.f16 do not fit each other")
-            self.graph.expansion_search = EFFORT
         self.kind = "binary" if self.bits is not None else "int8" if self.bytes is not None else "f16"
 
     def __len__(self) -> int:
@@ -141,7 +138,7 @@ class Vectors:
         """The numbers of vectors among which the nearest `top` are likely to be."""
         count = min(len(self), max(FEWEST, top * OVERSAMPLE[self.kind]))
         if self.graph is not None:
-            self.graph.expansion_search = max(EFFORT, count)
+            self.graph.expansion_search = count
             given = np.packbits(asked > 0) if self.kind == "binary" else asked.astype(np.float32)
             return np.asarray(self.graph.search(given, count).keys, np.int64)
         if self.bits is not None:
@@ -158,11 +155,21 @@ class Vectors:
         """The share of the true nearest `top` that candidates contain, for vectors spread over the segment."""
         some = np.unique(np.linspace(0, len(self) - 1, min(SAMPLE, len(self))).astype(int))
         top, hits = min(top, len(self)), 0
-        for number in some:
-            asked = np.asarray(self.exact[number], np.float32)
-            true = np.argpartition(-self.cosines(asked), top - 1)[:top]
-            hits += len(np.intersect1d(true, self.candidates(asked, top)))
+        asked = np.asarray(self.exact[some], np.float32)
+        for row, true in zip(asked, self.nearest(asked, top)):
+            hits += len(np.intersect1d(true, self.candidates(row, top)))
         return round(hits / (top * len(some)), 4)
+
+    def nearest(self, asked: np.ndarray, top: int) -> np.ndarray:
+        """The numbers of the nearest `top` by all cosines, for several vectors at once: (asked, top)."""
+        best = np.zeros((len(asked), 0), np.float32)
+        numbers = np.zeros((len(asked), 0), np.int64)
+        for start, part in zip(range(0, len(self), BLOCK), _blocks(self.exact)):
+            near = np.concatenate([best, asked @ part.astype(np.float32).T], axis=1)
+            every = np.concatenate([numbers, np.tile(np.arange(start, start + len(part)), (len(asked), 1))], axis=1)
+            chosen = np.argpartition(-near, min(top, near.shape[1]) - 1, axis=1)[:, :top]
+            best, numbers = np.take_along_axis(near, chosen, 1), np.take_along_axis(every, chosen, 1)
+        return numbers
 
 
 # ---- Segments

@@ -113,6 +113,7 @@ class Embed(Task):
         starts = np.cumsum([0, *(len(item.rows) for item in items)])
         thirds = [start + 2 for start, item in zip(starts.tolist(), items) if len(item.rows) > 2]
         rows = {"first": torch.from_numpy(starts[:-1]), "third": torch.tensor(thirds, dtype=torch.long)}
+        rows |= _same_texts([item.example for item in items])
         if self.options.get("scored"):
             return {"target": torch.tensor([float(item.example.label) for item in items]), **rows}
         return {"target": torch.arange(len(items)), **rows}
@@ -132,11 +133,12 @@ class Embed(Task):
         return torch.stack(losses).mean()
 
     def _contrast(self, vectors: Tensor, encoded: Encoded) -> Tensor:
-        first, third, target = (encoded.batch.extra[name] for name in ("first", "third", "target"))
+        extra = encoded.batch.extra
+        first, third, target = (extra[name] for name in ("first", "third", "target"))
         left, right = vectors[first], vectors[first + 1]
         if not self.options.get("scored"):
-            forth = left @ torch.cat([right, vectors[third]]).t() * SCALE
-            back = right @ left.t() * SCALE
+            forth = (left @ torch.cat([right, vectors[third]]).t() * SCALE).masked_fill(extra["right"], -1e4)
+            back = (right @ left.t() * SCALE).masked_fill(extra["right"][:, : len(left)].t(), -1e4)
             losses = [F.cross_entropy(table, target, reduction="sum") for table in (forth, back)]
             return torch.stack(losses).mean()
         cosines = (left * right).sum(-1) * SCALE
@@ -189,6 +191,20 @@ class Embed(Task):
         """The vectors: (texts, width)."""
         vectors: np.ndarray = prediction["vectors"]
         return vectors
+
+
+def _same_texts(rows: Sequence[TextRow]) -> dict[str, Tensor]:
+    """right: whether another row's text_b or a text_c is right for a row too: (rows, rows + rows with a text_c).
+
+    It is if the row, or another one of the batch with the same text, has it as its text_b. Contrast leaves it out.
+    """
+    columns = [row.text_b for row in rows] + [row.text_c for row in rows if row.text_c is not None]
+    known: dict[str, set[str | None]] = {}
+    for row in rows:
+        known.setdefault(row.text, set()).add(row.text_b)
+    right = torch.tensor([[column in known[row.text] for column in columns] for row in rows], dtype=torch.bool)
+    right[range(len(rows)), range(len(rows))] = False
+    return {"right": right}
 
 
 def widths_of(given: str, width: int) -> list[int]:

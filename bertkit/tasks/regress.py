@@ -169,6 +169,8 @@ class Regress(Task):
 
 # ---- A cross-encoder for search: how well a passage answers a question.
 
+DRAWS = 1000  # passages drawn for a question until one is wrong
+
 
 @dataclass
 class Rank(Regress):
@@ -200,13 +202,16 @@ class Rank(Regress):
         if len({row.text_b for row in rows}) < 2:
             raise UserError(f"{path}: all passages are the same, so there is nothing to learn. Give others too.")
         random = np.random.default_rng(len(rows))
+        rights: dict[str, set[str | None]] = {}
+        for row in rows:
+            rights.setdefault(row.text, set()).add(row.text_b)
         pairs = []
         for row in rows:
-            other = row.text_c
-            while other is None:
-                drawn = rows[int(random.integers(len(rows)))].text_b
-                other = drawn if drawn != row.text_b else None
-            pairs += [replace(row, label=1.0, text_c=None), replace(row, text_b=other, label=0.0, text_c=None)]
+            drawn = (rows[int(random.integers(len(rows)))].text_b for _ in range(DRAWS))
+            other = row.text_c or next((text for text in drawn if text not in rights[row.text]), None)
+            pairs.append(replace(row, label=1.0, text_c=None))
+            if other is not None:  # a question that every passage answers has none
+                pairs.append(replace(row, text_b=other, label=0.0, text_c=None))
         return pairs
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:

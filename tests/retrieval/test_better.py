@@ -10,11 +10,12 @@ import pytest
 import bertkit
 from bertkit.commands import finetune, index
 from bertkit.config import build
+from bertkit.data.examples import TextRow
 from bertkit.errors import UserError
 from bertkit.retrieval.evaluate import Reranker, mine
 from bertkit.retrieval.index import Index
 from bertkit.tasks.base import Reading
-from bertkit.tasks.embed import widths_of
+from bertkit.tasks.embed import _same_texts, widths_of
 from bertkit.tasks.regress import Rank
 from tests.support.toy import SMALL, make_model
 
@@ -82,6 +83,50 @@ def test_hard_negatives_are_the_best_wrong_passages_of_the_users_own_index(tmp_p
     assert "accuracy" in result["metrics"]
     with pytest.raises(UserError, match="pass --rank too"):
         finetune.run(build(finetune.Settings, settings | {"task": "pair", "out": tmp_path / "r2"} | SMALL))
+
+
+def test_what_is_right_for_a_question_is_never_its_negative(tmp_path):
+    """Questions that are asked of several passages: each of them is right for all of its rows."""
+    question, (a, b, *rest) = "Where is it?", [row["text_b"] for row in PAIRS]
+    rows = [TextRow(question, a), TextRow(question, b), TextRow("Where is the river?", rest[0])]
+
+    class Found:
+        def search(self, *_):
+            return [{"text": text} for text in (b, a, rest[0], rest[1])]
+
+    assert [row["text_c"] for row in mine(rows, Found())] == [rest[0], rest[0], b]
+    pairs = write(tmp_path / "pairs.jsonl", [{"text": row.text, "text_b": row.text_b} for row in rows])
+    wrong = [row for row in Rank().read(pairs, Reading()) if row.label == 0]
+    assert all(row.text_b == rest[0] for row in wrong if row.text == question)
+    same = write(tmp_path / "same.jsonl", [{"text": question, "text_b": text} for text in (a, b)])
+    assert [row.label for row in Rank().read(same, Reading())] == [1.0, 1.0]
+
+
+def test_contrast_leaves_out_what_is_right_for_a_text_too():
+    rows = [TextRow("q", "a", text_c="b"), TextRow("r", "b"), TextRow("q", "c", text_c="a"), TextRow("s", "a")]
+    right = _same_texts(rows)["right"].tolist()  # columns: a b c a, then the third texts b a
+    assert right == [
+        [False, False, True, True, False, True],
+        [False, False, False, False, True, False],
+        [True, False, False, True, False, True],
+        [True, False, False, False, False, True],
+    ]
+
+
+def test_a_question_asked_again_for_more_passages_reads_only_the_new_ones(tmp_path, monkeypatch):
+    train = write(tmp_path / "pairs.jsonl", PAIRS)
+    model, out = make_model(tmp_path / "model"), tmp_path / "reranker"
+    bertkit.finetune("pair", train=str(train), model=str(model), out=str(out), rank=True, **SMALL | {"steps": 2})
+    reranker, texts = Reranker(out, "fp32"), [row["text_b"] for row in PAIRS]
+    whole = Reranker(out, "fp32").scores("Where is the garden?", texts)
+    first = reranker.scores("Where is the garden?", texts[:3])
+    read = []
+    predict = reranker.predictor.predict
+    monkeypatch.setattr(reranker.predictor, "predict", lambda rows: read.extend(rows) or predict(rows))
+    again = reranker.scores("Where is the garden?", texts)
+    assert [row["text_b"] for row in read] == texts[3:] and first == again[:3]
+    assert again == pytest.approx(whole, abs=1e-5)
+    assert reranker.scores("Where is the train?", texts[:1]) and len(read) == len(texts) - 3 + 1
 
 
 def test_widths_that_vectors_cannot_have_are_refused():

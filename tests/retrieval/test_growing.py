@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from bertkit.commands import index, search
 from bertkit.errors import UserError
+from bertkit.retrieval import segments
 from bertkit.retrieval.index import Index
 from bertkit.retrieval.passages import Columns, Where, read_with_ids
 from bertkit.retrieval.segments import Vectors, shortened, write_copies
@@ -229,6 +230,16 @@ def test_smaller_vectors_and_graphs_propose_the_true_neighbours(tmp_path, kind, 
     assert opened.proposes and opened.kind == kind
     asked = vectors[5].astype(np.float32)
     assert 5 in opened.candidates(asked, 1)
+
+
+def test_the_nearest_of_several_are_those_of_each_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "BLOCK", 70)
+    vectors = clustered(300)
+    vectors.tofile(tmp_path / "vectors.f16")
+    opened, asked = Vectors(tmp_path, 64), vectors[:9].astype(np.float32)
+    for row, nearest in zip(asked, opened.nearest(asked, 10)):
+        assert set(nearest.tolist()) == set(np.argsort(-opened.cosines(row), kind="stable")[:10].tolist())
+    assert opened.nearest(asked[:1], 300).shape == (1, 300)
 
 
 @pytest.mark.parametrize(
