@@ -35,6 +35,11 @@ class LoopSettings:
     ema: float = option(
         0.0, "Decay of the moving average of weights, e.g. 0.999; 0: no averaging.", at_least=0, at_most=0.99999
     )
+    exchange: str = option(
+        "fp32",
+        "Under torchrun: precision in which gradients are exchanged; bf16 halves the traffic.",
+        choices=("fp32", "bf16"),
+    )
 
 
 BUDGETS = ("steps", "tokens", "minutes")  # of several that are asked for, the first counts

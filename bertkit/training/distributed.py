@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterable
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,6 +20,8 @@ from torch import Tensor, nn
 from bertkit.errors import UserError
 
 BUCKET = 1 << 23  # numbers added up in one message: 32 MB
+EXCHANGED = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PATIENCE = 600.0  # seconds in which all ranks must come to the meeting
 
 
 @dataclass(frozen=True)
@@ -34,37 +43,9 @@ class World:
             return values
         keys = sorted(values)
         tensor = torch.tensor([values[k] for k in keys], dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor)
+        with _connected():
+            dist.all_reduce(tensor)
         return dict(zip(keys, tensor.tolist()))
-
-    def add_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Add up gradients over ranks, in place, in buckets. Losses were divided by global counts already."""
-        if self.size == 1:
-            return
-        waiting: list[Tensor] = []
-        size = 0
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if is_sharded(parameter):
-                parameter.grad.mul_(self.size)  # FSDP has averaged it over the ranks; we want the sum
-                continue
-            waiting.append(parameter.grad)
-            size += parameter.numel()
-            if size >= BUCKET:
-                self._reduce(waiting)
-                waiting, size = [], 0
-        if waiting:
-            self._reduce(waiting)
-
-    @staticmethod
-    def _reduce(gradients: list[Tensor]) -> None:
-        flat = torch.cat([g.reshape(-1) for g in gradients])
-        dist.all_reduce(flat)
-        start = 0
-        for gradient in gradients:
-            gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
-            start += gradient.numel()
 
     def clip(self, parameters: list[nn.Parameter], longest: float) -> float:
         """Clip the norm of the gradient to `longest` (0: no clipping). Returns the norm before clipping."""
@@ -85,7 +66,8 @@ class World:
         if self.size == 1:
             return number
         tensor = torch.tensor([number], device=self.device)
-        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        with _connected():
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
     def shard(self, model: nn.Module) -> None:
@@ -113,7 +95,107 @@ class World:
     def wait(self) -> None:
         """Wait until every rank has reached this call."""
         if self.size > 1:
-            dist.barrier()
+            with _connected():
+                dist.barrier()
+
+    def check_same(self, facts: dict[str, Any]) -> None:
+        """Stop if one of these facts is not the same on every rank: they would train on different things."""
+        if self.size == 1:
+            return
+        everyone: list[dict[str, Any]] = [{}] * self.size
+        with _connected():
+            dist.all_gather_object(everyone, facts)
+        for rank, others in enumerate(everyone):
+            for name, value in everyone[0].items():
+                if others[name] != value:
+                    raise UserError(
+                        f"Process {rank} has another {name} than process 0: {others[name]!r:.60} instead of "
+                        f"{value!r:.60}. All machines need the same settings and data, and a run folder on a disk that "
+                        "they share."
+                    )
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Say in words that a peer is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            f"The connection to another process was lost ({str(error).splitlines()[0]}). Its own messages say why it "
+            "ended. torchrun starts all of them again if --max-restarts allows it; otherwise start the same command "
+            "again with --resume."
+        ) from error
+
+
+class Exchange:
+    """Adds up the gradients of a training step over the ranks, in place. Losses were divided by global counts already.
+
+    Gradients travel in buckets, last layers first, as the backward pass finishes them: after `overlap`, the next
+    backward pass sends each bucket as soon as it is complete, while it computes the others. Every rank sends the same
+    buckets in the same order, whichever of them has gradients: so sums are the same in every run, to the last bit.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], world: World, precision: str = "fp32") -> None:
+        self.size, self.kind = world.size, EXCHANGED[precision]
+        self.sharded = [parameter for parameter in parameters if is_sharded(parameter)]
+        # With sharded weights, FSDP communicates during the backward pass; on GPUs, overlapping was never tested.
+        self.overlaps = world.size > 1 and not self.sharded and world.device == "cpu"
+        self.buckets: list[list[Tensor]] = []
+        size = BUCKET
+        for parameter in reversed([p for p in parameters if not is_sharded(p)]):
+            if size >= BUCKET:
+                self.buckets.append([])
+                size = 0
+            self.buckets[-1].append(parameter)
+            size += parameter.numel()
+        self._bucket_of = {id(p): n for n, bucket in enumerate(self.buckets) for p in bucket}
+        self._sent: list[tuple[dist.Work, Tensor]] = []
+        self._missing: list[int] = []
+        self._hooks: list[Any] = []
+
+    def overlap(self) -> None:
+        """Call before the last backward pass of a step."""
+        if self.overlaps:
+            self._missing = [len(bucket) for bucket in self.buckets]
+            parameters = (parameter for bucket in self.buckets for parameter in bucket)
+            self._hooks = [p.register_post_accumulate_grad_hook(self._complete) for p in parameters]
+
+    def _complete(self, parameter: Tensor) -> None:
+        self._missing[self._bucket_of[id(parameter)]] -= 1
+        while len(self._sent) < len(self.buckets) and not self._missing[len(self._sent)]:
+            self._send()
+
+    def _send(self) -> None:
+        """Start adding up the next bucket."""
+        gradients = []
+        for parameter in self.buckets[len(self._sent)]:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad.reshape(-1))
+        flat = torch.cat(gradients).to(self.kind)
+        with _connected():
+            self._sent.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def finish(self) -> None:
+        """Wait until every gradient is the sum over all ranks."""
+        if self.size == 1:
+            return
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self.sharded:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.mul_(self.size)  # FSDP has averaged it over the ranks; we want the sum
+        while len(self._sent) < len(self.buckets):
+            self._send()
+        for (work, flat), bucket in zip(self._sent, self.buckets):
+            with _connected():
+                work.wait()
+            for parameter, total in zip(bucket, flat.split([p.numel() for p in bucket])):
+                assert parameter.grad is not None
+                parameter.grad.copy_(total.view_as(parameter))
+        self._sent, self._hooks = [], []
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -145,8 +227,56 @@ def join(device: str) -> World:
         device = f"cuda:{os.environ.get('LOCAL_RANK', rank)}"
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        _end_with_torchrun()
+        store, _, _ = next(dist.rendezvous("env://", rank, size))
+        store = dist.PrefixStore(_meeting(store, rank, size), store)
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+        with _connected():
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     return World(rank, size, device)
+
+
+def _meeting(store: dist.Store, rank: int, size: int) -> str:
+    """The name of this meeting of all ranks, which no earlier one had.
+
+    After a restart torchrun hands out the same store, in which gloo would find the addresses of processes that are gone
+    and fail to connect. So every rank announces itself under a new name, rank 0 invites each name to its own meeting
+    until all have come, and a rank that was invited by a rank 0 that has died since is simply invited again.
+    """
+    name, until = uuid.uuid4().hex, time.monotonic() + PATIENCE
+    store.set(f"here/{rank}", name)
+    invited: dict[int, str] = {}
+    absent, pause = list(range(1, size)), 0.01
+    while time.monotonic() < until:
+        if rank:
+            if store.check([f"invited/{name}"]):
+                meeting = store.get(f"invited/{name}").decode()
+                store.set(f"came/{meeting}/{rank}", name)
+                if store.check([f"begin/{meeting}"]):
+                    return meeting
+        else:
+            for other in absent:
+                if store.check([f"here/{other}"]) and invited.get(other) != (
+                    guest := store.get(f"here/{other}").decode()
+                ):
+                    store.set(f"invited/{guest}", name)
+                    invited[other] = guest
+            absent = [other for other in absent if not store.check([f"came/{name}/{other}"])]
+            if not absent:
+                store.set(f"begin/{name}", name)
+                return name
+        time.sleep(pause)
+        pause = min(0.2, pause * 1.2)
+    raise UserError(
+        f"Not all {size} processes could meet within {PATIENCE:.0f} s: check that --nnodes is the number of machines "
+        "on which torchrun was started, and that they reach each other."
+    )
+
+
+def _end_with_torchrun() -> None:
+    """If torchrun is killed, end too: otherwise this process would train on beside the one that takes its place."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def leave() -> None:

@@ -21,7 +21,7 @@ from bertkit.errors import UserError
 from bertkit.model.layers import DropoutMasks
 from bertkit.settings.training import LoopSettings
 from bertkit.training.checkpoints import under_current_names
-from bertkit.training.distributed import World, is_sharded, like, whole
+from bertkit.training.distributed import Exchange, World, is_sharded, like, whole
 from bertkit.training.optimizer import load_optimizer_tensors, make_optimizers, named, optimizer_tensors, rate, set_rate
 
 
@@ -101,6 +101,7 @@ class Training:
         )
         self.parameters = list(named(self.objective).values())
         self.sharded = any(is_sharded(parameter) for parameter in self.parameters)
+        self.exchange = Exchange(self.parameters, self.world, s.exchange)
         self.average = (
             {k: p.detach().clone() for k, p in named(self.objective).items()} if s.ema else {}
         )  # fmt: skip
@@ -145,6 +146,8 @@ class Training:
             for masks in self.objective.dropout_masks():
                 masks.seed(self.seed, self.done, self.world.rank, part)
             losses = self.objective(batch.to(self.world.device))
+            if part == parts - 1:
+                self.exchange.overlap()
             if part >= len(batches):
                 torch.stack([loss * 0 for loss in losses.values()]).sum().backward()
                 continue
@@ -154,7 +157,7 @@ class Training:
             if not math.isfinite(sum(values.values())) and math.isfinite(sum(sums.values())):
                 blamed = [batch]
             sums |= {name: sums[name] + value for name, value in values.items()}
-        self.world.add_gradients(self.parameters)
+        self.exchange.finish()
         sums = self.world.sums(sums)
         means = {name: value / max(1.0, counts[name]) for name, value in sums.items()}
         total = sum(weights.get(name, 1.0) * value for name, value in means.items())

@@ -106,6 +106,7 @@ class RunFolder:
         if self.overwrite and not self.resume:
             self.forget()
         newest = self.generation = newest_generation(self.checkpoints)
+        self.world.check_same({"checkpoint": newest.step if newest else None, **about})
         if newest is not None and not self.resume:
             raise UserError(
                 f"{self.path} holds a run saved at step {newest.step}. "
