@@ -67,6 +67,7 @@ class Supervised:
     work: Path
     words: list[str]
     out: Path
+    victims: tuple[str, ...] = VICTIMS
     ended: int = 0  # times that a torchrun ended with an error
     killed: list[str] = field(default_factory=list)
 
@@ -103,7 +104,7 @@ class Supervised:
 
     def kill(self, dice: random.Random) -> None:
         """Kill one process, or all of a host."""
-        host, victim = dice.randrange(2), dice.choice(VICTIMS)
+        host, victim = dice.randrange(2), dice.choice(self.victims)
         agent = self.agents[host].pid
         targets = {"host": [], "torchrun": [agent], "worker": [p for p in self.hosts.processes(host) if p != agent]}[
             victim
@@ -129,7 +130,7 @@ class Supervised:
 def watched(run: Supervised, kills: int, dice: random.Random, limit: float) -> float:
     """Wait for a run, killing at random moments. Returns its seconds; a run beyond the limit is an error.
 
-    Two of three kills come within a second after a new checkpoint, the others at any moment of starting up.
+    Two of three kills come a moment after a new checkpoint, the others at any moment of starting up.
     """
     start = last = time.monotonic()
     seen, early, patience = _newest(run.out), dice.random() < 1 / 3, dice.random()
@@ -138,7 +139,7 @@ def watched(run: Supervised, kills: int, dice: random.Random, limit: float) -> f
         now = time.monotonic()
         progress = _newest(run.out) != seen
         if len(run.killed) < kills and (progress or (early and now - last > 30 * patience)):
-            time.sleep(patience if progress else 0)
+            time.sleep(0.3 * patience if progress else 0)
             run.kill(dice)
             last, seen, early, patience = now, _newest(run.out), dice.random() < 1 / 3, dice.random()
         if now - start > limit:
@@ -150,7 +151,7 @@ def _newest(out: Path) -> str:
     return max((path.name for path in out.glob("checkpoints/step-*")), default="")
 
 
-def kills(work: Path, count: int, steps: int, seed: int) -> dict[str, Any]:
+def kills(work: Path, count: int, steps: int, seed: int, victims: tuple[str, ...]) -> dict[str, Any]:
     """A run left alone and runs with `count` kills in all: equal to the last bit?"""
     from _promises_kill import digests, pretraining
 
@@ -168,7 +169,7 @@ def kills(work: Path, count: int, steps: int, seed: int) -> dict[str, Any]:
         expected = digests(work / "alone", FILES)
         tell(f"undisturbed: {longest:.0f} s")
         while found["kills"] < count:
-            run = Supervised(hosts, work, words, work / f"run{found['runs']}")
+            run = Supervised(hosts, work, words, work / f"run{found['runs']}", victims)
             seconds = watched(run, count - found["kills"], dice, 600 + 180 * count)
             run.close()
             equal = digests(run.out, FILES) == expected
@@ -185,7 +186,7 @@ def kills(work: Path, count: int, steps: int, seed: int) -> dict[str, Any]:
 SIZES = {
     "mini": {"depth": 4, "width": 256, "heads": 4, "tokens": 2048, "rounds": 5},
     "small": {"depth": 4, "width": 512, "heads": 8, "tokens": 2048, "rounds": 4},
-    "base": {"depth": 12, "width": 768, "heads": 12, "tokens": 1024, "rounds": 2},
+    "base": {"depth": 12, "width": 768, "heads": 12, "tokens": 512, "rounds": 2},
 }  # tokens: of each process in a step
 MODES = ["alone", "after", "during", "bf16"]
 RATES = [100, 1000, 10_000]  # Mbit/s
@@ -255,6 +256,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10, help="kills in all (default 10; 0: none)")
     parser.add_argument("--steps", type=int, default=60, help="of the run that is killed")
     parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    parser.add_argument("--victim", choices=VICTIMS, help="what is killed (default: any of them)")
     parser.add_argument("--only", choices=("kills", "speed"), help="one of the two parts")
     parser.add_argument("--quick", action="store_true", help="one size and shape, two kills")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of lines")
@@ -265,9 +267,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         if asked.only != "speed" and asked.kills:
-            document["kills"] = kills(
-                work, min(2, asked.kills) if asked.quick else asked.kills, asked.steps, asked.seed
-            )
+            count = min(2, asked.kills) if asked.quick else asked.kills
+            victims = (asked.victim,) if asked.victim else VICTIMS
+            document["kills"] = kills(work, count, asked.steps, asked.seed, victims)
         if asked.only != "kills":
             document["speed"] = speed(work, "quick" if asked.quick else "full")
     if not asked.quick:
