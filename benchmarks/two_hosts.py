@@ -184,17 +184,18 @@ def kills(work: Path, count: int, steps: int, seed: int, victims: tuple[str, ...
 
 
 SIZES = {
-    "mini": {"depth": 4, "width": 256, "heads": 4, "tokens": 2048, "rounds": 5},
-    "small": {"depth": 4, "width": 512, "heads": 8, "tokens": 2048, "rounds": 4},
+    "mini": {"depth": 4, "width": 256, "heads": 4, "tokens": 2048, "rounds": 3},
+    "small": {"depth": 4, "width": 512, "heads": 8, "tokens": 2048, "rounds": 2},
     "base": {"depth": 12, "width": 768, "heads": 12, "tokens": 512, "rounds": 2},
 }  # tokens: of each process in a step
 MODES = ["alone", "after", "during", "bf16"]
 RATES = [100, 1000, 10_000]  # Mbit/s
 FORMS: dict[str, list[tuple[float, dict[str, dict[str, Any]]]]] = {
     "full": [
-        (0.0, {name: {"mbit": RATES, "stepped": RATES if name != "base" else [1000]} for name in SIZES}),
-        (0.1, {"mini": {"mbit": [1000], "stepped": [1000]}, "base": {"mbit": [1000], "stepped": []}}),
-        (1.0, {"mini": {"mbit": [1000], "stepped": [1000]}, "base": {"mbit": [1000], "stepped": []}}),
+        (0.0, {"mini": {"mbit": RATES, "stepped": [100, 1000]}, "base": {"mbit": RATES, "stepped": [1000]}}),
+        (0.1, {"mini": {"mbit": [1000], "stepped": []}, "base": {"mbit": [1000], "stepped": []}}),
+        (1.0, {"mini": {"mbit": [1000], "stepped": []}, "base": {"mbit": [1000], "stepped": []}}),
+        (0.0, {"small": {"mbit": RATES, "stepped": [1000]}}),
     ],
     "quick": [(0.0, {"mini": {"mbit": [1000], "stepped": [1000]}})],
 }  # by latency in ms; stepped: the rates at which whole steps are taken, not only exchanges
@@ -219,7 +220,7 @@ def speed(work: Path, form: str) -> list[dict[str, Any]]:
             running = [hosts.start(host, torchrun(host, *words), None, env=environment()) for host in (0, 1)]
             if any(process.wait() for process in running):
                 raise SystemExit("A host failed; its messages are above.")
-        rows += [row | _efficiency(row) for row in json.loads(out.read_text())]
+        rows += [row | _efficiency(row) for row in json.loads(out.read_text("utf-8"))]
     return rows
 
 
