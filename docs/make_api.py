@@ -1,13 +1,9 @@
-"""Writes docs/api.md, the reference of the Python interface, from signatures and docstrings.
-
-`python docs/make_api.py` writes the file; `--print` shows what it would contain.
-"""
+"""Writes docs/api.md, the reference of the Python interface, from signatures and docstrings."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -89,8 +85,4 @@ def reference() -> str:
 
 
 if __name__ == "__main__":
-    if "--print" in sys.argv[1:]:
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        print(reference(), end="")
-    else:
-        (Path(__file__).parent / "api.md").write_text(reference(), "utf-8")
+    (Path(__file__).parent / "api.md").write_text(reference(), "utf-8")

@@ -1,11 +1,7 @@
-"""Writes docs/cli.md, the reference of every command, from the settings classes themselves.
-
-`python docs/make_cli.py` writes the file; `--print` shows what it would contain.
-"""
+"""Writes docs/cli.md, the reference of every command, from the settings classes themselves."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,8 +78,4 @@ def reference() -> str:
 
 
 if __name__ == "__main__":
-    if "--print" in sys.argv[1:]:
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        print(reference(), end="")
-    else:
-        (Path(__file__).parent / "cli.md").write_text(reference(), "utf-8")
+    (Path(__file__).parent / "cli.md").write_text(reference(), "utf-8")

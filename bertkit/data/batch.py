@@ -8,6 +8,8 @@ a plain view of the run, a group of unequal lengths is padded for the attention 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -228,18 +230,26 @@ def run_batched(sizes: Sequence[int], compute: Callable[[list[int]], None], devi
 
     sizes: tokens of each.
     """
-    total = sum(sizes)
-    alone = not device.startswith("cpu") or total < WORTH_SHARING
-    threads = 1 if alone else torch.get_num_threads()
-    parts = batches_by_tokens(sizes, max(WORTH_SHARING // 2, min(TOKENS, total // threads)))
+    alone = not device.startswith("cpu") or sum(sizes) < WORTH_SHARING
 
     def without_gradients(numbers: list[int]) -> None:
         with torch.inference_mode():  # the mode is per thread
             compute(numbers)
 
+    share_batches(sizes, without_gradients, 1 if alone else torch.get_num_threads(), single_thread_pool)
+
+
+def share_batches(
+    sizes: Sequence[int],
+    compute: Callable[[list[int]], None],
+    threads: int,
+    pool_of: Callable[[int], AbstractContextManager[Executor]],
+) -> None:
+    """Call `compute` with batches of texts by their tokens, each thread with batches of its own."""
+    parts = batches_by_tokens(sizes, max(WORTH_SHARING // 2, min(TOKENS, sum(sizes) // threads)))
     if threads == 1 or len(parts) == 1:
         for numbers in parts:
-            without_gradients(numbers)
+            compute(numbers)
         return
-    with single_thread_pool(threads) as pool:
-        list(pool.map(without_gradients, parts))
+    with pool_of(threads) as pool:
+        list(pool.map(compute, parts))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bertkit import machine
-from bertkit.data.batch import TOKENS, WORTH_SHARING, batches_by_tokens
+from bertkit.data.batch import WORTH_SHARING, share_batches
 from bertkit.data.windows import Row
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.crf import Chain
@@ -214,15 +214,8 @@ class OnnxEngine(Engine):
 
     def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
         """Each core computes batches of its own."""
-        total = sum(sizes)
-        threads = 1 if total < WORTH_SHARING else machine.threads()
-        parts = batches_by_tokens(sizes, max(WORTH_SHARING // 2, min(TOKENS, total // threads)))
-        if threads == 1 or len(parts) == 1:
-            for numbers in parts:
-                compute(numbers)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(compute, parts))
+        threads = 1 if sum(sizes) < WORTH_SHARING else machine.threads()
+        share_batches(sizes, compute, threads, ThreadPoolExecutor)
 
     def compute(self, rows: Sequence[Row], wanted: Wanted, steady: bool = False) -> list[np.ndarray]:
         """One padded batch."""
