@@ -30,13 +30,13 @@ demo: $(VENV)/installed-all
 	$(BIN)/bertkit demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 bench: $(VENV)/installed-bench
 	@for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script --quick --json ;; esac; done

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -198,17 +199,20 @@ LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")  # whose versions a 
 def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
     """bertkit's, Python's and these libraries' versions."""
     import platform
-    from importlib.metadata import PackageNotFoundError, version
 
     from bertkit import __version__
 
-    installed = {"bertkit": __version__, "python": platform.python_version()}
-    for name in names:
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            installed[name] = "not installed"
-    return installed
+    return {"bertkit": __version__, "python": platform.python_version(), **{name: _version(name) for name in names}}
+
+
+@cache
+def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def describe(threads: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -27,6 +28,13 @@ def english_messages():
     from bertkit import notify
 
     notify.speak("en")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most slow tests first, so that no worker ends with a long file while the others wait."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (-slow[item.path], -tests[item.path], item.path.as_posix()))
 
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,16 +48,26 @@ def make_optimizers(
         groups.setdefault((parameter.dim() >= 2, scale(name)), []).append(parameter)
     # The fused kernel does not support sharded tensors.
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(_groups(others, decay), lr=1.0, betas=betas, eps=eps, fused=not sharded)
+        eager(torch.optim.AdamW)(_groups(others, decay), lr=1.0, betas=betas, eps=eps, fused=not sharded)
     ]
     if matrices:
         # Steps are scaled to AdamW's, so that one learning rate serves both.
         on_cpu = all(p.device.type == "cpu" for members in matrices.values() for p in members)
         muon = FloatMuon if on_cpu and not has_fast_bf16() else torch.optim.Muon
-        optimizers.append(muon(_groups(matrices, decay), lr=1.0, adjust_lr_fn="match_rms_adamw"))
+        optimizers.append(eager(muon)(_groups(matrices, decay), lr=1.0, adjust_lr_fn="match_rms_adamw"))
     if rows:
-        optimizers.append(torch.optim.SparseAdam(_groups(rows, 0.0), lr=1.0, betas=betas, eps=eps))
+        optimizers.append(eager(torch.optim.SparseAdam)(_groups(rows, 0.0), lr=1.0, betas=betas, eps=eps))
     return optimizers
+
+
+@cache
+def eager(kind: Any) -> Any:
+    """An optimizer's class without torch's wrappers for torch.compile, which optimizers here never pass through.
+
+    The wrappers of these methods import torch._dynamo, and sympy with it: seconds at the start of every run.
+    """
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in ("step", "add_param_group", "zero_grad")}
+    return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(methods["step"])})
 
 
 class FloatMuon(torch.optim.Muon):

@@ -17,6 +17,7 @@ import bertkit
 from bertkit.commands import evaluate, predict
 from bertkit.errors import UserError
 from tests.support import toy
+from tests.support.command_line import CommandLine
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_the_run_folder_holds_what_is_promised(made):
     assert "<script" not in page and "default-src 'none'" in page
 
 
-def test_predict_answers_lines_of_standard_input_in_order(made):
+def test_predict_answers_lines_of_standard_input_in_order(made, monkeypatch, capsys):
     texts = [row["text"] for row in toy.messages(9, 4)] + ["", "{a prize}", '{"text": "a meeting with dinner"}']
     done = cli("predict", made["out"], "-", "--precision", "fp32", stdin="\n".join(texts) + "\n")
     assert done.returncode == 0, done.stderr
@@ -79,8 +80,14 @@ def test_predict_answers_lines_of_standard_input_in_order(made):
     assert [said["label"] for said in found] == [said["label"] for said in wanted]
     for one, two in zip(found, wanted, strict=True):
         assert set(one) == set(two) and one["score"] == pytest.approx(two["score"], abs=1e-5)
-    whole = cli("predict", made["out"], "-", "--precision", "fp32", "--json", stdin="\n".join(texts) + "\n")
-    assert json.loads(whole.stdout) == found
+    lines, whole = (_predict_lines(texts, made, monkeypatch, capsys, *more) for more in ((), ("--json",)))
+    assert whole.json == [json.loads(line) for line in lines.out.splitlines()]
+
+
+def _predict_lines(texts, made, monkeypatch, capsys, *more):
+    """The same without starting a process."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join([*texts, ""]).encode())))
+    return CommandLine(monkeypatch, capsys)("predict", made["out"], "-", "--precision", "fp32", *more)
 
 
 def predicted(model: Path, file: Any, out: Path | None = None, **more: Any) -> Any:
@@ -167,34 +174,36 @@ def test_minimal_pairs_count_how_often_the_good_sentence_is_likelier(runs, tmp_p
         evaluate.run(evaluate.Settings(model=str(runs.model), file=tmp_path, task="minimal"))
 
 
-def test_a_users_mistake_is_one_message_and_code_two(made, tmp_path):
+def test_a_users_mistake_is_one_message_and_code_two(made, tmp_path, monkeypatch, capsys):
     bad = toy.write(tmp_path / "bad.csv", [{"text": "a", "label": "eggs"}])
-    done = cli("evaluate", made["out"], bad)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "bad.csv, line 2: label 'eggs' is not one of ham, spam" in done.stderr
+    said = CommandLine(monkeypatch, capsys)("evaluate", made["out"], bad)
+    assert said.code == 2 and "Traceback" not in said.err
+    assert "bad.csv, line 2: label 'eggs' is not one of ham, spam" in said.err
 
 
 CHILD = """
 import sys
 from pathlib import Path
 from bertkit.commands import predict
-predict.run(predict.Settings(model=sys.argv[1], file=sys.argv[2], out=Path(sys.argv[3]), precision="fp32", threads=1))
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+for file in sys.argv[2:]:
+    out = Path(file).with_suffix(".jsonl")
+    predict.run(predict.Settings(model=sys.argv[1], file=file, out=out, precision="fp32", threads=1))
+    print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_predicting_four_times_the_rows_takes_no_more_memory(made, tmp_path):
-    peaks = []
-    for number in (10_000, 40_000):
-        path = tmp_path / f"{number}.csv"
+    sizes = (10_000, 40_000)
+    files = [tmp_path / f"{number}.csv" for number in sizes]
+    for number, path in zip(sizes, files):
         with path.open("w", encoding="utf-8") as file:
             file.write("text\n")
             file.writelines(f"the old house {n} in the garden\n" for n in range(number))
-        command = [sys.executable, "-c", CHILD, str(made["out"]), str(path), str(tmp_path / f"{number}.jsonl")]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stdout.split()[-1]))
-        assert sum(1 for _ in (tmp_path / f"{number}.jsonl").open()) == number
-    assert peaks[1] < peaks[0] * 1.05, peaks
+    command = [sys.executable, "-c", CHILD, str(made["out"]), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert [sum(1 for _ in path.with_suffix(".jsonl").open()) for path in files] == list(sizes)
+    small, large = map(int, done.stdout.split())  # the highest until then
+    assert large < small * 1.05, (small, large)
