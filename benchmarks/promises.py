@@ -59,7 +59,7 @@ PROMISES = {
     "kill-finetune": Promise("A fine-tuning run killed at any moment resumes and ends byte-equal.", 50, kill.finetune),
     "kill-model": Promise("A model folder whose replacement is killed is the old or the new one.", 50, kill.model),
     "kill-index": Promise("An index whose writing is killed is absent or whole.", 25, kill.index),
-    "kill-store": Promise("A token store whose preparation is killed goes on and ends byte-equal.", 25, kill.store),
+    "kill-store": Promise("A token store whose preparation is killed resumes and ends byte-equal.", 25, kill.store),
     "resume": Promise("A run stopped at any step resumes bit-exactly.", 60, other.resume),
     "faults": Promise("EIO, ENOSPC or a crash at any system call of a save: old or new, never mixed.", 0, other.faults),
     "disk-full": Promise("A full disk stops the run with a message; freed, it resumes byte-equal.", 3, other.disk_full),
