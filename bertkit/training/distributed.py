@@ -144,7 +144,8 @@ class Exchange:
         self.buckets: list[list[Tensor]] = []
         size = BUCKET
         for parameter in reversed([p for p in parameters if not is_sharded(p)]):
-            if size >= BUCKET:
+            # The word embeddings come last: what is complete before them must not wait in their bucket.
+            if size >= BUCKET or parameter.numel() >= BUCKET // 2:
                 self.buckets.append([])
                 size = 0
             self.buckets[-1].append(parameter)
