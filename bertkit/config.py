@@ -252,7 +252,8 @@ def to_plain(settings: Any) -> dict[str, Any]:
 def remember(settings: Any) -> None:
     """Write `run.toml` into a command's output folder, unless the command wrote one itself."""
     out = getattr(settings, "out", None)
-    if isinstance(out, Path) and out.is_dir() and not (out / "run.toml").exists():
+    elsewhere = getattr(settings, "store", "")  # a database, and its URL may hold a password
+    if isinstance(out, Path) and out.is_dir() and not elsewhere and not (out / "run.toml").exists():
         (out / "run.toml").write_text(to_toml(to_plain(settings)), "utf-8")
 
 

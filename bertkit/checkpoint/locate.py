@@ -33,7 +33,7 @@ def embedded() -> list[str]:
     return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
 
 
-def locate(name: str | Path, *, named_by: Path | None = None) -> Path:
+def locate(name: str | Path, *, named_by: Path | str | None = None) -> Path:
     """The folder (or Google checkpoint prefix) of an embedded name, a path, or a hub name `org/name`.
 
     named_by: the file that names the model, where it was not the user: a file never makes bertkit use the network.
@@ -60,7 +60,7 @@ def locate(name: str | Path, *, named_by: Path | None = None) -> Path:
     )
 
 
-def _download(name: str, named_by: Path | None) -> Path:
+def _download(name: str, named_by: Path | str | None) -> Path:
     import logging
 
     from huggingface_hub import list_repo_files, snapshot_download

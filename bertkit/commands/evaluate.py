@@ -43,7 +43,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.tasks.base import Reading
 
     machine.set_threads(settings.threads)
-    if is_index(Path(settings.model)):
+    if is_index(settings.model):
         return _index(settings)
     if settings.task and settings.task not in OTHERS:
         raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
@@ -80,9 +80,9 @@ def _index(settings: Settings) -> dict[str, Any]:
 
     from bertkit.report.comparison import search_report
     from bertkit.retrieval.evaluate import Reranker, judge, measure, read_queries, relevant_ids, worst_queries
-    from bertkit.retrieval.index import BY, Index
+    from bertkit.retrieval.index import BY, open_index, shown
 
-    index = Index.open(Path(settings.model), "", settings.precision, settings.device)
+    index = open_index(settings.model, "", settings.precision, settings.device)
     queries = read_queries(settings.file, settings.encoding)
     gold = relevant_ids(queries, index.documents(), settings.file)
     ways = {by: partial(index.search, by=by) for by in reversed(BY)}
@@ -92,7 +92,7 @@ def _index(settings: Settings) -> dict[str, Any]:
     measured = [measure(name, search, queries, len(index), index.megabytes) for name, search in ways.items()]
     ordered = judge(measured, gold, settings.seed)
     result = {
-        "index": settings.model, "file": str(settings.file), "queries": len(queries), "passages": len(index),
+        "index": shown(settings.model), "file": str(settings.file), "queries": len(queries), "passages": len(index),
         "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
         "worst": worst_queries(ordered[0], queries, gold),
     }  # fmt: skip

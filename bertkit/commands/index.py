@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertkit.retrieval.index import Index
     from bertkit.retrieval.passages import Passage
 
+DEFAULT = Path("index")
 FIRST = 2000  # characters of a document, by which its language is told
 
 
@@ -32,7 +33,12 @@ class Settings(TextSettings):
         "auto",
         "The embedding model: embedded name, folder, or hub name; auto: the embedded one of the texts' language.",
     )
-    out: Path = option(Path("index"), "The folder of the index.")
+    out: Path = option(DEFAULT, "The folder of the index.")
+    store: str = option(
+        "", "Keep the index in PostgreSQL with pgvector instead: postgresql://USER@HOST/DATABASE?index=NAME. The same "
+        "URL then names it for search, ask and evaluate.",
+        metavar="URL",
+    )  # fmt: skip
     add: bool = option(
         False, "Add the files to the index; documents with the same id, or of the same file, are replaced."
     )
@@ -47,8 +53,9 @@ class Settings(TextSettings):
         0, "Keep the first numbers of each vector only (for models of finetune embed --matryoshka); 0: all.", at_least=0
     )
     engine: str = option(
-        "auto", "Compare with every vector, or search a graph (usearch); auto: a graph from 200,000 passages on.",
-        choices=("auto", "exact", "usearch"),
+        "auto", "Compare with every vector, or search a graph (usearch; hnsw with --store); auto: a graph from 200,000 "
+        "passages on, with --store every vector.",
+        choices=("auto", "exact", "usearch", "hnsw"),
     )  # fmt: skip
 
 
@@ -61,15 +68,17 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.files.atomic import check_folder
     from bertkit.inference.predictor import Predictor
     from bertkit.notify import track
-    from bertkit.retrieval.index import build
+    from bertkit.retrieval.index import shown
     from bertkit.retrieval.passages import read_passages, read_with_ids
     from bertkit.tasks import make
 
-    check_folder(settings.out)
+    store = _store(settings)
+    if not settings.store:
+        check_folder(settings.out)
     machine.limit_onednn_cache()
     machine.set_up(settings.threads)
     if settings.add or settings.delete:
-        return _change(settings)
+        return _change(settings, store)
     if not settings.files:
         raise UserError("No files were given. Name the documents to index.")
     task = make("classify")
@@ -83,20 +92,45 @@ def run(settings: Settings) -> dict[str, Any]:
     documents = read_with_ids(files, settings.text, settings.id, settings.encoding)
     passages = read_passages(documents, predictor.tokenizer, settings.passage)
     start = time.perf_counter()
-    facts = build(
-        predictor, model, iter(track(passages, "indexing")), settings.out, to_toml(to_plain(settings)),
+    facts = store.build(
+        predictor, model, iter(track(passages, "indexing")), settings.store or settings.out,
+        to_toml(to_plain(settings)),
         passage=settings.passage, vectors=settings.vectors, engine=settings.engine, dimensions=settings.dimensions,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     facts["unknown_share"] = report_unknown(predictor, model)
-    return {"folder": str(settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
+    return {"folder": shown(settings.store or settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
 
 
-def _change(settings: Settings) -> dict[str, Any]:
+def _store(settings: Settings) -> Any:
+    """The module that writes the index: to a folder, or to a database."""
+    from bertkit.errors import UserError
+    from bertkit.retrieval import index
+    from bertkit.retrieval.index import in_database
+
+    if settings.store and settings.engine == "usearch":
+        raise UserError("--engine is usearch, which searches folders. With --store, the graph is hnsw.")
+    if not settings.store and settings.engine == "hnsw":
+        raise UserError("--engine is hnsw, which needs --store. In a folder, the graph is usearch.")
+    if not settings.store:
+        if str(settings.out).startswith(("postgresql:/", "postgres:/")):
+            raise UserError("--out is a folder. Pass the URL of a database with --store.")
+        return index
+    if settings.out != DEFAULT:
+        raise UserError("--store keeps the index in the database, so there is no folder. Leave --out out.")
+    if not in_database(settings.store):
+        raise UserError("--store takes a URL: postgresql://USER@HOST/DATABASE?index=NAME")
+    from bertkit.retrieval import postgres
+
+    postgres.Place.of(settings.store).connect().close()  # before anything is computed
+    return postgres
+
+
+def _change(settings: Settings, store: Any) -> dict[str, Any]:
     """Add documents to an index, and delete some."""
     from bertkit.errors import UserError
     from bertkit.notify import track
-    from bertkit.retrieval.index import change, is_index
+    from bertkit.retrieval.index import is_index, shown
     from bertkit.retrieval.passages import read_passages, read_with_ids
 
     if settings.files and not settings.add:
@@ -105,7 +139,7 @@ def _change(settings: Settings) -> dict[str, Any]:
         raise UserError("--add needs files: bertkit index --add FILE --out INDEX")
     start = time.perf_counter()
     model = "" if settings.model == "auto" else settings.model
-    if not is_index(settings.out):
+    if not settings.store and not is_index(settings.out):
         raise UserError(f"{settings.out} is not an index. Make one first: bertkit index FILES --out {settings.out}")
 
     def read(index: Index) -> Iterator[Passage]:
@@ -113,11 +147,11 @@ def _change(settings: Settings) -> dict[str, Any]:
         size = int(index.about.get("passage", settings.passage))
         return iter(track(read_passages(documents, index.predictor.tokenizer, size), "indexing"))
 
-    facts = change(
-        settings.out, read if settings.add else None, settings.delete, model=model, precision=settings.precision,
-        device=settings.device,
+    facts = store.change(
+        settings.store or settings.out, read if settings.add else None, settings.delete, model=model,
+        precision=settings.precision, device=settings.device,
     )  # fmt: skip
-    return {"folder": str(settings.out), **facts, "seconds": round(time.perf_counter() - start, 2)}
+    return {"folder": shown(settings.store or settings.out), **facts, "seconds": round(time.perf_counter() - start, 2)}
 
 
 def _files(settings: Settings) -> list[Path]:

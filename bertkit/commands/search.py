@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bertkit.commands import SharedCommand
@@ -14,7 +13,7 @@ from bertkit.config import Common, option
 class IndexSettings(Common):
     """Options of every command that searches an index."""
 
-    index: Path = option(help="The index folder, made by `bertkit index`.", argument=True)
+    index: str = option(help="The index folder, made by `bertkit index`; or the URL given with --store.", argument=True)
     by: str = option(
         "both", "Rank by vector similarity, by shared words (BM25), or by both.", choices=("both", "vectors", "words")
     )
@@ -39,13 +38,13 @@ def run(settings: Settings) -> dict[str, Any]:
 def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, Any]]:
     from bertkit import machine
     from bertkit.retrieval.evaluate import Reranker
-    from bertkit.retrieval.index import Index
+    from bertkit.retrieval.index import open_index
     from bertkit.retrieval.passages import Where
 
     machine.set_up(settings.threads)
     where = Where(settings.where) if settings.where else None
     reranker = Reranker(settings.rerank, settings.precision, settings.device) if settings.rerank else None
-    index = Index.open(settings.index, settings.model, settings.precision, settings.device)
+    index = open_index(settings.index, settings.model, settings.precision, settings.device)
     return index.search(question, top, settings.by, reranker, where)
 
 
@@ -76,14 +75,16 @@ def run_ask(settings: AskSettings) -> dict[str, Any]:
     from bertkit import machine, samples
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
+    from bertkit.retrieval.index import shown
 
     if not settings.reader:
         raise UserError(
             "ask needs a reader, and none is embedded. Train one in minutes on questions like yours (a SQuAD file, or "
             "JSON lines with question, context and answers): `bertkit finetune answer --train QUESTIONS.json --out "
             "reader`; "
-            f"then `bertkit ask {settings.index} '{settings.question}' --reader reader`. To try it with the sample "
-            f"questions, pass --train {samples.path('en', 'questions_train.json')}. `bertkit search` needs no reader."
+            f"then `bertkit ask {shown(settings.index)} '{settings.question}' --reader reader`. To try it with the "
+            "sample questions, "
+            f"pass --train {samples.path('en', 'questions_train.json')}. `bertkit search` needs no reader."
         )
     machine.set_up(settings.threads)
     reader = Predictor.load(settings.reader, settings.precision, settings.device)

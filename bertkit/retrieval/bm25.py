@@ -152,3 +152,26 @@ def scores(
             long = 1 - LENGTH + LENGTH * lengths / mean
             total[which + offset] += rarity * often * (SATURATION + 1) / (often + SATURATION * long)
     return total
+
+
+# ---- The best of some scores, and two kinds of scores as one
+
+
+def best_of(scores: np.ndarray, top: int) -> np.ndarray:
+    """Indices of the highest scores, best first; ties go to the earlier."""
+    top = min(top, len(scores))
+    some = np.flatnonzero(scores >= np.partition(scores, len(scores) - top)[len(scores) - top])
+    return some[np.argsort(-scores[some], kind="stable")][:top]
+
+
+def fused(cosines: np.ndarray, words: np.ndarray, weight: float) -> np.ndarray:
+    """Combine two scores of every passage, each scaled to 0 … 1; weight: of the cosines.
+
+    Scores, not ranks: a passage that shares a rare word is far ahead by BM25, and its rank would not say so.
+    """
+    return weight * _scaled(cosines) + (1 - weight) * _scaled(words)
+
+
+def _scaled(scores: np.ndarray) -> np.ndarray:
+    low, high = float(scores.min()), float(scores.max())
+    return (scores - low) / (high - low) if high > low else np.full_like(scores, high > 0)

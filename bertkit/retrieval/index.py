@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,12 +34,15 @@ from bertkit.files.json import open_regular, read_array, read_json
 from bertkit.files.lock import RunLock
 from bertkit.files.manifest import digest_of, read_whole
 from bertkit.inference.predictor import Predictor
-from bertkit.retrieval.bm25 import BM25, Terms
+from bertkit.retrieval.bm25 import BM25, Terms, best_of, fused
 from bertkit.retrieval.bm25 import scores as bm25_scores
 from bertkit.retrieval.evaluate import RERANKED, Reranker
 from bertkit.retrieval.passages import Passage, Where
 from bertkit.retrieval.segments import FEWEST, Segment, embedded, key_of, merge, write_segment
 from bertkit.text.load import LAYOUTS
+
+if TYPE_CHECKING:
+    from bertkit.retrieval.postgres import PostgresIndex
 
 # Beside the weights: how many layers there are, how texts are cut into pieces, and how a text's vector is made.
 TOKENIZERS = tuple(name for names in LAYOUTS for name in names)
@@ -55,9 +58,34 @@ TRIALS, AMONG = 200, 2000  # pseudo-questions that measure this weight, and the 
 SHORTEST, LONGEST = 12, 16  # pieces of a passage that can give a pseudo-question, and of the question
 
 
-def is_index(folder: Path) -> bool:
-    """Whether the folder holds an index."""
-    return all((folder / name).is_file() for name in FILES)
+def is_index(name: Path | str) -> bool:
+    """Whether the folder holds an index, or the name is the URL of one."""
+    return in_database(name) or all((Path(name) / part).is_file() for part in FILES)
+
+
+def in_database(name: Path | str) -> bool:
+    """Whether an index is named by the URL of a database (postgres.py), not by its folder."""
+    return isinstance(name, str) and name.startswith(("postgresql://", "postgres://"))
+
+
+def open_index(
+    name: Path | str, model: str = "", precision: str = "auto", device: str = "auto"
+) -> Index | PostgresIndex:
+    """Open an index by its folder or its URL."""
+    if in_database(name):
+        from bertkit.retrieval.postgres import PostgresIndex
+
+        return PostgresIndex.open(str(name), model, precision, device)
+    return Index.open(Path(name), model, precision, device)
+
+
+def shown(name: Path | str) -> str:
+    """An index's name as results and messages show it: never with a password."""
+    if not in_database(name):
+        return str(name)
+    from bertkit.retrieval.postgres import Place
+
+    return Place.of(str(name)).shown
 
 
 def build(
@@ -206,6 +234,27 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 
+def model_of(about: dict[str, Any], name: str, model: str, precision: str, device: str) -> Predictor:
+    """Open the model that an index was made with. name: the index; model: where it is now, if it has moved."""
+    named = model or about.get("model")
+    if not isinstance(named, str) or not named or "\0" in named:
+        raise DamagedFile(f"{name} does not name the model. Pass it with --model.")
+    place = locate(named, named_by=None if model else name)
+    if fingerprint(place) != about.get("fingerprint"):
+        raise UserError(
+            f"{name} was made with different weights, or a different tokenizer or pooling, than {named} has now. "
+            "Rebuild the index, or pass the old model with --model."
+        )
+    predictor = Predictor.load(place, precision, device)
+    if about.get("prompt", "") != predictor.pooling.prompt_for("document"):
+        raise UserError(
+            f"{name} was made without the prompt that {named} has for documents. Rebuild it with `bertkit index`."
+        )
+    if min(predictor.width, int(about.get("dimensions") or predictor.width)) != int(about["width"]):
+        raise DamagedFile(f"{name}: its vectors are not those of {named}. Rebuild the index.")
+    return predictor
+
+
 @dataclass
 class Index:
     """An open index. Passages are numbered through all segments."""
@@ -243,23 +292,9 @@ class Index:
                     segments[numbers.index(n)].alive[row] = False
         except (ValueError, KeyError, TypeError, EOFError, OverflowError, IndexError) as error:
             raise DamagedFile(f"{folder} is damaged ({error}). Rebuild it with `bertkit index`.") from None
-        named = model or about.get("model")
-        if not isinstance(named, str) or not named or "\0" in named:
-            raise DamagedFile(f"{folder / 'index.json'} does not name the model. Pass it with --model.")
-        place = locate(named, named_by=None if model else folder / "index.json")
-        if fingerprint(place) != about.get("fingerprint"):
-            raise UserError(
-                f"{folder} was made with different weights, or a different tokenizer or pooling, than {named} has now. "
-                "Rebuild the index, or pass the old model with --model."
-            )
-        predictor = Predictor.load(place, precision, device)
-        if about.get("prompt", "") != predictor.pooling.prompt_for("document"):
-            raise UserError(
-                f"{folder} was made without the prompt that {named} has for documents. Rebuild it with `bertkit index`."
-            )
-        wide = min(predictor.width, int(about.get("dimensions") or predictor.width))
-        if wide != width or any(predictor.tokenizer.size >= len(each.words.starts) for each in segments):
-            raise DamagedFile(f"{folder}: its vectors or words are not those of {named}. Rebuild the index.")
+        predictor = model_of(about, str(folder), model, precision, device)
+        if any(predictor.tokenizer.size >= len(each.words.starts) for each in segments):
+            raise DamagedFile(f"{folder}: its words are not those of {about.get('model')}. Rebuild the index.")
         return cls(folder, about, segments, predictor, numbers)
 
     def __len__(self) -> int:
@@ -408,26 +443,6 @@ class Index:
         """The passage with this number, read from its line."""
         place = int(np.searchsorted(self.starts, number, "right")) - 1
         return self.segments[place].passage(number - int(self.starts[place]))
-
-
-def best_of(scores: np.ndarray, top: int) -> np.ndarray:
-    """Indices of the highest scores, best first; ties go to the earlier."""
-    top = min(top, len(scores))
-    some = np.flatnonzero(scores >= np.partition(scores, len(scores) - top)[len(scores) - top])
-    return some[np.argsort(-scores[some], kind="stable")][:top]
-
-
-def fused(cosines: np.ndarray, words: np.ndarray, weight: float) -> np.ndarray:
-    """Combine two scores of every passage, each scaled to 0 … 1; weight: of the cosines.
-
-    Scores, not ranks: a passage that shares a rare word is far ahead by BM25, and its rank would not say so.
-    """
-    return weight * _scaled(cosines) + (1 - weight) * _scaled(words)
-
-
-def _scaled(scores: np.ndarray) -> np.ndarray:
-    low, high = float(scores.min()), float(scores.max())
-    return (scores - low) / (high - low) if high > low else np.full_like(scores, high > 0)
 
 
 def vector_weight(

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NoReturn
@@ -257,6 +258,8 @@ _TOKEN = re.compile(
     |(?P<sign><=|>=|!=|==|[=<>(),]))""",
     re.VERBOSE,
 )
+# A number as text, for Python and PostgreSQL alike; longer ones are text.
+NUMBER = r"^ *[-+]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})? *$"
 DEEPEST = 50  # brackets and nots inside each other
 
 
@@ -445,10 +448,9 @@ def holds(sign: str, value: Any, given: Any) -> bool:
             sign == "!=" and type(value) is not type(given)
         )
     if isinstance(given, (int, float)) and isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
+        if not re.fullmatch(NUMBER[1:-1], value):
             return sign == "!="
+        value, given = Decimal(value.strip()), Decimal(str(given))
     if isinstance(given, str) and not isinstance(value, str):
         value = str(value)
     return TESTS[sign](value, given)
