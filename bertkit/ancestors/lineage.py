@@ -1,30 +1,59 @@
-"""What came before BERT, on one sentence: n-gram tables, a Huffman code and noise, and an HMM's best path.
+"""What came before BERT, on one sentence: n-grams, a Huffman code and noise, an HMM's path, word2vec, ELMo, GPT, the
+Transformer.
 
-Each is a real model, learnt in a second from the sample texts of a language.
+Each is a real model. The counting ones are learnt at once from a text, yours or the samples of a language; the neural
+ones in seconds, in front of the reader (`ancestor_live`), or are opened from their folders (`ancestor_shown`).
 """
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 
 from bertkit import samples
+from bertkit.ancestors.elmo.model import BiLMObjective, Elmo
+from bertkit.ancestors.elmo.train import WordFeed, stretches
+from bertkit.ancestors.elmo.words import read_text
 from bertkit.ancestors.hmm import HmmTagger
+from bertkit.ancestors.language_model import gpt
 from bertkit.ancestors.ngram.model import NgramModel, NgramSettings, cut
+from bertkit.ancestors.transformer.data import PairFeed, encode_pairs, ends
+from bertkit.ancestors.transformer.model import Seq2Seq, Transformer
+from bertkit.ancestors.transformer.train import Rewriting
+from bertkit.ancestors.vectors import word2vec
 from bertkit.ancestors.vectors.corpus import Corpus, number, words_of
+from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.ancestors.vectors.word2vec import huffman_paths
+from bertkit.checkpoint.folder import Folder
+from bertkit.data.batch import Batch, pack
+from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_tagged
-from bertkit.errors import UserError
+from bertkit.errors import UserError, suggest
+from bertkit.model.heads import Model
+from bertkit.objectives.causal import NextToken
+from bertkit.settings.ancestors import ElmoNumbers, Shape
+from bertkit.settings.model import Config
+from bertkit.settings.training import LoopSettings
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vocabulary import VocabularySettings, learn
+from bertkit.text.words import is_cjk
+from bertkit.training.loop import Objective, Training
 
 ORDER = 3
 MOST_WORDS = 60
 NOISE = 0.75  # the power of a word's count in word2vec's noise distribution
 
 
-def lineage(text: str, language: str = "en", word: str = "", top: int = 3) -> dict[str, Any]:
-    """One sentence as BERT's ancestors read it. language: of the samples they learn from, en or zh.
+def lineage(text: str, language: str = "en", word: str = "", top: int = 3, passage: str = "") -> dict[str, Any]:
+    """One sentence as BERT's ancestors read it. passage: the text they learn from; without one, the samples of the
+    language, en or zh. The HMM learns from the samples' entities in any case: it needs tags.
 
     ngram: [{word, context, probability, seen, guesses: [{word, probability}]}], one per word and one for the end.
     hmm: [{word, tag, shares: {tag: probability}}], the Viterbi path, and each word's probabilities over all paths.
@@ -37,24 +66,27 @@ def lineage(text: str, language: str = "en", word: str = "", top: int = 3) -> di
     if len(words) > MOST_WORDS:
         raise UserError(f"The text has {len(words)} words; at most {MOST_WORDS} are shown. Shorten it.")
     return {
-        "words": words, "ngram": _ngram(words, language, top), "hmm": _hmm(text, language),
-        **_vocabulary(words, language, word.lower()),
+        "words": words, "ngram": _ngram(words, language, passage, top), "hmm": _hmm(text, language),
+        **_vocabulary(words, language, passage, word.lower()),
     }  # fmt: skip
 
 
-def _passages(language: str) -> str:
+def _passages(language: str, passage: str = "") -> str:
+    """The text to learn from: the user's, or the samples."""
+    if passage.strip():
+        return passage
     return samples.path(language, "passages.txt").read_text("utf-8")
 
 
-@lru_cache(maxsize=2)
-def ngram_model(language: str) -> NgramModel:
-    """A trigram model of the sample passages."""
+@lru_cache(maxsize=4)
+def ngram_model(language: str, passage: str = "") -> NgramModel:
+    """A trigram model of a text, or of the sample passages."""
     settings = NgramSettings(order=ORDER, min_count=1, cased=False)
-    return NgramModel(settings).fit(_passages(language).split("\n\n"))
+    return NgramModel(settings).fit(_passages(language, passage).split("\n\n"))
 
 
-def _ngram(words: list[str], language: str, top: int) -> list[dict[str, Any]]:
-    model = ngram_model(language)
+def _ngram(words: list[str], language: str, passage: str, top: int) -> list[dict[str, Any]]:
+    model = ngram_model(language, passage)
     rows = []
     for n, word in enumerate([*words, "</s>"]):
         context = ["<s>", *words[:n]][-(ORDER - 1) :]
@@ -88,15 +120,18 @@ def _hmm(text: str, language: str) -> list[dict[str, Any]]:
     ]
 
 
-@lru_cache(maxsize=2)
-def _corpus(language: str) -> tuple[Corpus, tuple[Any, Any, Any]]:
-    sentences = [words for line in _passages(language).splitlines() if (words := words_of(line))]
-    corpus = number(sentences, 1)
+def _sentences(language: str, passage: str) -> list[list[str]]:
+    return [words for line in _passages(language, passage).splitlines() if (words := words_of(line))]
+
+
+@lru_cache(maxsize=4)
+def _corpus(language: str, passage: str = "") -> tuple[Corpus, tuple[Any, Any, Any]]:
+    corpus = number(_sentences(language, passage), 1)
     return corpus, huffman_paths(corpus.counts)
 
 
-def _vocabulary(words: list[str], language: str, word: str) -> dict[str, Any]:
-    corpus, (starts, nodes, codes) = _corpus(language)
+def _vocabulary(words: list[str], language: str, passage: str, word: str) -> dict[str, Any]:
+    corpus, (starts, nodes, codes) = _corpus(language, passage)
     places = {name: n for n, name in enumerate(corpus.names)}
     noise = corpus.counts**NOISE / (corpus.counts**NOISE).sum()
 
@@ -110,4 +145,177 @@ def _vocabulary(words: list[str], language: str, word: str) -> dict[str, Any]:
 
     known = [places[name] for name in ([word] if word else words) if name in places]
     chosen = about(max(known)) if known else None
-    return {"word": chosen, "most": [about(n) for n in range(8)], "vocabulary": len(corpus.names)}
+    return {
+        "word": chosen,
+        "most": [about(n) for n in range(min(8, len(corpus.names)))],
+        "vocabulary": len(corpus.names),
+    }
+
+
+# ---- Neural ancestors: one learns in front of the reader, or a finished one is shown.
+
+KINDS = ("word2vec", "elmo", "gpt", "transformer")
+ELMO = ElmoNumbers(width=64, cells=96, filters=((1, 16), (2, 32), (3, 48)), dropout=0.1)
+GPT: dict[str, Any] = {
+    "width": 96, "depth": 2, "heads": 4, "inner": 256, "positions": 64, "max_tokens": 64, "segments": 0, "norm": "pre",
+    "embedding_norm": False, "causal": True, "summary": "last", "word_head": "plain", "dropout": 0.1,
+}  # fmt: skip
+SHAPE: dict[str, Any] = {"width": 96, "depth": 2, "heads": 4, "inner": 192, "max_tokens": 32, "dropout": 0.0}
+CONTINUED = 10  # pieces that a GPT writes on
+REVERSED = (60, 8, 3000)  # words, words of a source at most, pairs: what the Transformer learns to write backwards
+
+
+@dataclass
+class _Gpt:
+    """A GPT that was just trained: a folder's content that answers (`language_model.gpt.Causal`)."""
+
+    folder: Folder
+    device: str = "cpu"
+
+    @property
+    def model(self) -> Model:
+        return self.folder.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.folder.tokenizer
+
+    @property
+    def config(self) -> Config:
+        return self.folder.model.config
+
+
+def ancestor_shown(model: Any, text: str, word: str = "", top: int = 5) -> dict[str, Any]:
+    """What a finished ancestor makes of a sentence, by its kind.
+
+    word2vec, GloVe: {kind, word, neighbours: [{word, cosine}]} of the word, or of the sentence's rarest that is known.
+    ELMo: {kind, words}, each word guessed from both sides (`Elmo.both_ways`).
+    GPT: {kind, steps: [{text, guesses: [{token, score}]}], text}, the sentence continued by the likeliest piece.
+    Transformer: {kind, source, target, text, finished, maps} (`Seq2Seq.cross_attention`).
+    """
+    if isinstance(model, WordVectors):
+        words = [word.lower()] if word else [one for one in words_of(text) if one in model]
+        known = [one for one in words if one in model]
+        near = model.neighbours(known[-1], top=top) if known else []
+        shown = [{"word": name, "cosine": cosine} for name, cosine in near]
+        return {"kind": "word2vec", "word": known[-1] if known else None, "neighbours": shown}
+    if isinstance(model, Elmo):
+        return {"kind": "elmo", "words": model.both_ways(text, top)}
+    if isinstance(model, Seq2Seq):
+        return {"kind": "transformer", **model.cross_attention(text)}
+    steps = []
+    for _ in range(CONTINUED):
+        guesses = gpt.suggest(model, text, top)
+        shown = [{"token": one["token"], "score": one["score"]} for one in guesses]
+        steps.append({"text": text, "guesses": shown})
+        if not guesses:
+            break
+        text = guesses[0]["text"]
+    return {"kind": "gpt", "steps": steps, "text": text}
+
+
+def ancestor_live(
+    kind: str, text: str, *, language: str = "en", passage: str = "", word: str = "", steps: int = 200,
+    seconds: float = 30.0, seed: int = 0, every: int = 20,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """An ancestor of KINDS learns from nothing. passage: the text it learns from (default: the samples of a language).
+
+    The Transformer learns to write words of the passage backwards, or, where lines of it hold a tab, to turn what
+    stands before the tab into what stands after. Yields {start: {kind, parameters, words}}, then {step, loss, seconds,
+    shown} (`ancestor_shown`), and last {end: steps or seconds, model}.
+    """
+    if kind not in KINDS:
+        raise UserError(f"kind is {kind!r}. {suggest(kind, list(KINDS))}")
+    if not text.strip():
+        raise UserError("The text is empty: there is nothing to read.")
+    if kind == "word2vec":
+        sentences = _sentences(language, passage) + [words for line in text.splitlines() if (words := words_of(line))]
+        vectors = word2vec.train(sentences, word2vec.Word2VecSettings(dim=50, min_count=1, epochs=20, seed=seed))
+        count = sum(map(len, sentences))
+        yield {"start": {"kind": kind, "parameters": len(vectors) * vectors.width, "words": count}}
+        yield {"step": 20, "loss": None, "seconds": 0.0, "shown": ancestor_shown(vectors, text, word)}
+        yield {"end": "steps", "model": vectors}
+        return
+    made: tuple[Any, Objective, Any, float]
+    made = {"elmo": _elmo, "gpt": _gpt, "transformer": _transformer}[kind](text, _passages(language, passage), seed)
+    model, objective, feed, rate = made
+    parameters = sum(parameter.numel() for parameter in objective.parameters())
+    yield {"start": {"kind": kind, "parameters": parameters, "words": len(_passages(language, passage).split())}}
+    training = Training(objective, feed, steps, LoopSettings(lr=rate, warmup=0.05, beta2=0.99), seed)
+    began = time.monotonic()
+    for step in training:
+        spent = time.monotonic() - began
+        late = spent > seconds
+        if (step.step + 1) % every == 0 or step.step + 1 == steps or late:
+            objective.eval()
+            yield {
+                "step": step.step + 1,
+                "loss": step.loss,
+                "seconds": spent,
+                "shown": ancestor_shown(model, text, word),
+            }
+            objective.train()
+        if late:
+            break
+    objective.eval()
+    yield {"end": "seconds" if late else "steps", "model": model.folder if isinstance(model, _Gpt) else model}
+
+
+def _elmo(text: str, passage: str, seed: int) -> tuple[Elmo, Objective, Any, float]:
+    lexicon, numbered = read_text([passage, text], vocabulary=5000, units="words", cased=True)
+    model = Elmo(lexicon, ELMO, seed)
+    rows = stretches(numbered.ends[:-1], numbered.ends[1:], 32)
+    return model, BiLMObjective(model.model), WordFeed(numbered, rows, batch_words=512, seed=seed), 6e-3
+
+
+@dataclass
+class _Stretches:
+    """A feed of stretches of a text: every step takes a random choice of them."""
+
+    ids: list[int]
+    begin: int
+    seed: int
+    length: int = 40
+    batch: int = 24
+
+    def step(self, step: int) -> list[Batch]:
+        """The batch of this step."""
+        chance = np.random.default_rng((self.seed, step))
+        starts = chance.integers(0, max(1, len(self.ids) - self.length), self.batch).tolist()
+        return [pack([[self.begin, *self.ids[start : start + self.length]] for start in starts])]
+
+
+def _gpt(text: str, passage: str, seed: int) -> tuple[_Gpt, Objective, _Stretches, float]:
+    lines = [line.strip() for line in passage.splitlines() if line.strip()]
+    tokenizer = learn([*lines, text], VocabularySettings(size=min(3000, 200 + len(passage) // 4), min_frequency=2))
+    torch.manual_seed(seed)
+    model = Model(Config(vocabulary=tokenizer.size, **GPT), {"mlm": 0}, pooler=False)
+    ids = [n for line in tokenizer.pieces_batch(lines) for n in line]
+    begin, _ = ends(tokenizer)
+    folder = Folder(model, tokenizer, "gpt2", name="gpt")
+    return _Gpt(folder), NextToken(model), _Stretches(ids, begin, seed), 4e-3
+
+
+def _transformer(text: str, passage: str, seed: int) -> tuple[Seq2Seq, Objective, PairFeed, float]:
+    pairs = [tuple(line.split("\t")[:2]) for line in passage.splitlines() if "\t" in line]
+    chance = np.random.default_rng(seed)
+    if not pairs:
+        most, longest, count = REVERSED
+        own = [word for word in cut(text, "words", cased=False) if word.strip()]
+        counts = Counter(words_of(passage))
+        words = sorted({*own[:MOST_WORDS], *(word for word, _ in counts.most_common(most))})
+        between = "" if any(map(is_cjk, "".join(own) or passage)) else " "
+        for size in chance.integers(2, max(longest, min(len(own), longest + 4)) + 1, count).tolist():
+            chosen = chance.choice(words, size).tolist()
+            pairs.append((between.join(chosen), between.join(chosen[::-1])))
+    tokenizer = learn(
+        [one for pair in pairs for one in pair], VocabularySettings(size=400 + len(passage) // 8, min_frequency=1)
+    )
+    shape = Shape(vocabulary=tokenizer.size, **SHAPE)
+    rows = [TextRow(source, target, line=n) for n, (source, target) in enumerate(pairs, 1)]
+    encoded, _ = encode_pairs(rows, tokenizer, shape.max_tokens, "drop", "passage")
+    torch.manual_seed(seed)
+    model = Transformer(shape)
+    model.initialise()
+    feed = PairFeed(encoded, batch=64, seed=seed, micro_tokens=8192)
+    return Seq2Seq(model, tokenizer), Rewriting(model), feed, 3e-3

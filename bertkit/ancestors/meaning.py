@@ -27,22 +27,41 @@ Vectors = NDArray[np.float32]  # (layers, texts, width)
 Reader = WordVectors | Elmo | GivesVectors
 
 
-def meaning(word: str, texts: Sequence[str], models: Mapping[str, Reader]) -> dict[str, Any]:
-    """How alike the vectors of a word are in these texts, by model and layer.
+def meaning(
+    word: str, texts: Sequence[str], models: Mapping[str, Reader], senses: Sequence[str] = ()
+) -> dict[str, Any]:
+    """How alike the vectors of a word are in these texts, by model and layer. senses: what the word means in each.
 
     Returns {word, texts, spans, models: [{model, kind, units, layers: [{layer, cosines}]}]}. spans: [start, end) of the
     word in each text; units: what the model reads there, a whole word or pieces of one; cosines: (texts, texts) as
-    lists. A model that does not know the word has no layers. Layer 0 is the embedding, before any context.
+    lists. A model that does not know the word has no layers. Layer 0 is the embedding, before any context. With senses
+    of which some are equal and some differ, a layer also has same and other (mean cosines) and auc (`sense_auc`).
     """
+    if senses and len(senses) != len(texts):
+        raise UserError(f"There are {len(texts)} texts but {len(senses)} senses. Give one sense per text.")
     spans = [find(word, text, number) for number, text in enumerate(texts, 1)]
     rows = []
     for name, model in models.items():
         kind, units, vectors = word_vectors(model, texts, spans)
         layers = [] if vectors is None else [
-            {"layer": number, "cosines": cosines(layer).round(6).tolist()} for number, layer in enumerate(vectors)
+            {"layer": number, "cosines": cosines(layer).round(6).tolist(), **_told_apart(layer, senses)}
+            for number, layer in enumerate(vectors)
         ]  # fmt: skip
         rows.append({"model": name, "kind": kind, "units": units, "layers": layers})
     return {"word": word, "texts": list(texts), "spans": [list(span) for span in spans], "models": rows}
+
+
+def _told_apart(vectors: NDArray[np.float32], senses: Sequence[str]) -> dict[str, float]:
+    """How alike two uses of one sense are, two of different ones, and how well that tells them apart."""
+    if not 1 < len(set(senses)) < len(senses):
+        return {}
+    table = cosines(vectors)
+    first, second = np.triu_indices(len(senses), 1)
+    same = np.array([senses[a] == senses[b] for a, b in zip(first.tolist(), second.tolist())])
+    pairs = table[first, second]
+    return {
+        "same": float(pairs[same].mean()), "other": float(pairs[~same].mean()), "auc": sense_auc(vectors, senses)
+    }  # fmt: skip
 
 
 def find(word: str, text: str, number: int = 1) -> Span:

@@ -3,8 +3,10 @@ masked words it guesses, and which tokens matter."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from bertkit.model.encoder import Encoded, Layer
 from bertkit.model.heads import first_vectors
 from bertkit.settings.training import MaskSettings
 from bertkit.text.encoding import Encoding
+from bertkit.text.words import sentences_of
 
 MOST_JOINT = 8  # masks that are guessed together
 LONGEST = 256  # tokens: larger maps are not readable on a page
@@ -430,3 +433,38 @@ def principal(vectors: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.ndarra
     share[:filled] = sizes[:filled] ** 2 / max(float((sizes**2).sum()), 1e-12)
     signs = np.sign(points[np.abs(points).argmax(0), range(axes)])
     return points * np.where(signs == 0, 1, signs), share
+
+
+MOST_PAIRS = 32
+
+
+def sentence_pairs(predictor: Predictor, text: str, seed: int = 0, most: int = MOST_PAIRS) -> dict[str, Any]:
+    """Sentences of a text in pairs, as next-sentence pretraining makes them, and what the model's head says of each.
+
+    Half of the pairs are neighbours; in the other half, the second sentence is drawn from another paragraph (an empty
+    line separates two), or from elsewhere where there is one alone. An ALBERT is asked for the order instead: every
+    second pair is swapped. Returns {head, pairs: [{a, b, label, probability}], right}; label: whether it is so;
+    right: the share of pairs for which the probability is on the label's side of a half.
+    """
+    paragraphs = [sentences for part in re.split(r"\n\s*\n", text) if (sentences := sentences_of(part))]
+    neighbours = [(n, a, b) for n, part in enumerate(paragraphs) for a, b in pairwise(part)]
+    if len(neighbours) < 3:
+        raise UserError(f"The text has {len(neighbours)} pairs of neighbouring sentences; give a text with at least 3.")
+    chance = np.random.default_rng(seed)
+    chosen = [neighbours[n] for n in sorted(chance.permutation(len(neighbours))[:most].tolist())]
+    ordered = "next_sentence" not in predictor.model.heads or "next_sentence" in predictor.model.untrained
+    pairs: list[tuple[str, str, bool]] = []
+    for number, (paragraph, a, b) in enumerate(chosen):
+        others = [one for n, part in enumerate(paragraphs) if n != paragraph for one in part]
+        others = others or [one for one in paragraphs[0] if one not in (a, b)]
+        if number % 2 == 0:
+            pairs.append((a, b, True))
+        else:
+            pairs.append((b, a, False) if ordered else (a, others[int(chance.integers(len(others)))], False))
+    answers = predictor.follows([a for a, _, _ in pairs], [b for _, b, _ in pairs])
+    head = "order" if "order" in answers[0] else "next"
+    rows = [
+        {"a": a, "b": b, "label": label, "probability": answer[head]} for (a, b, label), answer in zip(pairs, answers)
+    ]
+    right = sum((row["probability"] >= 0.5) == row["label"] for row in rows) / len(rows)
+    return {"head": head, "pairs": rows, "right": right}

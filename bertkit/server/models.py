@@ -114,8 +114,9 @@ class ServedModel:
 class ModelRegistry(Mapping[str, ServedModel]):
     """All models by name, in the order they were given."""
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ServedModel], ancestors: dict[str, Any] | None = None) -> None:
         self._models = {model.name: model for model in models}
+        self.ancestors = ancestors or {}  # for the page alone: those opened, and those trained there
 
     def __getitem__(self, name: str) -> ServedModel:
         return self._models[name]
@@ -173,15 +174,24 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
 
 
 def load(models: Sequence[str], precision: str = "auto", device: str = "auto", engine: str = "auto") -> ModelRegistry:
-    """Open the models, each once."""
-    return ModelRegistry(
-        [ServedModel(name, _open(model, precision, device, engine)) for name, model in names_of(models).items()]
-    )
+    """Open the models, each once. Ancestors (word vectors, ELMo, the Transformer) are for the page, beside encoders."""
+    opened = {name: open_model(model, precision, device, engine=engine) for name, model in names_of(models).items()}
+    encoders = {name: model for name, model in opened.items() if isinstance(model, Predictor)}
+    ancestors = {name: model for name, model in opened.items() if name not in encoders}
+    for name, model in ancestors.items():
+        if kind_of_ancestor(model) is None or not encoders:
+            raise UserError(
+                f"{name} is not an encoder, and only encoders can be served. Use `bertkit predict` instead."
+            )
+    for model in encoders.values():
+        model.steady = True
+    return ModelRegistry([ServedModel(name, model) for name, model in encoders.items()], ancestors)
 
 
-def _open(model: str, precision: str, device: str, engine: str) -> Predictor:
-    opened = open_model(model, precision, device, engine=engine)
-    if not isinstance(opened, Predictor):
-        raise UserError(f"{model} is not an encoder, and only encoders can be served. Use `bertkit predict` instead.")
-    opened.steady = True
-    return opened
+# The ancestors that the page shows, by the name of their class: no ancestor is imported for a server without any.
+ANCESTORS = {"WordVectors": "word2vec", "Elmo": "elmo", "Seq2Seq": "transformer", "Predictor": "gpt"}
+
+
+def kind_of_ancestor(model: Any) -> str | None:
+    """What the page calls this ancestor."""
+    return ANCESTORS.get(type(model).__name__)

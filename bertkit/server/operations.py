@@ -198,10 +198,12 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → t
     },
     "importance": _inside("inference.importance", "importance"),
     "next": lambda predictor, text, text_b: predictor.follows(text, text_b),
+    "pairs": _inside("inference.explain", "sentence_pairs"),
     "lineage": lambda predictor, text, **given: _inside("ancestors.lineage", "lineage")(text, **given),
-    "meaning": lambda predictor, word, texts: _inside("ancestors.meaning", "meaning")(
-        word, texts=texts, models={predictor.folder.name: predictor}
+    "meaning": lambda predictor, word, others, **given: _inside("ancestors.meaning", "meaning")(
+        word, models={predictor.folder.name: predictor, **others}, **given
     ),
+    "ancestor": lambda predictor, ancestor, **given: _inside("ancestors.lineage", "ancestor_shown")(ancestor, **given),
 }
 
 
@@ -219,14 +221,14 @@ def views(predictor: Predictor, inputs: list[Any], how: How) -> list[Answer]:
         numbers = sum(value.size for value in shown.values() if isinstance(value, np.ndarray))
         if numbers > MOST_NUMBERS:
             raise UserError(f"The text is too long to be shown: it makes {numbers:,} numbers. Shorten it.")
-        answers.append(Answer(_plain(shown), len(shown.get("tokens", ()))))
+        answers.append(Answer(plain(shown), len(shown.get("tokens", ()))))
     return answers
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Arrays as lists with five digits after the point; what is hidden from a token (minus infinity) as null."""
     if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: plain(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):
         rounded = np.round(_finite(value.astype(np.float64)), 5)
         if rounded.size and rounded.min() < -1e30:
@@ -234,7 +236,7 @@ def _plain(value: Any) -> Any:
             hidden[rounded < -1e30] = None
             return hidden.tolist()
         return rounded.tolist()
-    return [_plain(part) for part in value] if isinstance(value, list) else value
+    return [plain(part) for part in value] if isinstance(value, list) else value
 
 
 def _unknown(predictor: Predictor, rows: Sequence[Any]) -> int:

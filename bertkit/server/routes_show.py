@@ -14,9 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from bertkit.errors import UserError
+from bertkit.inference.predictor import Predictor
 from bertkit.server.errors import ApiError
 from bertkit.server.middleware import PAGE
-from bertkit.server.models import ServedModel
+from bertkit.server.models import ServedModel, kind_of_ancestor
+from bertkit.server.operations import plain
 from bertkit.server.routes_tei import service_of
 from bertkit.server.schemas import Text
 from bertkit.server.service import InferenceService, reply
@@ -114,12 +116,23 @@ class MeaningBody(BaseModel):
     model: str | None = None
     word: Text
     texts: Annotated[list[Text], Field(min_length=2, max_length=32)]
+    senses: Annotated[list[Text], Field(max_length=32)] = []
+    others: list[str] = Field(default_factory=list, max_length=8)
 
 
 class LineageBody(ShowBody):
-    """/show/lineage. language: of the samples that the ancestors learn from; word: whose Huffman code to show."""
+    """/show/lineage. passage: what the ancestors learn from, else the samples of the language; word: whose Huffman code
+    to show."""
 
     language: Literal["en", "zh"] = "en"
+    word: Text = ""
+    passage: Annotated[Text, Field(max_length=LIVE_CHARACTERS)] = ""
+
+
+class AncestorBody(ShowBody):
+    """/show/ancestor. name: an ancestor that was opened, or trained on this page."""
+
+    name: str
     word: Text = ""
 
 
@@ -136,6 +149,22 @@ class LearnBody(Budget):
 
     text: Annotated[Text, Field(max_length=LIVE_CHARACTERS)]
     gap: Annotated[Text, Field(max_length=400)]
+
+
+class AncestorLearnBody(Budget):
+    """/show/ancestor/learn: what learns, from which text, and the sentence to show meanwhile."""
+
+    kind: Literal["word2vec", "elmo", "gpt", "transformer"]
+    text: Annotated[Text, Field(max_length=2_000)]
+    word: Text = ""
+    language: Literal["en", "zh"] = "en"
+    passage: Annotated[Text, Field(max_length=LIVE_CHARACTERS)] = ""
+
+
+class PairsBody(ShowBody):
+    """/show/pairs: a text whose sentences are paired."""
+
+    seed: int = Field(0, ge=0)
 
 
 class TuneBody(Budget):
@@ -179,10 +208,10 @@ def _described(model: ServedModel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _shown(request: Request, view: str, body: ShowBody | MapBody | MeaningBody) -> Response:
+async def _shown(request: Request, view: str, body: ShowBody | MapBody | MeaningBody, **more: Any) -> Response:
     service = service_of(request)
     model = service.model(request, body.model, "tokenize")
-    asked = await service.ask(request, model, "show", [{"view": view, **body.model_dump(exclude={"model"})}])
+    asked = await service.ask(request, model, "show", [{"view": view, **body.model_dump(exclude={"model"}), **more}])
     return reply(request, asked.answers[0].value, asked)
 
 
@@ -213,13 +242,39 @@ async def follows(body: FollowsBody, request: Request) -> Response:
 @router.post("/show/meaning")
 async def meaning(body: MeaningBody, request: Request) -> Response:
     """How alike a word's vectors are in several texts, by layer (bertkit.ancestors.meaning.meaning)."""
-    return await _shown(request, "meaning", body)
+    opened = service_of(request).registry.ancestors
+    others = {name: opened[name] for name in body.others if kind_of_ancestor(opened.get(name)) != "transformer"}
+    return await _shown(request, "meaning", body, others={name: model for name, model in others.items() if model})
 
 
 @router.post("/show/lineage")
 async def lineage(body: LineageBody, request: Request) -> Response:
     """A sentence as n-grams, word2vec's tree and an HMM read it (bertkit.ancestors.lineage.lineage)."""
     return await _shown(request, "lineage", body)
+
+
+@router.get("/show/ancestors")
+async def ancestors(request: Request) -> Response:
+    """The ancestors that were opened, or trained on this page: name and kind."""
+    opened = service_of(request).registry.ancestors
+    described = [{"name": name, "kind": kind_of_ancestor(model)} for name, model in opened.items()]
+    return Response(to_json(described), media_type="application/json")
+
+
+@router.post("/show/ancestor")
+async def ancestor(body: AncestorBody, request: Request) -> Response:
+    """What word2vec, ELMo, a GPT or the Transformer makes of a sentence (bertkit.ancestors.lineage.ancestor_shown)."""
+    opened = service_of(request).registry.ancestors
+    if body.name not in opened:
+        raise ApiError("model", f"There is no ancestor {body.name[:80]!r} here. Train it, or open its folder.")
+    body_text = ShowBody(model=body.model, text=body.text)
+    return await _shown(request, "ancestor", body_text, word=body.word, ancestor=opened[body.name])
+
+
+@router.post("/show/pairs")
+async def pairs(body: PairsBody, request: Request) -> Response:
+    """Neighbouring and other sentences of a text, with the head's answers (inference.explain.sentence_pairs)."""
+    return await _shown(request, "pairs", body)
 
 
 @router.post("/show/attention")
@@ -265,6 +320,26 @@ async def learn(body: LearnBody, request: Request) -> Response:
 
     events = pretrain_live(body.text, body.gap, steps=body.steps, seconds=body.seconds)
     return await _streamed(service_of(request), events)
+
+
+@router.post("/show/ancestor/learn", response_class=StreamingResponse, responses=_STREAM)
+async def ancestor_learn(body: AncestorLearnBody, request: Request) -> Response:
+    """An ancestor learns from a text (bertkit.ancestors.lineage.ancestor_live), as server-sent events.
+
+    The finished one is kept under its kind until the next, for /show/ancestor and /show/meaning.
+    """
+    from bertkit.ancestors.lineage import ancestor_live
+    from bertkit.checkpoint.folder import Folder
+
+    service = service_of(request)
+
+    def events() -> Iterator[dict[str, Any]]:
+        for event in ancestor_live(**body.model_dump()):
+            if (model := event.pop("model", None)) is not None:
+                service.registry.ancestors[body.kind] = Predictor(model) if isinstance(model, Folder) else model
+            yield plain(event)
+
+    return await _streamed(service, events())
 
 
 @router.post("/show/tune", response_class=StreamingResponse, responses=_STREAM)

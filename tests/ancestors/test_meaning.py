@@ -99,3 +99,16 @@ def test_the_embedded_model_tells_senses_apart_and_its_embeddings_do_not(lang: s
     assert len(aucs) == 20
     assert by_layer[0] == 0.5
     assert by_layer[-1] > 0.65
+
+
+def test_senses_give_the_means_and_the_auc_of_every_layer() -> None:
+    words = sorted({word for text in TEXTS for word in text.lower().strip(".").split()})
+    static = WordVectors(words, np.random.default_rng(0).normal(size=(len(words), 8)).astype(np.float32))
+    senses = ["money" if number % 2 else "river" for number, _ in enumerate(TEXTS)]
+    for row in meaning("bank", TEXTS, {"w2v": static}, senses)["models"]:
+        for layer in row["layers"]:
+            pairs = [(a, b) for a in range(len(TEXTS)) for b in range(a)]
+            same = np.mean([layer["cosines"][a][b] for a, b in pairs if senses[a] == senses[b]])
+            assert layer["same"] == pytest.approx(same, abs=1e-5) and 0 <= layer["auc"] <= 1
+    with pytest.raises(UserError, match="one sense per text"):
+        meaning("bank", TEXTS, {"w2v": static}, senses[:1])

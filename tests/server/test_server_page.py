@@ -14,6 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import bertkit
+from bertkit.ancestors.lineage import lineage
 from bertkit.ancestors.meaning import meaning
 from bertkit.commands.serve import VIEWS
 from bertkit.inference import explain, importance
@@ -66,7 +67,7 @@ def test_a_key_guards_what_models_say_and_not_the_page(registry) -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    service = InferenceService(load(["en", "zh"], precision="fp32"), threads=1)
+    service = InferenceService(load(["en", "zh", "classic"], precision="fp32"), threads=1)
     bound = bind("127.0.0.1", 0)
     ready = threading.Event()
     server = server_of(make_app(service, hosts=LOCAL), service, ready.set)
@@ -104,8 +105,32 @@ def test_every_number_of_a_view_is_python_s(address: str) -> None:
     }
     uses = {"word": "mat", "texts": ["The cat sat on the mat.", "A mat is red."]}
     expected["meaning"] = (uses, meaning(uses["word"], uses["texts"], {"en": model}))
+    passage = "The cat sat. The cat ran.\nThe dog sat."
+    expected["lineage"] = ({"text": TEXT, "passage": passage}, lineage(TEXT, passage=passage))
     for view, (body, numbers) in expected.items():
         same(posted(address, f"/show/{view}", {"model": "en", **body}), numbers, view)
+    classic = bertkit.load("classic", precision="fp32")
+    story = "She opened the door. The room was dark. She lit a lamp.\n\nPenguins swim. They eat fish. They cannot fly."
+    asked = {"model": "classic", "text": story, "seed": 3}
+    same(posted(address, "/show/pairs", asked), explain.sentence_pairs(classic, story, seed=3), "pairs")
+    two = {"text": "She opened the door.", "text_b": "The room was dark."}
+    same(posted(address, "/show/next", {"model": "classic", **two}), classic.follows(*two.values()), "next")
+
+
+def test_an_ancestor_that_learnt_on_the_page_is_shown_and_compared(address: str) -> None:
+    from urllib.request import Request, urlopen
+
+    passage = "\n".join(["the cat drinks milk and sleeps", "the dog drinks water and runs"] * 4)
+    body = {"kind": "elmo", "text": "the cat drinks milk", "passage": passage, "steps": 2}
+    head = {"content-type": "application/json"}
+    with urlopen(Request(address + "/show/ancestor/learn", json.dumps(body).encode(), head)) as answer:
+        *_, last, end = [json.loads(line[6:]) for line in answer if line.startswith(b"data: ")]
+    assert end == {"end": "steps"}
+    shown = posted(address, "/show/ancestor", {"name": "elmo", "text": "the cat drinks milk"})
+    same(shown, last["shown"], "elmo")
+    texts = ["the cat drinks", "a cat"]
+    compared = posted(address, "/show/meaning", {"model": "en", "word": "cat", "texts": texts, "others": ["elmo"]})
+    assert [row["kind"] for row in compared["models"]] == ["bert", "elmo"]
 
 
 def same(got: Any, wanted: Any, where: str) -> None:

@@ -234,6 +234,36 @@ class Elmo:
             return [chances]
 
         (chances,) = self._each([words], use)
+        return self._best(chances, top)
+
+    def both_ways(self, text: str, top: int = 3) -> list[dict[str, Any]]:
+        """Each word of a text (its first line) as both directions guess it, without seeing it.
+
+        [{word, forward, backward}]; forward (from the words before) and backward (from those after) are each
+        {probability, guesses: [{word, score}]}; the probability of a word that cannot be guessed is that of all such.
+        """
+        words = (self.lexicon.cut(text) or [[]])[0]
+        if not words:
+            raise UserError("The text is empty: there is nothing to read.")
+
+        def use(batch: Batch) -> list[tuple[Tensor, Tensor, Tensor]]:
+            _, ahead, back = self.model(batch)
+            chances = [self.model.softmax.log_prob(states).double().exp() for states in (ahead[-1][:-2], back[-1][2:])]
+            return [(chances[0], chances[1], batch.extra["targets"][1:-1])]
+
+        ((forward, backward, targets),) = self._each([words], use)
+        return [
+            {"word": word, "forward": self._seen(before, target, top), "backward": self._seen(after, target, top)}
+            for word, before, after, target in zip(words, forward, backward, targets.tolist())
+        ]
+
+    def _seen(self, chances: Tensor, target: int, top: int) -> dict[str, Any]:
+        probability = float(chances[target])
+        chances = chances.clone()
+        chances[[BORDER, UNKNOWN]] = 0.0
+        return {"probability": probability, "guesses": self._best(chances, top)}
+
+    def _best(self, chances: Tensor, top: int) -> list[dict[str, Any]]:
         best = chances.topk(min(top, len(self.lexicon.words)))
         return [
             {"word": self.lexicon.words[n - FIRST_WORD], "score": chance}

@@ -20,7 +20,7 @@ from bertkit import __version__, config
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.transformer.beam_search import LENGTH_PENALTY, search
-from bertkit.ancestors.transformer.data import Pairs, ends, places
+from bertkit.ancestors.transformer.data import Pair, Pairs, collate, ends, places
 from bertkit.data.batch import Batch, batches_by_tokens, pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.attention import Attention, AttentionContext, mask, softmax
@@ -97,6 +97,12 @@ class CrossAttention(nn.Module):
         """asked: (texts, asked, width), through `query` already. Returns like it, not yet through `out`."""
         q = asked.unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
         return attend(q, keys[0], keys[1], hidden, self.dropout)
+
+    def weights(self, x: Tensor, memory: Tensor, pairs: Pairs, hidden: Tensor) -> Tensor:
+        """How much each token of a target takes from each of its source: (texts, heads, target, source)."""
+        asked = self.query(x)[pairs.extra["asking"]].unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
+        keys = self.keys(memory, pairs.extra["seen"])[0]
+        return softmax(asked @ keys.transpose(-1, -2) / math.sqrt(asked.shape[-1]) + hidden)
 
     def forward(self, x: Tensor, memory: Tensor, pairs: Pairs, hidden: Tensor) -> Tensor:
         """x: (target tokens, width), memory: (source tokens, width), both packed. Returns like x."""
@@ -318,6 +324,35 @@ class Seq2Seq:
             for number, best in zip(part, hypotheses):
                 answers[number] = (best[0].ids, best[0].score, best[0].finished)
         return answers
+
+    @torch.no_grad()
+    def cross_attention(self, text: str) -> dict[str, Any]:
+        """What the decoder looks at in the source while it writes (greedily): {source, target, text, finished, maps}.
+
+        source, target: tokens; target begins with the token that is given first, so row n of a map is where the
+        decoder looks when it writes target n + 1. maps: (layers, heads, targets, sources); rows add up to 1.
+        """
+        begin, end = ends(self.tokenizer)
+        limit = self.model.shape.max_tokens
+        source = [*self.tokenizer.pieces_batch([text])[0][: limit - 1], end]
+        ((written, _, finished),) = self.search_ids([source], 1)
+        given = [begin, *written][:limit]
+        pairs = collate([Pair(source, given, [*written, end][:limit])]).to(self.model.words.words.weight.device)
+        calls: list[tuple[CrossAttention, Any]] = []
+        layers = [cast(DecoderLayer, layer).cross for layer in self.model.decoder.layers]
+        hooks = [layer.register_forward_pre_hook(lambda layer, seen: calls.append((layer, seen))) for layer in layers]
+        try:
+            self.model.eval()
+            self.model(pairs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        maps = torch.stack([layer.weights(*seen)[0] for layer, seen in calls]).float().cpu().numpy()
+        name = self.tokenizer.id_to_token
+        return {
+            "source": [name(n) or "" for n in source], "target": [name(n) or "" for n in [begin, *written, end]],
+            "text": self.tokenizer.decode(written), "finished": finished, "maps": maps,
+        }  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors, bertkit.json and the tokenizer's files, all or nothing."""

@@ -162,3 +162,25 @@ export function player(count, at, words, render) {
 
 export const shell = text => /^[\w./=:-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'";
 export const python = value => value === null ? "None" : Array.isArray(value) ? "[" + value.map(python).join(", ") + "]" : JSON.stringify(value);
+
+// ---- A model that learns while one looks on: what it has shown so far stays while other views are looked at.
+
+export const newRun = () => ({events: [], start: null, stop: null, end: "", problem: ""});
+export async function stream(run, ctx, path, body, again) {
+  const controller = new AbortController();
+  run.stop = () => controller.abort();
+  again();
+  try {
+    await ctx.stream(path, body, event => {
+      if (event.start) run.start = event.start;
+      else if (event.end) run.end = event.end;
+      else run.events.push(event);
+      again();
+    }, controller.signal);
+  } catch (problem) {
+    if (problem.name === "AbortError") run.end = "stopped";
+    else run.problem = problem.message;
+  }
+  run.stop = null;
+  again();
+}

@@ -111,7 +111,7 @@ function follow() {
 
 function context() {
   return {
-    t, call: (path, body) => call(path, {model: model.id, ...body}, controller?.signal), model, models, language, params, data,
+    t, call: (path, body) => call(path, {model: model.id, ...body}, controller?.signal), get: async path => (await call(path))[0], model, models, language, params, data,
     text: name => texts[name] || example()[name] || "",
     set: (changes, again = true) => { Object.assign(params, changes); remember(); again ? ask() : show(); },
     write: (name, value) => { texts[name] = value; remember(); draw(); },

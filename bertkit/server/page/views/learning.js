@@ -1,8 +1,8 @@
 // Models that learn in front of the reader: a tiny BERT on a pasted text, and a classifier on a few typed rows.
-import {bar, card, clean, h, lines, number, percent, python, svg} from "../lib.js";
+import {bar, card, clean, h, lines, newRun, number, percent, python, stream, svg} from "../lib.js";
 
 // What each run has shown so far; it stays while other views are looked at.
-const runs = {learn: {events: [], start: null, stop: null, end: "", problem: ""}, tune: {events: [], start: null, stop: null, end: "", problem: ""}};
+const runs = {learn: newRun(), tune: newRun()};
 const rows = ctx => lines(ctx.text("rows")).map(line => { const cut = line.includes("\t") ? line.lastIndexOf("\t") : line.lastIndexOf("#"); return cut < 0 ? [line, ""] : [line.slice(0, cut).trim(), line.slice(cut + 1).trim()]; }).filter(([text, label]) => text && label);
 const requests = {
   learn: ctx => ({text: ctx.text("passage"), gap: ctx.text("gap"), steps: 300, seconds: 30}),
@@ -39,23 +39,9 @@ const which = ctx => ctx.params.run === "tune" ? "tune" : "learn";
 
 async function begin(kind, ctx) {
   for (const other of Object.values(runs)) other.stop?.();
-  const run = runs[kind] = {events: [], start: null, stop: null, end: "", problem: ""}, controller = new AbortController();
+  const run = runs[kind] = newRun();
   const again = () => { const box = document.getElementById("run"); if (box && which(ctx) === kind) fill(box, kind, ctx); };
-  run.stop = () => controller.abort();
-  again();
-  try {
-    await ctx.stream(`show/${kind}`, kind === "tune" ? {model: ctx.model.id, ...requests.tune(ctx)} : requests.learn(ctx), event => {
-      if (event.start) run.start = event.start;
-      else if (event.end) run.end = event.end;
-      else run.events.push(event);
-      again();
-    }, controller.signal);
-  } catch (problem) {
-    if (problem.name === "AbortError") run.end = "stopped";
-    else run.problem = problem.message;
-  }
-  run.stop = null;
-  again();
+  await stream(run, ctx, `show/${kind}`, kind === "tune" ? {model: ctx.model.id, ...requests.tune(ctx)} : requests.learn(ctx), again);
 }
 
 function fill(box, kind, ctx) {
