@@ -20,6 +20,7 @@ from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.metrics.numbers import NAMES, RECALL_AT, per_query
 from bertkit.notify import track
+from bertkit.retrieval.bm25 import fused
 
 if TYPE_CHECKING:
     from bertkit.retrieval.index import Index
@@ -165,6 +166,7 @@ def worst_queries(best: Measured, queries: Sequence[Query], gold: Sequence[set[s
 # ---- Reranking: a cross-encoder reads the question and a passage together: slower than vectors, and more exact.
 
 RERANKED = 50  # passages that a reranker reads for a question
+RERANKER_WEIGHT = 0.5  # of its scores beside those of the search: alone, a small model loses what words know
 YES = ("1", "yes", "true", "relevant", "positive", "entailment", "duplicate")  # labels of pairs that belong together
 
 
@@ -196,9 +198,16 @@ class Reranker:
         return [self._last[1][text] for text in texts]
 
     def rank(self, question: str, hits: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The first RERANKED hits in the order of the model's scores; the others after them, as they were."""
+        """The first RERANKED hits, by the mean of the model's scores and the search's; the others after them."""
+        if not hits:
+            return []
         scores = self.scores(question, [hit["text"] for hit in hits[:RERANKED]])
-        read = [hit | {"score": score, "first_score": hit["score"]} for hit, score in zip(hits, scores)]
+        first = [hit["score"] for hit in hits[:RERANKED]]
+        together = fused(np.array(scores), np.array(first), RERANKER_WEIGHT).tolist()
+        read = [
+            hit | {"score": total, "rerank_score": score, "first_score": hit["score"]}
+            for hit, score, total in zip(hits, scores, together)
+        ]
         return sorted(read, key=lambda hit: -hit["score"]) + hits[RERANKED:]
 
 

@@ -338,7 +338,8 @@ class Index:
 
         By "words", no vector is computed and there is no cosine. score: the cosine; or BM25 (by "words"); or (by
         "both") the weighted mean of both, each scaled so that the best passage has 1 and the worst 0. A reranker reads
-        the best passages again, and scores these by itself. where: which documents may be found.
+        the best passages again: theirs is the mean of its score and the first one, scaled alike.
+        where: which documents may be found.
         """
         if reranker is not None:
             return reranker.rank(question, self.search(question, max(top, RERANKED), by, where=where))[:top]

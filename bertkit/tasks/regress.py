@@ -176,12 +176,12 @@ DRAWS = 1000  # passages drawn for a question until one is wrong
 class Rank(Regress):
     """A logit for a question and a passage, learned from pairs that belong together (1) and pairs that do not (0).
 
-    Rows without labels belong together; their `text_c` does not, or else the passage of another row. What is saved is a
-    model with one number, which sentence-transformers opens as a CrossEncoder.
+    Rows without labels belong together; their `text_c` and the passage of another row do not. What is saved is a model
+    with one number, which sentence-transformers opens as a CrossEncoder.
     """
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Pairs with labels 0 and 1, as they are; without labels, each with a pair that does not belong together."""
+        """Pairs with labels 0 and 1, as they are; without labels, each with pairs that do not belong together."""
         self.options["paired"] = True
         rows = list(
             read_rows(
@@ -208,10 +208,11 @@ class Rank(Regress):
         pairs = []
         for row in rows:
             drawn = (rows[int(random.integers(len(rows)))].text_b for _ in range(DRAWS))
-            other = row.text_c or next((text for text in drawn if text not in rights[row.text]), None)
+            other = next((text for text in drawn if text not in rights[row.text]), None)
             pairs.append(replace(row, label=1.0, text_c=None))
-            if other is not None:  # a question that every passage answers has none
-                pairs.append(replace(row, text_b=other, label=0.0, text_c=None))
+            # From hard negatives alone, it would learn that what resembles the question is wrong.
+            wrong = dict.fromkeys(text for text in (row.text_c, other) if text is not None)
+            pairs += [replace(row, text_b=text, label=0.0, text_c=None) for text in wrong]
         return pairs
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:

@@ -38,7 +38,13 @@ def test_a_reranker_is_trained_and_sentence_transformers_scores_pairs_alike(tmp_
     scores = reranker.scores(PAIRS[0]["text"], texts)
     hits = [{"text": text, "score": 1.0 / n} for n, text in enumerate(texts, 1)]
     ranked = reranker.rank(PAIRS[0]["text"], hits)
-    assert [hit["score"] for hit in ranked] == sorted(scores, reverse=True)
+    assert {hit["text"]: hit["rerank_score"] for hit in ranked} == dict(zip(texts, scores))
+    low, high = min(scores), max(scores)
+    for hit in ranked:  # the mean of two scores, each from 0 to 1
+        rest = (hit["first_score"] - 1 / 8) / (1 - 1 / 8)
+        assert hit["score"] == pytest.approx(((hit["rerank_score"] - low) / (high - low) + rest) / 2, abs=1e-5)
+    assert [hit["score"] for hit in ranked] == sorted((hit["score"] for hit in ranked), reverse=True)
+    assert reranker.rank("Where?", []) == []
     library = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
     import torch
 
@@ -47,12 +53,12 @@ def test_a_reranker_is_trained_and_sentence_transformers_scores_pairs_alike(tmp_
     assert np.abs(np.array(scores) - theirs).max() < 1e-4
 
 
-def test_pairs_without_labels_get_one_that_does_not_belong_together(tmp_path):
+def test_pairs_without_labels_get_others_that_do_not_belong_together(tmp_path):
     rows = Rank().read(write(tmp_path / "a.jsonl", [*PAIRS, PAIRS[0] | {"text_c": "No wall."}]), Reading())
-    assert [row.label for row in rows] == [1.0, 0.0] * 9
+    assert [row.label for row in rows] == [1.0, 0.0] * 9 + [0.0]
     right = {(row["text"], row["text_b"]) for row in PAIRS}
     assert all(((row.text, row.text_b) in right) == (row.label == 1) for row in rows)
-    assert rows[-1].text_b == "No wall."
+    assert rows[-2].text_b == "No wall."  # a hard negative has a drawn one beside it
     with pytest.raises(UserError, match="the label is 3"):
         Rank().read(write(tmp_path / "b.jsonl", [PAIRS[0] | {"label": 3}]), Reading())
     with pytest.raises(UserError, match="all passages are the same"):
