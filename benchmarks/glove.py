@@ -18,7 +18,8 @@ from pathlib import Path
 
 from _harness import RESULTS, Row, machine, made_up_words, only_the_document, options, peak_of, publish, row, tell
 
-SIZES = {"smoke": (1, 2), "quick": (4, 8, 16), "full": (8, 32, 128)}  # megabytes of text
+# megabytes of text
+SIZES: dict[str, tuple[float, ...]] = {"smoke": (0.2, 0.4), "quick": (4, 8, 16), "full": (8, 32, 128)}
 BOUNDS = {"64 MB": 64.0, "unbounded": 1e5}
 LEARN = """
 import sys
@@ -29,18 +30,18 @@ with open(sys.argv[1]) as file:
 """
 
 
-def write(path: Path, megabytes: int) -> Path:
+def write(path: Path, megabytes: float) -> Path:
     """Lines of twenty words."""
     words = made_up_words(30_000)
     heights = list(accumulate(1 / (n + 3) for n in range(len(words))))
-    rng, left = random.Random(0), megabytes * 1_000_000
+    rng, left = random.Random(0), int(megabytes * 1_000_000)
     with path.open("w", encoding="utf-8") as file:
         while left > 0:
             left -= file.write(" ".join(rng.choices(words, cum_weights=heights, k=20)) + "\n")
     return path
 
 
-def memory(folder: Path, sizes: tuple[int, ...], threads: int) -> list[Row]:
+def memory(folder: Path, sizes: tuple[float, ...], threads: int) -> list[Row]:
     """Bound by bound, text by text."""
     texts = [(size, write(folder / f"{size}.txt", size)) for size in sizes]
     rows: list[Row] = []

@@ -47,6 +47,6 @@ def test_it_answers_every_row_and_gives_the_growth() -> None:
 def test_glove_is_measured_with_and_without_a_bound() -> None:
     rows = rows_of("glove")
     assert [(row["case"], row["contestant"]) for row in rows] == [
-        (bound, f"{size} MB of text") for bound in ("64 MB", "unbounded") for size in (1, 2)
+        (bound, f"{size} MB of text") for bound in ("64 MB", "unbounded") for size in (0.2, 0.4)
     ]
     assert all(row["value"] > 50 and row["unit"] == "MB" for row in rows)
