@@ -211,8 +211,8 @@ class Rank(Regress):
             other = next((text for text in drawn if text not in rights[row.text]), None)
             pairs.append(replace(row, label=1.0, text_c=None))
             # From hard negatives alone, it would learn that what resembles the question is wrong.
-            wrong = dict.fromkeys(text for text in (row.text_c, other) if text is not None)
-            pairs += [replace(row, text_b=text, label=0.0, text_c=None) for text in wrong]
+            negatives = dict.fromkeys(text for text in (row.text_c, other) if text is not None)
+            pairs += [replace(row, text_b=text, label=0.0, text_c=None) for text in negatives]
         return pairs
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
