@@ -98,19 +98,9 @@ def test_a_tagger_with_a_crf_resumes_too(runs, monkeypatch):
     assert (resumed / "crf.safetensors").read_bytes() == (whole / "crf.safetensors").read_bytes()
 
 
-def test_a_run_on_a_time_budget_resumes_at_its_fourth_step(runs, monkeypatch):
-    """Its end is estimated again from the fifth step on, of which only one was made in this sitting."""
-    changes = {"steps": 0, "minutes": 0.03}
-    with monkeypatch.context() as patch:
-        stopping_after(4, patch)
-        with pytest.raises(Stopped):
-            go("classify", runs, "budget", **changes)
-    go("classify", runs, "budget", resume=True, **changes)
-    assert json.loads((runs.folder / "budget/result.json").read_text("utf-8"))["run"]["steps"] > 4
-
-
-def test_a_run_resumed_with_another_time_budget_ends_by_that_one(runs, monkeypatch):
-    """A step takes a second here, by a clock of its own: 85 % of the minutes are for steps."""
+@pytest.fixture
+def a_second_per_step(monkeypatch):
+    """By a clock of its own, so that no test depends on how busy the machine is."""
     now, step = {"now": 0.0}, Training._step
 
     def timed(self, batches):
@@ -120,6 +110,21 @@ def test_a_run_resumed_with_another_time_budget_ends_by_that_one(runs, monkeypat
     monkeypatch.setattr(Training, "_step", timed)
     monkeypatch.setattr(RunFolder, "elapsed", lambda self: now["now"])
     monkeypatch.setattr(training_loop, "time", SimpleNamespace(perf_counter=lambda: now["now"]))
+
+
+def test_a_run_on_a_time_budget_resumes_at_its_fourth_step(runs, monkeypatch, a_second_per_step):
+    """Its end is estimated again from the fifth step on, of which only one was made in this sitting."""
+    changes = {"steps": 0, "minutes": 0.5, "batch": 8}
+    with monkeypatch.context() as patch:
+        stopping_after(4, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "budget", **changes)
+    go("classify", runs, "budget", resume=True, **changes)
+    assert json.loads((runs.folder / "budget/result.json").read_text("utf-8"))["run"]["steps"] > 4
+
+
+def test_a_run_resumed_with_another_time_budget_ends_by_that_one(runs, monkeypatch, a_second_per_step):
+    """Of the minutes, 85 % are for steps."""
     changes = {"steps": 0, "epochs": 0.0, "batch": 8}
     with monkeypatch.context() as patch:
         stopping_after(6, patch)
