@@ -120,7 +120,7 @@ def main() -> None:
             # The least: whatever else runs on the machine can only add to it.
             row["exchange"] = {kind: min(seconds) for kind, seconds in only.items()}
             for mode, steps in seen.items():
-                row[mode] = {name: statistics.median(step[name] for step in steps) for name in steps[0]}
+                row[mode] = {name: statistics.mean(step[name] for step in steps) for name in steps[0]}
             rows.append(row)
             if world.is_main:
                 print(json.dumps(row), file=sys.stderr, flush=True)

@@ -225,14 +225,18 @@ def speed(work: Path, form: str) -> list[dict[str, Any]]:
 
 
 def _efficiency(row: dict[str, Any]) -> dict[str, float]:
-    """By the clock: seconds of a step alone over those with the exchange. On cores of its own: with the processor time
-    of a step in place of its seconds by the clock, to which the time spent waiting for the exchange is added."""
+    """Tokens per second with the exchange over those without it.
+
+    Own cores: by the processor time of a step, and the time spent waiting for the exchange on top.
+    """
     if "alone" not in row:
         return {}
-    alone = row["alone"]
-    return {f"efficiency {mode}": alone["seconds"] / row[mode]["seconds"] for mode in MODES[1:]} | {
-        f"efficiency {mode}, own cores": alone["cpu"] / (alone["cpu"] + row[mode]["waited"]) for mode in MODES[1:]
-    }
+    alone, found = row["alone"], {}
+    for mode in [mode for mode in MODES[1:] if mode in row]:
+        step, cpu = row[mode], alone["cpu"] / alone["tokens"] * row[mode]["tokens"]
+        found[f"efficiency {mode}"] = step["tokens"] / step["seconds"] * alone["seconds"] / alone["tokens"]
+        found[f"efficiency {mode}, own cores"] = cpu / (cpu + step["waited"])
+    return found
 
 
 def lines(document: dict[str, Any]) -> list[str]:
@@ -244,7 +248,7 @@ def lines(document: dict[str, Any]) -> list[str]:
         shown.append(f"{row['case']:6} {cable:18} exchange by itself {alone}")
         if "alone" in row:
             shown.append(f"       {row['alone']['tokens']:.0f} tokens, {row['alone']['cpu']:.2f} s of processor time")
-        for mode in MODES[1:] if "alone" in row else ():
+        for mode in [mode for mode in MODES[1:] if mode in row]:
             by_clock, own = row[f"efficiency {mode}"], row[f"efficiency {mode}, own cores"]
             shown.append(
                 f"       {mode:7} waits {row[mode]['waited']:.2f} s; efficiency {by_clock:.2f}, own cores {own:.2f}"
