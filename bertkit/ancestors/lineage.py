@@ -160,9 +160,9 @@ GPT: dict[str, Any] = {
     "width": 96, "depth": 2, "heads": 4, "inner": 256, "positions": 64, "max_tokens": 64, "segments": 0, "norm": "pre",
     "embedding_norm": False, "causal": True, "summary": "last", "word_head": "plain", "dropout": 0.1,
 }  # fmt: skip
-SHAPE: dict[str, Any] = {"width": 96, "depth": 2, "heads": 4, "inner": 192, "max_tokens": 32, "dropout": 0.0}
+SHAPE: dict[str, Any] = {"width": 64, "depth": 1, "heads": 4, "inner": 128, "max_tokens": 32, "dropout": 0.0}
 CONTINUED = 10  # pieces that a GPT writes on
-REVERSED = (60, 8, 3000)  # words, words of a source at most, pairs: what the Transformer learns to write backwards
+REVERSED = (30, 8, 3000)  # words, words of a source at most, pairs: what the Transformer learns to write backwards
 
 
 @dataclass
@@ -240,7 +240,7 @@ def ancestor_live(
     made = {"elmo": _elmo, "gpt": _gpt, "transformer": _transformer}[kind](text, _passages(language, passage), seed)
     model, objective, feed, rate = made
     parameters = sum(parameter.numel() for parameter in objective.parameters())
-    yield {"start": {"kind": kind, "parameters": parameters, "words": len(_passages(language, passage).split())}}
+    yield {"start": {"kind": kind, "parameters": parameters, "words": sum(map(len, _sentences(language, passage)))}}
     training = Training(objective, feed, steps, LoopSettings(lr=rate, warmup=0.05, beta2=0.99), seed)
     began = time.monotonic()
     for step in training:
@@ -265,7 +265,7 @@ def _elmo(text: str, passage: str, seed: int) -> tuple[Elmo, Objective, Any, flo
     lexicon, numbered = read_text([passage, text], vocabulary=5000, units="words", cased=True)
     model = Elmo(lexicon, ELMO, seed)
     rows = stretches(numbered.ends[:-1], numbered.ends[1:], 32)
-    return model, BiLMObjective(model.model), WordFeed(numbered, rows, batch_words=512, seed=seed), 6e-3
+    return model, BiLMObjective(model.model), WordFeed(numbered, rows, batch_words=256, seed=seed), 6e-3
 
 
 @dataclass
@@ -275,8 +275,8 @@ class _Stretches:
     ids: list[int]
     begin: int
     seed: int
-    length: int = 40
-    batch: int = 24
+    length: int = 32
+    batch: int = 16
 
     def step(self, step: int) -> list[Batch]:
         """The batch of this step."""
@@ -293,7 +293,7 @@ def _gpt(text: str, passage: str, seed: int) -> tuple[_Gpt, Objective, _Stretche
     ids = [n for line in tokenizer.pieces_batch(lines) for n in line]
     begin, _ = ends(tokenizer)
     folder = Folder(model, tokenizer, "gpt2", name="gpt")
-    return _Gpt(folder), NextToken(model), _Stretches(ids, begin, seed), 4e-3
+    return _Gpt(folder), NextToken(model), _Stretches(ids, begin, seed), 2e-3
 
 
 def _transformer(text: str, passage: str, seed: int) -> tuple[Seq2Seq, Objective, PairFeed, float]:
@@ -318,4 +318,4 @@ def _transformer(text: str, passage: str, seed: int) -> tuple[Seq2Seq, Objective
     model = Transformer(shape)
     model.initialise()
     feed = PairFeed(encoded, batch=64, seed=seed, micro_tokens=8192)
-    return Seq2Seq(model, tokenizer), Rewriting(model), feed, 3e-3
+    return Seq2Seq(model, tokenizer), Rewriting(model), feed, 5e-3

@@ -250,6 +250,33 @@ def test_a_link_restores_what_was_seen_and_keys_move_in_it(opened) -> None:
     page.wait_for_selector(".empty")
 
 
+# What has the focus, and whether that can be seen.
+FOCUSED = """(() => {
+  const on = document.activeElement, drawn = getComputedStyle(on).outlineStyle !== "none";
+  return [on.id || on.dataset.key || on.tagName, drawn];
+})()"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_reached_and_used_by_keyboard_alone(opened, view: str) -> None:
+    page = opened(f"/#/{view}?model={'classic' if view == 'next' else 'en'}")
+    page.wait_for_selector(SHOWN)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "skip"
+    reached, hidden = set(), []
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(FOCUSED)
+        if name == "BODY":
+            break
+        reached.add(name)
+        hidden += [] if outline else [name]
+    assert hidden == [], "an element has the focus and does not show it"
+    fields = page.eval_on_selector_all("#view textarea, #view input", "all => all.filter(x => x.id).map(x => x.id)")
+    assert {"A", "SELECT", "BUTTON", *fields} <= reached
+
+
 def test_learning_is_streamed_one_model_at_a_time(address: str) -> None:
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
