@@ -210,7 +210,7 @@ class Rank(Regress):
             drawn = (rows[int(random.integers(len(rows)))].text_b for _ in range(DRAWS))
             other = next((text for text in drawn if text not in rights[row.text]), None)
             pairs.append(replace(row, label=1.0, text_c=None))
-            # From hard negatives alone, it would learn that what resembles the question is wrong.
+            # Most passages that a search proposes are not hard: both kinds are learned.
             negatives = dict.fromkeys(text for text in (row.text_c, other) if text is not None)
             pairs += [replace(row, text_b=text, label=0.0, text_c=None) for text in negatives]
         return pairs
