@@ -9,26 +9,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _models import EXPORTED
 
 BATCH = 32
 Embed = Callable[[Sequence[str]], np.ndarray]
 
 
-def bertkit(folder: Path, threads: int, precision: str = "auto") -> Embed:
+def bertkit(folder: Path, threads: int, precision: str = "auto", engine: str = "torch") -> Embed:
+    """The model in PyTorch, or what `bertkit export` made of it in another engine."""
     import bertkit
+    from bertkit import machine
 
-    model = bertkit.load(str(folder), precision=precision)
-    _torch_threads(threads)
+    machine.set_threads(threads)
+    model = bertkit.load(str(folder if engine == "torch" else folder / EXPORTED), precision=precision, engine=engine)
+    if engine == "torch":
+        _torch_threads(threads)
     return model.embed
-
-
-def bertkit_fp32(folder: Path, threads: int) -> Embed:
-    return bertkit(folder, threads, "fp32")
 
 
 def transformers_fp32(folder: Path, threads: int) -> Embed:
@@ -70,18 +72,18 @@ def onnxruntime_int8(folder: Path, threads: int) -> Embed:
     return onnxruntime_fp32(folder, threads, "model-int8.onnx")
 
 
-def openvino_bf16(folder: Path, threads: int) -> Embed:
+def openvino(folder: Path, threads: int, precision: str = "f32") -> Embed:
     import openvino
 
     settings = {
-        "INFERENCE_PRECISION_HINT": "bf16",
+        "INFERENCE_PRECISION_HINT": precision,
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",  # one stream with all threads
     }
     compiled = openvino.compile_model(str(folder / "onnx/model.onnx"), "CPU", settings)
     used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-    if used != "bf16":
-        raise RuntimeError(f"OpenVINO computes in {used} on this processor, not in bf16")
+    if precision not in used:  # it calls the same precision float, f32 or fp32
+        raise RuntimeError(f"OpenVINO computes in {used} on this processor, not in {precision}")
     request = compiled.create_infer_request()
     return _of_padded(folder, lambda ids, mask: request.infer({"ids": ids, "mask": mask})[0].copy())
 
@@ -105,6 +107,17 @@ def ctranslate2_int8(folder: Path, threads: int) -> Embed:
     return whole
 
 
+def model2vec(folder: Path, threads: int) -> Embed:
+    """A vector per piece (here the encoder's word vectors), averaged: another model, the far end of speed."""
+    from model2vec import StaticModel
+    from safetensors.numpy import load_file
+
+    tensors = load_file(folder / "model.safetensors")
+    words = next(array for name, array in tensors.items() if name.endswith("word_embeddings.weight"))
+    static = StaticModel(words, _tokenizer(folder), normalize=False)
+    return lambda texts: static.encode(list(texts), use_multiprocessing=False)
+
+
 @dataclass(frozen=True)
 class Contestant:
     """How to open it, the libraries it needs, and the conversion of the folder it reads."""
@@ -120,18 +133,26 @@ class Contestant:
 
 
 BASELINE = "transformers-fp32"
+ONNX = ("onnxruntime", "onnx", "onnxscript")
 CONTESTANTS = {  # those that matter most first: a short run may not reach all of them
     "bertkit": Contestant(bertkit),
     BASELINE: Contestant(transformers_fp32, ("transformers",)),
-    "transformers-bf16-sorted": Contestant(transformers_bf16_sorted, ("transformers",)),
-    "openvino-bf16": Contestant(openvino_bf16, ("openvino", "onnx", "onnxscript"), "onnx"),
-    "ctranslate2-int8": Contestant(ctranslate2_int8, ("ctranslate2", "transformers"), "ctranslate2"),
-    "onnxruntime-int8": Contestant(onnxruntime_int8, ("onnxruntime", "onnx", "onnxscript"), "onnx-int8"),
-    "bertkit-fp32": Contestant(bertkit_fp32),
-    "onnxruntime-fp32": Contestant(onnxruntime_fp32, ("onnxruntime", "onnx", "onnxscript"), "onnx"),
+    "bertkit-onnx": Contestant(partial(bertkit, engine="onnx", precision="fp32"), ONNX, "bertkit"),
+    "bertkit-onnx-int8": Contestant(partial(bertkit, engine="onnx", precision="int8"), ONNX, "bertkit"),
+    "bertkit-openvino": Contestant(
+        partial(bertkit, engine="openvino", precision="fp32"), ("openvino", *ONNX), "bertkit"
+    ),
+    "onnxruntime-fp32": Contestant(onnxruntime_fp32, ONNX, "onnx"),
+    "onnxruntime-int8": Contestant(onnxruntime_int8, ONNX, "onnx-int8"),
+    "openvino-fp32": Contestant(openvino, ("openvino", *ONNX[1:]), "onnx"),
+    "openvino-bf16": Contestant(partial(openvino, precision="bf16"), ("openvino", *ONNX[1:]), "onnx"),
     "sentence-transformers": Contestant(sentence_transformers, ("sentence_transformers",)),
+    "ctranslate2-int8": Contestant(ctranslate2_int8, ("ctranslate2", "transformers"), "ctranslate2"),
+    "model2vec": Contestant(model2vec, ("model2vec",)),
+    "transformers-bf16-sorted": Contestant(transformers_bf16_sorted, ("transformers",)),
+    "bertkit-fp32": Contestant(partial(bertkit, precision="fp32")),
 }
-LIBRARIES = ("transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2")
+LIBRARIES = ("transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2", "model2vec")
 
 
 def _transformers(folder: Path, threads: int, dtype: str) -> Embed:

@@ -33,13 +33,15 @@ Row = dict[str, Any]
 
 
 def options(description: str, forms: Sequence[str] = ("full", "quick", "smoke")) -> argparse.Namespace:
-    """The options of every benchmark; `.form` is full, quick or smoke. Sets the threads of this and child processes."""
+    """The options of every benchmark; `.form` is one of `forms`. Sets the threads of this and child processes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(form="full")
     if "quick" in forms:
         parser.add_argument("--quick", dest="form", action="store_const", const="quick", help="within three minutes")
     if "smoke" in forms:
         parser.add_argument("--smoke", dest="form", action="store_const", const="smoke", help="does it run at all")
+    if "table" in forms:
+        parser.add_argument("--table", dest="form", action="store_const", const="table", help="for the docs' tables")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
     parser.add_argument("--threads", type=int, default=2, help="for every contestant (default 2)")
     parser.add_argument("--rounds", type=int, default=0, help="turns of each contestant (default: by case)")
@@ -164,10 +166,13 @@ def publish(name: str, document: dict[str, Any], *, as_json: bool, out: TextIO, 
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Rows for a person: a block a case, the fastest contestant first and the absent last."""
+    """Rows for a person: a block a case, by tiers of exactness, the fastest first and the absent last."""
     shown = []
     for case in dict.fromkeys(one["case"] for one in rows):
-        block = sorted((one for one in rows if one["case"] == case), key=lambda one: -(one.get("ratio") or 0))
+        block = sorted(
+            (one for one in rows if one["case"] == case),
+            key=lambda one: (-one.get("tier", 1.0 if "value" in one else -1.0), -(one.get("ratio") or 0)),
+        )
         shown += ["", case]
         for one in block:
             if "skipped" in one:
@@ -177,7 +182,8 @@ def table(rows: Sequence[Row]) -> list[str]:
             times = f"× {one['ratio']:.2f}" if one["ratio"] else ""
             cosine = f"cosine {one['cosine']['mean']:.4f} (least {one['cosine']['min']:.4f})" if "cosine" in one else ""
             line = f"  {one['contestant']:26} {one['value']:9.4g} {one['unit']:8} {times:8} {low:g}-{high:g}"
-            shown.append(f"{line:72}{cosine}".rstrip())
+            tier = f", tier {one['tier']:g}" if cosine and one.get("tier") else ", below every tier" if cosine else ""
+            shown.append(f"{line:72}{cosine}{tier if 'tier' in one else ''}".rstrip())
     return shown
 
 

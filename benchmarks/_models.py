@@ -11,6 +11,7 @@ from _harness import made_up_lines, made_up_words
 # depth, width, heads, inner width
 SHAPES = {"base": (12, 768, 12, 3072), "minilm": (6, 384, 12, 1536), "tiny": (2, 64, 2, 128)}
 WORDS, PIECES, LONGEST = 12_000, 8_000, 512
+EXPORTED = "bertkit"  # where in the folder its export is
 
 
 def learn_vocabulary(folder: Path, words: int = WORDS, pieces: int = PIECES) -> list[str]:
@@ -103,6 +104,17 @@ def to_int8(folder: Path) -> None:
     quantize_dynamic(str(plain), target, weight_type=QuantType.QInt8, reduce_range=reduce)
 
 
+def to_bertkit(folder: Path) -> None:
+    """folder/bertkit: what `bertkit export` makes of it, in fp32 and int8."""
+    from bertkit.config import build
+    from bertkit.runs.compress import measure
+    from bertkit.runs.compress.export import export
+    from bertkit.settings.compress import ExportSettings
+
+    measure.SECONDS, measure.TURNS, measure.MOST = 0.0, 1, 8  # its own comparison of speeds is not needed here
+    export(build(ExportSettings, {"model": str(folder), "out": folder / EXPORTED}))
+
+
 def to_ctranslate2(folder: Path) -> None:
     """folder/ctranslate2: CTranslate2's own conversion, int8."""
     from ctranslate2.converters import TransformersConverter
@@ -113,7 +125,9 @@ def to_ctranslate2(folder: Path) -> None:
     TransformersConverter(str(folder)).convert(str(folder / "ctranslate2"), quantization="int8", force=True)
 
 
-CONVERSIONS = {"onnx": (to_onnx,), "onnx-int8": (to_onnx, to_int8), "ctranslate2": (to_ctranslate2,)}
+CONVERSIONS = {
+    "onnx": (to_onnx,), "onnx-int8": (to_onnx, to_int8), "ctranslate2": (to_ctranslate2,), "bertkit": (to_bertkit,),
+}  # fmt: skip
 
 
 def _write(path: Path, content: Any) -> None:

@@ -122,7 +122,7 @@ def compete(
     name: str, about: str, contestants: Sequence[str], baseline: str, run: Callable[..., dict[str, Any]]
 ) -> None:
     """A benchmark from its options to its document: `run(form, names, threads, rounds)` makes it."""
-    asked = options(about)
+    asked = options(about, ("full", "quick", "smoke", *(("table",) if "--table" in about else ())))
     names = wanted(list(contestants), asked.only, baseline)
     with only_the_document() as out:
         use(*READY)

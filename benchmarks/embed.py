@@ -1,11 +1,12 @@
 """Texts to vectors: bertkit and its peers on the same weights, texts a second and milliseconds for one sentence.
 
-    python benchmarks/embed.py [--quick|--smoke] [--json] [--threads 2] [--rounds N] [--only NAME,NAME]
+    python benchmarks/embed.py [--table|--quick|--smoke] [--json] [--threads 2] [--rounds N] [--only NAME,NAME]
 
 Random weights of BERT-base's and MiniLM's shape; texts of two length mixes. Every contestant gets raw texts, so
-tokenization counts. Each has a process of its own and is warmed up; then they take turns. Under --quick a contestant
-too slow for its share of the time runs on a part of the texts a turn (`part` in its row). `cosine` is that of vectors
-around their mean against the baseline's: 1 is the same, and int8 loses some.
+tokenization counts. Each has a process of its own and is warmed up; then they take turns. Under --quick and --table a
+contestant too slow for its share of the time runs on a part of the texts a turn (`part` in its row). `cosine` is that
+of vectors around their mean against the baseline's: 1 is the same, and int8 loses some. `tier` says who may be compared
+with whom: those whose mean cosine is at least 0.999, and those with at least 0.98; whoever is below is shown last.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from _models import CONVERSIONS, learn_vocabulary, make
 
 from bertkit.text.tokenizer import Tokenizer
 
+TIERS = (0.999, 0.98)  # least mean cosine
 FIRST = 128  # texts of the first run and of the guess at speed; a turn is never less
 
 
@@ -69,6 +71,15 @@ FORMS = {
         Case("base", "short", 100, 1, 12),
         Case("base", "short", 10, 2, 6, latency=True),
     ],
+    "table": [  # what the tables of docs/benchmarks.md are made of, in some nine minutes
+        Case("minilm", "short", 20, 4, 16, latency=True),
+        Case("minilm", "short", 2000, 3, 80),
+        Case("minilm", "short", 100, 4, 25),
+        Case("minilm", "long", 60, 3, 45),
+        Case("base", "short", 8, 3, 20, latency=True),
+        Case("base", "short", 100, 2, 75),
+        Case("base", "long", 10, 2, 45),
+    ],
     "full": [
         Case(model, *rest)
         for model, rounds in (("minilm", 5), ("base", 3))
@@ -80,7 +91,12 @@ FORMS = {
         )
     ],
 }
-ENOUGH = {"smoke": math.inf, "quick": 140.0, "full": math.inf}  # seconds after which nothing new is begun
+ENOUGH = {
+    "smoke": math.inf,
+    "quick": 140.0,
+    "table": 640.0,
+    "full": math.inf,
+}  # seconds after which nothing new is begun
 
 
 def vectors(embed: Embed, texts: Sequence[str]) -> np.ndarray:
@@ -109,6 +125,11 @@ def centred_cosine(found: np.ndarray, reference: np.ndarray) -> dict[str, float]
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(reference, axis=1)
     cosines = (found * reference).sum(1) / np.maximum(norms, 1e-12)
     return {"min": round(float(cosines.min()), 5), "mean": round(float(cosines.mean()), 5)}
+
+
+def tier(cosine: float) -> float:
+    """The best of the tiers of exactness that vectors of this cosine belong to; 0: none."""
+    return next((least for least in TIERS if cosine >= least), 0.0)
 
 
 def part(texts: Sequence[str], step: int, number: int) -> list[str]:
@@ -198,8 +219,11 @@ class Field:
         for name, turns in found.items():
             results = [result for one in turns for result in one]
             more: Row = {"turns": len(turns), "part": neat(1 / steps[name])}
-            if BASELINE in warm and name != BASELINE:
+            if name == BASELINE:
+                more["tier"] = TIERS[0]
+            elif BASELINE in warm:
                 more["cosine"] = centred_cosine(warm[name][0], warm[BASELINE][0])
+                more["tier"] = tier(more["cosine"]["mean"])
             if case.latency:
                 rows.append(row(case.name, name, [1000 * clock for clock, _ in results], "ms", **more))
                 continue

@@ -1,13 +1,14 @@
 """Vectors over HTTP: bertkit's server and the usual few lines of FastAPI, on the same weights.
 
-    python benchmarks/serve.py [--quick|--smoke] [--json] [--threads 2] [--only NAME,NAME]
+    python benchmarks/serve.py [--table|--quick|--smoke] [--json] [--threads 2] [--only NAME,NAME]
 
 Every contestant is a process with a server; clients in this process send one text a request over kept connections,
 alone or many at once, and the contestants take turns. The baseline is what a first script does: an endpoint that calls
-sentence-transformers' `encode`. `bertkit-one-by-one` computes every request by itself, which shows what computing
-together is worth. `per_cpu_second` counts requests by the processor time of the server alone: on a machine that others
-use, a server with more threads is given more of it. `difference` is the largest of any number against the baseline's,
-vectors of length one.
+sentence-transformers' `encode`; `onnxruntime-…` and `openvino-…` are the same endpoint around those engines, and
+`bertkit-onnx` and its like serve what `bertkit export` wrote. `bertkit-one-by-one` computes every request by itself,
+which shows what computing together is worth. `per_cpu_second` counts requests by the processor time of the server
+alone: on a machine that others use, a server with more threads is given more of it. `difference` is the largest of any
+number against the baseline's, vectors of length one; `cosine` and `tier` are as in embed.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import _workers as workers
 import numpy as np
+from _contestants import CONTESTANTS as EMBEDDERS
 from _harness import (
     PAUSE,
     Row,
@@ -38,12 +40,13 @@ from _harness import (
     texts_of,
     with_ratios,
 )
-from _models import learn_vocabulary, make
+from _models import CONVERSIONS, EXPORTED, learn_vocabulary, make
+from embed import centred_cosine, tier
 
 from bertkit.text.tokenizer import Tokenizer
 
 BASELINE = "sentence-transformers"
-LIBRARIES = ("fastapi", "uvicorn", "sentence-transformers", "transformers")
+LIBRARIES = ("fastapi", "uvicorn", "sentence-transformers", "transformers", "onnxruntime", "openvino")
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,10 @@ class Case:
 FORMS = {
     "smoke": [Case("tiny", 1, 0.2, 1), Case("tiny", 4, 0.2, 1)],
     "quick": [Case("minilm", 1, 2, 2), Case("minilm", 16, 4, 2)],
+    "table": [Case("minilm", 1, 2, 3), Case("minilm", 32, 4, 2)],
     "full": [Case("minilm", clients, 5, 4) for clients in (1, 4, 16, 64)],
 }
-TEXTS = {"smoke": 20, "quick": 200, "full": 500}
+TEXTS = {"smoke": 20, "quick": 200, "table": 200, "full": 500}
 
 
 def start(app: Any) -> int:
@@ -82,41 +86,61 @@ def start(app: Any) -> int:
     return int(bound.getsockname()[1])
 
 
-def bertkit(folder: Path, threads: int, precision: str = "auto", **limits: Any) -> int:
+def bertkit(folder: Path, threads: int, precision: str = "auto", engine: str = "torch", **limits: Any) -> int:
     from bertkit import machine as own
     from bertkit.server.app import make_app
     from bertkit.server.errors import Limits
     from bertkit.server.models import load
     from bertkit.server.service import InferenceService
 
-    own.set_up(threads)
-    return start(make_app(InferenceService(load([str(folder)], precision), Limits(**limits), threads=threads)))
+    own.set_threads(threads)
+    model = folder if engine == "torch" else folder / EXPORTED
+    registry = load([str(model)], precision, engine=engine)
+    return start(make_app(InferenceService(registry, Limits(**limits), threads=threads)))
 
 
-def usual(folder: Path, threads: int) -> int:
+def usual(folder: Path, threads: int, library: str = BASELINE) -> int:
     """What a first script does. The endpoint is a plain function, which FastAPI runs in a pool of threads."""
-    import torch
     from fastapi import Body, FastAPI
-    from sentence_transformers import SentenceTransformer
 
-    torch.set_num_threads(threads)
-    model = SentenceTransformer(str(folder), device="cpu")
+    vectors_of = EMBEDDERS[library].open(folder, threads)
+    lock = threading.Lock()  # not every library may be called twice at once
     app = FastAPI()
 
     @app.post("/embed")
     def embed(inputs: str = Body(embed=True)) -> list[list[float]]:
-        found: list[list[float]] = model.encode([inputs], normalize_embeddings=True, show_progress_bar=False).tolist()
+        with lock:
+            vectors = np.asarray(vectors_of([inputs]))
+        found: list[list[float]] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).tolist()
         return found
 
     return start(app)
 
 
+PEERS = ("onnxruntime-fp32", "onnxruntime-int8", "openvino-fp32")
 CONTESTANTS: dict[str, Callable[..., int]] = {
     BASELINE: usual,
     "bertkit": bertkit,
     "bertkit-fp32": partial(bertkit, precision="fp32"),
     "bertkit-one-by-one": partial(bertkit, together=1),
+    "bertkit-onnx": partial(bertkit, engine="onnx", precision="fp32"),
+    "bertkit-onnx-int8": partial(bertkit, engine="onnx", precision="int8"),
+    "bertkit-openvino": partial(bertkit, engine="openvino", precision="fp32"),
+    **{name: partial(usual, library=name) for name in PEERS},
 }
+
+
+def convert(name: str, folder: Path, done: set[Any]) -> None:
+    """Make the files that a contestant opens, once; a library that is not installed is a failure of its own."""
+    embedder = EMBEDDERS.get(name)
+    if embedder is None:
+        return
+    if reason := embedder.lacks():
+        raise workers.Failed(reason)
+    for step in CONVERSIONS.get(embedder.conversion, ()):
+        if step not in done:
+            workers.apart(step, folder)
+            done.add(step)
 
 
 def port_of(port: int) -> int:
@@ -188,6 +212,8 @@ def measure(
         }
         if BASELINE in vectors and name != BASELINE:
             more["difference"] = neat(float(np.abs(vectors[name] - vectors[BASELINE]).max()))
+            more["cosine"] = centred_cosine(vectors[name], vectors[BASELINE])
+            more["tier"] = tier(more["cosine"]["mean"])
         if case.clients == 1:
             rows.append(row(case.name, name, times.tolist(), "ms", **more))
         else:
@@ -209,8 +235,10 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
             texts = texts_of("short", TEXTS[form], Tokenizer.load(folder), words)
             there: dict[str, workers.Worker] = {}
             absent: dict[str, str] = {}
+            converted: set[Any] = set()
             for name in names:
                 try:
+                    convert(name, folder, converted)
                     there[name] = workers.Worker(CONTESTANTS[name], folder, threads)
                 except workers.Failed as reason:
                     absent[name] = str(reason)

@@ -216,12 +216,20 @@ def _version(name: str) -> str:
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """The machine as bertkit sees it, with a quick measurement of its matrix speed."""
-    return {
+    """The machine as bertkit sees it, with a quick measurement of its matrix speed: torch's, or without it numpy's."""
+    found: dict[str, Any] = {
         "processor": _processor(),
         "cores": usable_cores(),
         "threads": threads,
         "memory_gb": round(_memory() / 2**30, 1),
+    }
+    if not has_torch():  # nothing is computed in bf16 then
+        speeds = {"fp32": matmul_speed(None), "bf16": 0.0}
+        return found | {
+            "instructions": _instructions(), "fast_bf16": False, "amx": False, "gpu": "", "precision": "fp32",
+            "matmul_gflops": speeds, "versions": versions((*LIBRARIES, "onnxruntime")),
+        }  # fmt: skip
+    return found | {
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "fast_bf16": has_fast_bf16(),
         "amx": bool(torch.cpu._is_amx_tile_supported()),
@@ -235,16 +243,27 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def matmul_speed(dtype: Any, seconds: float = 0.5) -> float:
-    """Billions of floating-point operations per second in a linear layer of BERT-base's shape: the best of many."""
+    """Billions of floating-point operations per second in a linear layer of BERT-base's shape: the best of many.
+
+    dtype: torch's, or None for numpy's float32.
+    """
     import time
 
+    import numpy as np
+
     tokens, inner, outer = 2048, 768, 3072
-    x, w = torch.randn(tokens, inner, dtype=dtype), torch.randn(outer, inner, dtype=dtype)
+    x: Any
+    w: Any
+    if dtype is None:
+        x, w = (np.random.default_rng(0).standard_normal((rows, inner), np.float32) for rows in (tokens, outer))
+    else:
+        x, w = torch.randn(tokens, inner, dtype=dtype), torch.randn(outer, inner, dtype=dtype)
+    multiply: Any = np.matmul if dtype is None else torch.matmul
     best = float("inf")
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        torch.nn.functional.linear(x, w)
+        multiply(x, w.T)
         best = min(best, time.perf_counter() - start)
     return round(2 * tokens * inner * outer / best / 1e9, 1)
 
@@ -258,6 +277,13 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _instructions() -> str:
+    """The widest vector instructions of the processor, as torch names them; empty where the system does not say."""
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text("utf-8", "replace").split()) if info.is_file() else set()
+    return next((name for name in ("AVX512", "AVX2", "AVX") if {name.lower(), f"{name.lower()}f"} & flags), "")
 
 
 def _memory() -> int:

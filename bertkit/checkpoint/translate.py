@@ -47,7 +47,8 @@ def family_of(raw: dict[str, Any], where: str) -> Family:
     nearest = _nearest(raw)
     hint = f" Its config.json is most like {nearest}'s, but only by its keys." if nearest else ""
     raise UserError(
-        f"{where}: model_type is {kind!r}, which bertkit does not implement. It implements {', '.join(FAMILIES)}.{hint}"
+        f"{where}: model_type is {kind!r}, which bertkit does not implement. It implements {', '.join(FAMILIES)}."
+        f"{hint} Use a model of one of these."
     )
 
 

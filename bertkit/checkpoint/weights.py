@@ -33,7 +33,10 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     if pickled.is_file():
         return clean(_pickled(pickled)), pickled
     there = ", ".join(sorted(p.name for p in folder.iterdir())) or "nothing"
-    raise UserError(f"{folder}: this folder contains no model.safetensors or pytorch_model.bin (it contains: {there}).")
+    raise UserError(
+        f"{folder}: this folder contains no model.safetensors or pytorch_model.bin (it contains: {there}). Copy the "
+        "weights into it too; or, if it was exported, its onnx folder."
+    )
 
 
 def has_weights(folder: Path) -> bool:

@@ -38,7 +38,8 @@ def run(settings: Settings) -> dict[str, Any]:
     checked = [_check_folder(folder, settings.accept) for folder in folders]
     if folders and not files:
         return {"folders": checked}
-    found: dict[str, Any] = {"machine": machine.describe(machine.set_up(settings.threads)), "files": [], "lines": []}
+    threads = (machine.set_up if machine.has_torch() else machine.set_threads)(settings.threads)
+    found: dict[str, Any] = {"machine": machine.describe(threads), "files": [], "lines": []}
     found["folders"] = checked
     if files:
         from bertkit.checkpoint.locate import locate, report_unknown
@@ -99,6 +100,8 @@ def _open_model(folder: Path) -> None:
 
 
 def _open_run(folder: Path) -> None:
+    if not (folder / "checkpoints").exists():
+        return
     from bertkit.training.checkpoints import damage_in
 
     if damage := damage_in(folder / "checkpoints"):
@@ -160,4 +163,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         "GPU": m["gpu"] or "none (not needed)",
         "versions": ", ".join(f"{name} {number}" for name, number in m["versions"].items()),
     }
+    if not speed["bf16"]:
+        rows |= {"bf16": f"not used without PyTorch ({m['instructions']})",
+                 "matrix speed": f"fp32 {speed['fp32']:.0f} GFLOP/s (numpy)"}  # fmt: skip
     return [f"{name:14} {value}" for name, value in rows.items()] + result["lines"] + told

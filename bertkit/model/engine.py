@@ -6,7 +6,8 @@ onnxruntime or OpenVINO, for which torch is never imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,20 +113,25 @@ class Runtime(Protocol):
 
 
 class OnnxRuntime:
-    """onnxruntime, on one core per call: batches are distributed over the cores."""
+    """onnxruntime, with so many cores per call."""
 
-    def __init__(self, path: Path, weights: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(
+        self, path: Path, weights: Mapping[str, np.ndarray] | None = None, cores: int = 1, only: Sequence[str] = ()
+    ) -> None:
+        """only: the outputs that are computed; all of the file's by default."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
+        options.intra_op_num_threads = cores
         options.log_severity_level = 4
         if weights is not None:
             self._kept = list(weights.values())  # onnxruntime does not copy them
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._kept]
             options.add_external_initializers(list(weights), values)
         try:
-            self.session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+            self.session = onnxruntime.InferenceSession(
+                pruned(path.read_bytes(), only), options, providers=["CPUExecutionProvider"]
+            )
         except Exception as reason:  # each kind of damage has a class of its own
             raise _refused(path, reason, f"onnxruntime {onnxruntime.__version__}") from None
         self.inputs = [entry.name for entry in self.session.get_inputs()]
@@ -138,29 +144,36 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    """OpenVINO, on one core per call."""
+    """OpenVINO, with so many cores per call."""
 
-    def __init__(self, path: Path, weights: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(
+        self, path: Path, weights: Mapping[str, np.ndarray] | None = None, cores: int = 1, only: Sequence[str] = ()
+    ) -> None:
         try:
             import openvino
         except ModuleNotFoundError:
             raise UserError("--engine openvino needs openvino: pip install 'bertkit[openvino]'.") from None
         if weights is not None:
             raise UserError(f"--engine openvino runs exported folders only. {AGAIN}")
-        settings = {"INFERENCE_NUM_THREADS": machine.threads(), "NUM_STREAMS": machine.threads(),
+        settings = {"INFERENCE_NUM_THREADS": machine.threads(), "NUM_STREAMS": max(1, machine.threads() // cores),
                     "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
         try:
-            self.model = openvino.Core().compile_model(path, "CPU", settings)
+            core = openvino.Core()
+            source = core.read_model(pruned(path.read_bytes(), only), b"") if only else path
+            self.model = core.compile_model(source, "CPU", settings)
         except Exception as reason:
             raise _refused(path, reason, f"OpenVINO {openvino.__version__}") from None
+        self._of_thread = threading.local()
         self.inputs = [port.get_any_name() for port in self.model.inputs]
         shapes = {port.get_any_name(): port.get_partial_shape() for port in self.model.outputs}
         self.outputs = {name: shape[-1].get_length() if shape[-1].is_static else 0 for name, shape in shapes.items()}
 
     def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
         """These outputs."""
-        found = self.model.create_infer_request().infer(feed)
-        return [np.array(found[name]) for name in names]
+        if not hasattr(self._of_thread, "request"):
+            self._of_thread.request = self.model.create_infer_request()
+        results = self._of_thread.request.infer(feed)
+        return [np.array(results[name]) for name in names]  # copies: the next call writes into the same memory
 
 
 RUNTIMES: dict[str, Callable[..., Runtime]] = {"onnx": OnnxRuntime, "openvino": OpenVino}
@@ -175,6 +188,75 @@ def _refused(path: Path, reason: Exception, by: str) -> DamagedFile:
     older = "opset" in words.lower() or "ir version" in words.lower()
     fix = "It is of another ONNX version: update onnxruntime, or export the model again." if older else AGAIN
     return DamagedFile(f"{path} cannot be opened by {by} ({words}). {fix}")
+
+
+# ---- A part of an ONNX file: the format is protobuf, of which a few fields say what depends on what.
+
+GRAPH_FIELD, NODE, INITIALIZER, OUTPUT = 7, 1, 5, 12  # of a model: its graph; of a graph: its parts
+NODE_INPUT, NODE_OUTPUT, ATTRIBUTE, SUBGRAPHS = 1, 2, 5, (6, 11)
+NAME = {INITIALIZER: 8, OUTPUT: 1}
+
+
+def pruned(model: bytes, only: Sequence[str]) -> bytes:
+    """An ONNX file that computes only these outputs; as it is if `only` is empty, or if it has branches or loops."""
+    if not only:
+        return model
+    whole = list(_fields(model))
+    graph = next(content for number, content, _ in whole if number == GRAPH_FIELD)
+    parts = list(_fields(graph))
+    needed, unused = set(only), set()
+    for place, (number, content, _) in reversed(list(enumerate(parts))):  # nodes come after those they depend on
+        if number != NODE:
+            continue
+        fields = [(kind, bytes(part)) for kind, part, _ in _fields(content)]
+        if any(sub in SUBGRAPHS for kind, part in fields if kind == ATTRIBUTE for sub, _, _ in _fields(part)):
+            return model
+        if needed.isdisjoint(part.decode() for kind, part in fields if kind == NODE_OUTPUT):
+            unused.add(place)
+        else:
+            needed |= {part.decode() for kind, part in fields if kind == NODE_INPUT}
+    for place, (number, content, _) in enumerate(parts):
+        wanted = only if number == OUTPUT else needed
+        if number in NAME:
+            name = next(bytes(part).decode() for kind, part, _ in _fields(content) if kind == NAME[number])
+            unused |= {place} if name not in wanted else set()
+    kept = b"".join(raw for place, (_, _, raw) in enumerate(parts) if place not in unused)
+    head = _varint(GRAPH_FIELD << 3 | 2) + _varint(len(kept))
+    return b"".join(head + kept if number == GRAPH_FIELD else bytes(raw) for number, _, raw in whole)
+
+
+def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Number, content and all bytes of every field of a protobuf message."""
+    view, at = memoryview(message), 0
+    while at < len(view):
+        start = at
+        key, at = _number(view, at)
+        if key & 7 == 2:
+            size, at = _number(view, at)
+        elif key & 7 == 0:
+            size = _number(view, at)[1] - at
+        else:
+            size = {1: 8, 5: 4}[key & 7]
+        yield key >> 3, view[at : at + size], view[start : at + size]
+        at += size
+
+
+def _number(view: memoryview, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = view[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
 
 
 class OnnxEngine(Engine):
@@ -194,8 +276,10 @@ class OnnxEngine(Engine):
     ) -> None:
         """weights: by name, for a file that has none. transformed: the head is more than one linear map."""
         self.name, self.precision, self.config, self.crf = runtime, precision, config, crf
-        self.path, self.transformed = path, transformed
-        self.runtime = RUNTIMES[runtime](path, weights)
+        self.path, self.transformed, self._weights = path, transformed, weights
+        self._opened: dict[tuple[int, tuple[str, ...]], Runtime] = {}
+        self._lock, self._of_thread = threading.Lock(), threading.local()
+        self.runtime = self._runtime()
         names = self.runtime.outputs
         if not {"logits", *SPAN, *TOKEN_VECTORS} & set(names) or not {"input_ids"} <= set(self.runtime.inputs):
             raise UserError(
@@ -212,10 +296,29 @@ class OnnxEngine(Engine):
         self.parameters = sum(array.size for array in weights.values()) if weights else 0
         self.size = f"{held / 1e6:.1f} MB"
 
+    def _runtime(self, only: tuple[str, ...] = ()) -> Runtime:
+        """The file, opened once for every use: with all cores per call or one, for all outputs or `only` some.
+
+        A few texts are computed by all cores together, which is faster for them; with many texts, cores that share
+        each product would wait for each other.
+        """
+        key = getattr(self._of_thread, "cores", machine.threads()), only
+        with self._lock:
+            if key not in self._opened:
+                self._opened[key] = RUNTIMES[self.name](self.path, self._weights, *key)
+            return self._opened[key]
+
+    def _pool(self, threads: int) -> ThreadPoolExecutor:
+        """Threads that compute on one core each."""
+        return ThreadPoolExecutor(threads, initializer=setattr, initargs=(self._of_thread, "cores", 1))
+
     def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
         """Each core computes batches of its own."""
+        if len(sizes) == 1:  # the usual call of those who wait for an answer
+            compute([0])
+            return
         threads = 1 if sum(sizes) < WORTH_SHARING else machine.threads()
-        share_batches(sizes, compute, threads, ThreadPoolExecutor)
+        share_batches(sizes, compute, threads, self._pool)
 
     def compute(self, rows: Sequence[Row], wanted: Wanted, steady: bool = False) -> list[np.ndarray]:
         """One padded batch."""
@@ -227,7 +330,11 @@ class OnnxEngine(Engine):
             )
         if PLACES in self.runtime.inputs and wanted.head:
             return self._at_places(rows, lengths, wanted)
-        arrays = self.runtime.run(self._names(wanted), self._feed(rows, lengths))
+        names = self._names(wanted)
+        # Runtimes compute every output of a file, asked for or not, and words are most of the work of a small model.
+        words_unwanted = self.kind == "mlm" and not wanted.head and PLACES not in self.runtime.inputs
+        runtime = self._runtime(tuple(names) if words_unwanted else ())
+        arrays = runtime.run(names, self._feed(rows, lengths, runtime.inputs))
         if not wanted.head:
             return _pooled(wanted.layers.join_arrays(arrays), lengths, wanted.pool)
         answer = np.stack(arrays, -1) if self.kind == "span" else arrays[0]
@@ -243,11 +350,15 @@ class OnnxEngine(Engine):
         places = wanted.places or [[(place, 1) for place in range(length)] for length in lengths]
         length = max(1, *lengths)
         numbers = [n * length + first for n, spots in enumerate(places) for first, _ in spots]
-        feed = self._feed(rows, lengths) | {PLACES: np.array(numbers, np.int64)}
+        feed = self.feed(rows) | {PLACES: np.array(numbers, np.int64)}
         ends = np.cumsum([len(spots) for spots in places])[:-1]
-        return np.split(self.runtime.run(["logits"], feed)[0], ends)
+        return np.split(self._runtime().run(["logits"], feed)[0], ends)
 
-    def _feed(self, rows: Sequence[Row], lengths: Sequence[int]) -> dict[str, np.ndarray]:
+    def feed(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """The inputs of the file for a padded batch."""
+        return self._feed(rows, [len(row.ids) for row in rows], self.runtime.inputs)
+
+    def _feed(self, rows: Sequence[Row], lengths: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
         shape = len(rows), max(1, *lengths)
         feed: dict[str, np.ndarray] = {name: np.zeros(shape, np.int64) for name in INPUTS}
         feed["input_ids"] += self.config.padding
@@ -260,7 +371,7 @@ class OnnxEngine(Engine):
         feed["token_type_ids"] = np.minimum(feed["token_type_ids"], most)
         feed["position_ids"] = np.broadcast_to(np.arange(shape[1]), shape) + self.config.first_position
         feed[PLACES] = np.zeros(0, np.int64)
-        return {name: feed[name] for name in self.runtime.inputs}
+        return {name: feed[name] for name in names}
 
     def _names(self, wanted: Wanted) -> list[str]:
         """The outputs of the file that are needed."""

@@ -57,6 +57,10 @@ class ExportSettings(CompareSettings):
         "file in int8).", choices=("", "fp32", "int8", "bf16", "fp16"),
     )  # fmt: skip
 
+    calibrate: Path | None = option(
+        None, "For int8: rows that show the range of every activation, which is then fixed (labels are not needed; "
+        "default: the range of each batch is measured while it is computed)."
+    )  # fmt: skip
     node: Path | None = option(None, "For web: the folder where npm installed @huggingface/transformers.")
 
     def check(self) -> None:
@@ -64,6 +68,9 @@ class ExportSettings(CompareSettings):
         known = {"onnx": ("fp32", "int8"), "web": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
         if self.weights and self.weights not in known:
             raise UserError(f"--weights {self.weights}: the format {self.format} supports {', '.join(known)}.")
+        written = {"onnx": self.weights or "int8", "web": self.weights, "hf": ""}[self.format]
+        if self.calibrate and written != "int8":
+            raise UserError("--calibrate is for the int8 file of an ONNX export: leave it out, or pass --weights int8.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def _layout(path: Path, folder: Path) -> tuple[Builder, list[Path]]:
             return build, present
     if path.is_dir():
         wanted = ", ".join(" + ".join(names) for names in LAYOUTS)
-        raise UserError(f"{path}: this folder contains no tokenizer. One of these is needed: {wanted}.")
+        raise UserError(f"{path}: this folder contains no tokenizer. One of these is needed: {wanted}. Copy it too.")
     if path.suffix not in BY_ENDING:
         raise UserError(f"{path}: not a tokenizer file. Known endings: {', '.join(BY_ENDING)}.")
     return BY_ENDING[path.suffix], [path]

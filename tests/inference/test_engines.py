@@ -20,7 +20,7 @@ from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.files.tensors import read, read_arrays
 from bertkit.inference.predictor import Predictor
-from bertkit.model.engine import FILES, GRAPH
+from bertkit.model.engine import FILES, GRAPH, pruned
 from bertkit.model.heads import Crf, Model
 from bertkit.runs.compress import export as exporting
 from bertkit.runs.compress import measure
@@ -186,6 +186,36 @@ def test_the_int8_file_is_smaller_and_answers_nearly_the_same(exported):
     assert ((vectors * rounded).sum(1) / lengths).min() > 0.98 and not np.array_equal(vectors, rounded)
 
 
+def test_an_int8_file_can_be_calibrated_on_rows_and_is_compared_with_one_that_is_not(exported, tmp_path, monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    source, plain = exported["classify"]
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text\n" + "\n".join(text or "a" for text in TEXTS * 3), "utf-8")
+    table = {"model": str(source), "out": tmp_path / "out", "weights": "int8", "threads": 1, "calibrate": rows}
+    result = exporting.export(build(ExportSettings, table))
+    off = list(result["calibrations"].values())
+    assert off == sorted(off) and set(result["calibrations"]) == {"extremes", "averaged extremes"}
+    assert list(result["others"]) == [exporting.DYNAMIC]  # the same comparison of the file it would be without rows
+    assert {"int8", "extremes"} <= {word.rstrip(":") for line in exporting.lines(result) for word in line.split()}
+    kinds = [{node.op_type for node in onnx.load(out / FILES["int8"]).graph.node} for out in (tmp_path / "out", plain)]
+    assert "QuantizeLinear" in kinds[0] and "DynamicQuantizeLinear" in kinds[1] - kinds[0]
+    assert sorted(path.name for path in (tmp_path / "out/onnx").iterdir()) == ["model_quantized.onnx"]
+    exact, small = Predictor.load(plain), Predictor.load(tmp_path / "out")
+    vectors, rounded = (np.asarray(side.embed(TEXTS[:3])) for side in (exact, small))
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(rounded, axis=1)
+    assert ((vectors * rounded).sum(1) / lengths).min() > 0.9
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    ({"format": "hf"}, "--calibrate is for the int8 file"), ({"weights": "fp32"}, "--calibrate is for the int8 file"),
+])  # fmt: skip
+def test_rows_to_calibrate_without_an_int8_file_are_refused(more, message, tmp_path):
+    table = {"model": "en", "out": tmp_path / "out", "calibrate": tmp_path / "rows.csv", **more}
+    with pytest.raises(UserError, match=message):
+        build(ExportSettings, table).check()
+
+
 def test_openvino_runs_the_same_file(exported):
     pytest.importorskip("openvino", reason="openvino is not installed: pip install 'bertkit[openvino]'")
     _, out = exported["pair"]
@@ -202,6 +232,33 @@ def test_other_layers_than_the_last_are_in_the_embedded_models_alone(exported):
         )
     with pytest.raises(UserError, match=r"gives only the last layer\..*--engine torch"):
         bertkit.load(str(exported["classify"][1])).embed(["a"], layers="second-to-last")
+
+
+def test_vectors_of_a_masked_word_model_are_computed_without_its_words(exported):
+    onnx = pytest.importorskip("onnx")
+    content = (exported["words"][1] / FILES["fp32"]).read_bytes()
+    whole, part = (onnx.load_from_string(file) for file in (content, pruned(content, ["last_hidden_state"])))
+    onnx.checker.check_model(part)
+    assert [output.name for output in part.graph.output] == ["last_hidden_state"]
+    assert len(part.graph.node) < len(whole.graph.node) and len(part.graph.initializer) < len(whole.graph.initializer)
+    assert pruned(content, []) == content
+    model = bertkit.load(str(exported["words"][1]))
+    wanted = bertkit.load(str(exported["words"][0]), "fp32").embed(TEXTS[:3])
+    model.engine._opened.clear()
+    np.testing.assert_allclose(model.embed(TEXTS[:3]), wanted, atol=1e-5)
+    opened = [list(runtime.outputs) for runtime in model.engine._opened.values()]
+    assert opened == [["last_hidden_state"]]
+
+
+def test_many_texts_are_computed_by_one_core_each_and_few_by_all(exported, monkeypatch):
+    monkeypatch.setattr("bertkit.machine._threads", 2)
+    model = bertkit.load(str(exported["classify"][1]))
+    cores = lambda: sorted(count for count, _ in model.engine._opened)  # noqa: E731
+    few = model.embed(TEXTS[:2])
+    assert cores() == [2]
+    many = model.embed([*TEXTS[:2], *["the old house in the garden of the river " * 5] * 60])
+    assert cores() == [1, 2]
+    np.testing.assert_allclose(few, many[:2], atol=1e-5)
 
 
 def test_what_looks_inside_a_model_needs_torch(exported):
@@ -221,9 +278,18 @@ BAD = {
     "a file cut in half": (damaged(FILES["fp32"], lambda f: f.write_bytes(f.read_bytes()[: f.stat().st_size // 2])),
                            r"model\.onnx cannot be opened by onnxruntime.*bertkit export"),
     "no bytes at all": (damaged(FILES["fp32"], lambda f: f.write_bytes(b"")), r"model\.onnx cannot be opened"),
-    "no tokenizer": (damaged("tokenizer.json", lambda f: (f.unlink(), (f.parent / "vocab.txt").unlink())), "tokenizer"),
+    "no tokenizer": (damaged("tokenizer.json", lambda f: (f.unlink(), (f.parent / "vocab.txt").unlink())),
+                     r"no tokenizer\. One of these is needed: tokenizer\.json.*Copy it too"),
     "no config": (damaged("config.json", lambda f: f.unlink()), r"config\.json"),
-    "no file": (damaged(FILES["fp32"], lambda f: f.unlink()), r"model\.safetensors"),
+    "no file": (damaged(FILES["fp32"], lambda f: f.unlink()), r"no model\.safetensors.*its onnx folder"),
+    "a family of its own": (damaged("config.json", lambda f: f.write_text(f.read_text().replace('"bert"', '"xlnet"'))),
+                            r"model_type is 'xlnet'.*It implements bert, .*most like bert's.*Use a model of one of"),
+    "a config cut in half": (damaged("config.json", lambda f: f.write_text(f.read_text()[:100])),
+                             r"config\.json, line \d+: not JSON.*Copy or download it again"),
+    "a tokenizer cut in half": (damaged("tokenizer.json", lambda f: f.write_text(f.read_text()[:400])),
+                                r"tokenizer\.json: not a readable tokenizer\.json\. Download it again, or delete it"),
+    "a bertkit.json cut in half": (damaged("bertkit.json", lambda f: f.write_text('{"task": ')),
+                                   r"bertkit\.json, line 1: not JSON.*Copy or download it again"),
     "no CRF": (damaged("crf.safetensors", lambda f: f.unlink()), r"crf\.safetensors is missing.*Copy it too"),
 }  # fmt: skip
 
@@ -236,6 +302,14 @@ def test_a_bad_folder_is_refused_in_one_message_with_the_way_out(case, exported,
     (folder / "MANIFEST.json").unlink(missing_ok=True)
     harm(folder)
     with pytest.raises(UserError, match=message):
+        bertkit.load(str(folder))
+
+
+def test_an_export_of_which_only_a_part_was_copied_names_the_first_file_that_is_missing(exported, tmp_path):
+    folder = tmp_path / "part"
+    shutil.copytree(exported["classify"][1], folder)
+    (folder / FILES["int8"]).unlink()
+    with pytest.raises(UserError, match=r"model_quantized\.onnx is missing, but MANIFEST\.json lists it.*--accept"):
         bertkit.load(str(folder))
 
 
@@ -271,13 +345,50 @@ def test_the_verbs_of_prediction_run_without_torch(exported, tmp_path):
         ["evaluate", model, str(rows), "--json"],
         ["embed", model, str(rows), "--out", str(tmp_path / "out.npy")],
         ["fill", "en", "the [MASK] is open", "--json"],
+        ["doctor", str(rows)],
+        ["doctor", model],
     ):
         script = f"{BLOCKED}\nsys.argv = ['bertkit', *{words!r}]\nfrom bertkit.cli import main\nmain()\n"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         if "--json" in words:
             assert json.loads(done.stdout)["engine"] == "onnx"
+        if words[0] == "doctor":
+            assert "all sound" in done.stdout or "not used without PyTorch" in done.stdout
     assert np.load(tmp_path / "out.npy").shape == (2, 32)
+
+
+def test_a_server_answers_without_torch(exported):
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'bertkit[serve]'")
+    pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'bertkit[serve]'")
+    script = f"""{BLOCKED}
+import json, threading, time, urllib.request, uvicorn
+from bertkit.server.app import bind, make_app
+from bertkit.server.errors import Limits
+from bertkit.server.models import load
+from bertkit.server.service import InferenceService
+
+app = make_app(InferenceService(load([{str(exported["classify"][1])!r}]), Limits(), threads=1))
+bound = bind("127.0.0.1", 0)
+server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+threading.Thread(target=server.run, args=([bound],), daemon=True).start()
+while not server.started:
+    time.sleep(0.05)
+for route in ("predict", "embed"):
+    body = json.dumps({{"inputs": "the old house"}}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{{bound.getsockname()[1]}}/{{route}}", body, {{"content-type": "application/json"}}
+    )
+    print(urllib.request.urlopen(request).read().decode())
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    predicted, embedded = (json.loads(line) for line in done.stdout.splitlines())
+    model = bertkit.load(str(exported["classify"][0]), precision="fp32")
+    best = max(predicted[0], key=lambda row: row["score"])
+    assert best["label"] == model.predict(["the old house"])[0]["label"]
+    assert len(embedded[0]) == model.width
 
 
 @pytest.mark.parametrize("name", STARTING)

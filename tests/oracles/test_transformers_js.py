@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,18 @@ from bertkit.settings.compress import ExportSettings
 from tests.support import folders, node
 
 pytestmark = pytest.mark.slow
+ROWS = 1000
 TEXTS = [
     "the cat sat on the mat", "paris", "the old river bank of london is green and new !", "a dog ran fast , slow",
     "中国 paris 北京 is big",
 ]  # fmt: skip
+
+
+def many_texts() -> list[str]:
+    """Texts of 1 to 40 words of the vocabulary, some of them unknown to it."""
+    words = [*" ".join(TEXTS).split(), "unknowable", "?", "北京人"]
+    rng = random.Random(19)
+    return [" ".join(rng.choices(words, k=rng.randint(1, 40))) for _ in range(ROWS)]
 
 
 def exported(tmp_path: Path, stem: str, **more) -> tuple[Path, bertkit.inference.predictor.Predictor]:
@@ -31,8 +40,9 @@ def exported(tmp_path: Path, stem: str, **more) -> tuple[Path, bertkit.inference
 
 def test_vectors(tmp_path):
     out, model = exported(tmp_path, "BertModel")
-    found = np.array(node.run(out, "feature-extraction", TEXTS, pooling="mean"))[:, 0]
-    wanted = model.embed(TEXTS, pool="mean")
+    texts = many_texts()
+    found = np.array(node.run(out, "feature-extraction", texts, pooling="mean"))[:, 0]
+    wanted = model.embed(texts, pool="mean")
     cosines = (found * wanted).sum(-1) / np.linalg.norm(found, axis=-1) / np.linalg.norm(wanted, axis=-1)
     assert cosines.min() >= 0.999
 
@@ -40,8 +50,9 @@ def test_vectors(tmp_path):
 def test_labels_of_texts(tmp_path):
     labels = ["ham", "spam", "垃圾"]
     out, model = exported(tmp_path, "BertForSequenceClassification", labels=labels)
-    found = node.run(out, "text-classification", TEXTS, top_k=3)
-    for theirs, ours in zip(found, model.predict(TEXTS), strict=True):
+    texts = many_texts()
+    found = node.run(out, "text-classification", texts, top_k=3)
+    for theirs, ours in zip(found, model.predict(texts), strict=True):
         scores = {row["label"]: row["score"] for row in theirs}
         assert max(scores, key=scores.__getitem__) == ours["label"]
         assert scores == pytest.approx(ours["scores"], abs=1e-4)

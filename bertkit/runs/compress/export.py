@@ -16,17 +16,28 @@ import numpy as np
 import torch
 
 from bertkit.checkpoint.folder import ANSWERING, Folder, read_onnx, write_folder
-from bertkit.data.windows import Row
+from bertkit.data.readers import read_rows
+from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.files.atomic import write_new
 from bertkit.inference.predictor import Predictor
 from bertkit.model.engine import FILES, Wanted
 from bertkit.notify import note
 from bertkit.runs.compress import measure
-from bertkit.runs.compress.onnx import Padded, quantize_onnx, runtime, write_onnx
+from bertkit.runs.compress.onnx import (
+    CALIBRATIONS,
+    MOST_CALIBRATED,
+    Padded,
+    quantize_onnx,
+    quantize_static,
+    runtime,
+    write_onnx,
+)
 from bertkit.settings.compress import ExportSettings
+from bertkit.tasks.base import Reading
 
 MAX_DIFFERENCE = 1e-3  # relative to the largest output; float32 sums in another order differ by some 1e-6
+DYNAMIC = "int8, without --calibrate"
 NO_CRF = {
     "hf": "The CRF is not exported: the exported model tags each word independently.",
     "onnx": "bertkit uses the CRF of the exported folder; other programs read the file's tags of each word alone.",
@@ -89,6 +100,10 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
     padded = Padded(exact.model, kind, exact.pooling)
     wanted = ("fp32", "int8") if not s.weights else (s.weights,)
     differences: dict[str, float] = {}
+    calibrations: dict[str, float] = {}
+    examples = _to_calibrate(s, exact)
+    spare = tempfile.TemporaryDirectory()
+    dynamic = Path(spare.name) / "dynamic" if examples is not None and "int8" in wanted else None
 
     def fill(path: Path) -> None:
         write_folder(path, folder, weights="onnx")
@@ -97,6 +112,9 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
         write_onnx(path / FILES["fp32"], padded)
         if "int8" in wanted:
             quantize_onnx(path / FILES["fp32"], path / FILES["int8"])
+            if dynamic is not None and examples is not None:
+                shutil.copytree(path, dynamic)  # to be compared with
+                calibrations.update(_calibrate(path, exact, kind, rows_of(exact, examples)))
         if "fp32" not in wanted:
             (path / FILES["fp32"]).unlink()
         for weights in wanted:
@@ -112,20 +130,72 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
     write_new(s.out, fill)
     before = Predictor.load(s.model, s.precision, "cpu", engine="torch")
     after = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in wanted}
+    if dynamic is not None:
+        after[DYNAMIC] = Predictor(read_onnx(dynamic, precision="int8", verify=False))
+        differences[DYNAMIC] = furthest(exact, after[DYNAMIC], kind)
     joined = exact.task.options.get("word", "first") if kind == "token" and measure.has_task(exact) else "first"
     if joined == "max" or (joined == "mean" and exact.config.token_transform):
         note(f"bertkit needs torch for the {joined} of a word's pieces: the files are compared by each first piece.")
         for side in (before, *after.values()):
             side.task.options["word"] = "first"
+    files = {weights: s.out / FILES[weights] for weights in wanted}
+    if dynamic is not None:
+        files[DYNAMIC] = dynamic / FILES["int8"]
     compared = {
-        weights: measure.side_by_side(s, before, opened, rows, s.out / FILES[weights])
-        for weights, opened in after.items()
+        weights: measure.side_by_side(s, before, opened, rows, files[weights]) for weights, opened in after.items()
     }
-    first, *others = wanted
+    spare.cleanup()
+    first, *others = after
     return {"file": FILES[first], "inputs": list(padded.inputs), "outputs": list(padded.names),
             "max_difference": differences[first], "compared": compared[first],
-            "others": {weights: {"file": FILES[weights], "max_difference": differences[weights],
+            "calibrations": calibrations,
+            "others": {weights: {"file": FILES.get(weights, ""), "max_difference": differences[weights],
                                  "compared": compared[weights]} for weights in others}}  # fmt: skip
+
+
+def _to_calibrate(s: ExportSettings, exact: Predictor) -> list[Any] | None:
+    """The rows of --calibrate, read before anything is written; None without the option."""
+    if s.calibrate is None:
+        return None
+    if measure.has_task(exact):
+        reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
+        examples = exact.task.read(s.calibrate, reading, labelled=False)
+    else:
+        examples = [row.text for row in read_rows(s.calibrate, text=s.text, labelled=False, encoding=s.encoding)]
+    if not examples:
+        raise UserError(f"{s.calibrate} has no rows. Pass a file with some dozens of texts as the model will get.")
+    return examples
+
+
+def _calibrate(path: Path, exact: Predictor, kind: str, rows: list[Row]) -> dict[str, float]:
+    """Replace the int8 file by a static one: of both ways to choose ranges, the one that is off by less.
+
+    Returns how far either is off, on rows that the ranges were not taken from where there are enough.
+    """
+    held_out = rows[MOST_CALIBRATED:][:40] or rows[:40]
+    fp32 = read_onnx(path, precision="fp32", verify=False).engine
+    feeds = [fp32.feed([row]) for row in rows[:MOST_CALIBRATED] if row.ids]
+    off: dict[str, float] = {}
+    candidates = {calibration: path / f"onnx/{n}.onnx" for n, calibration in enumerate(CALIBRATIONS)}
+    for calibration, file in candidates.items():
+        quantize_static(path / FILES["fp32"], file, feeds, calibration)
+        file.replace(path / FILES["int8"])
+        opened = Predictor(read_onnx(path, precision="int8", verify=False))
+        off[calibration] = _mean_difference(exact, opened, kind, held_out)
+        (path / FILES["int8"]).replace(file)
+    best = min(off, key=off.__getitem__)
+    for calibration, file in candidates.items():
+        if calibration == best:
+            file.replace(path / FILES["int8"])
+        else:
+            file.unlink()
+    return dict(sorted(off.items(), key=lambda entry: entry[1]))
+
+
+def _mean_difference(first: Predictor, second: Predictor, kind: str, rows: list[Row]) -> float:
+    """The mean difference of outputs on some rows, relative to the mean output."""
+    a, b = (np.concatenate([x.reshape(-1) for x in side.engine.run(rows, Wanted(kind))]) for side in (first, second))
+    return float(np.abs(a - b).mean() / max(1e-9, np.abs(a).mean()))
 
 
 def _torch_folder(predictor: Predictor) -> Folder:
@@ -171,14 +241,18 @@ def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
     return before
 
 
+def rows_of(model: Predictor, examples: list[Any]) -> list[Row]:
+    """What the encoder is given for examples of the model's task, or for texts."""
+    if measure.has_task(model):
+        items = model.task.encode(examples, model.tokenizer, model.windows())
+        return [row for item in items for row in item.rows]
+    texts = encode_rows(model.tokenizer, examples, None, Windows(model.vector_limit, "window"))
+    return [row for text in texts for row in text.rows if row.ids]
+
+
 def furthest(first: Predictor, second: Predictor, kind: str) -> float:
     """How far an export is off: the largest difference of outputs on sample rows, relative to the largest output."""
-    if measure.has_task(first):
-        items = first.task.encode(measure.sample_rows(first)[:40], first.tokenizer, first.windows())
-        rows = [row for item in items for row in item.rows]
-    else:
-        texts = measure.sample_rows(first)[:40]
-        rows = [Row(ids, None, (0, len(ids))) for ids in first.tokenizer.ids_batch(texts) if ids]
+    rows = rows_of(first, measure.sample_rows(first)[:40])
     a, b = (
         np.concatenate([array.reshape(-1) for array in side.engine.run(rows, Wanted(kind))]) for side in (first, second)
     )
@@ -228,7 +302,10 @@ def lines(result: dict[str, Any]) -> list[str]:
             "any batch size and length, rows padded at the end.",
         ]
         for weights, other in result["others"].items():
-            rows += ["", f"{weights}: {other['file']}", *measure.lines(other["compared"])]
+            rows += ["", f"{weights}{': ' if other['file'] else ''}{other['file']}", *measure.lines(other["compared"])]
+        if result["calibrations"]:
+            chosen, *rest = (f"{name} {off:.2%}" for name, off in result["calibrations"].items())
+            rows.append(f"int8 ranges: {chosen} off on average (chosen); {', '.join(rest)}.")
         rows.append(f"{result['out']}: opens in bertkit.load (with or without torch), optimum and transformers.js.")
     else:
         rows.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")

@@ -6,10 +6,11 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -199,6 +200,37 @@ def quantize_onnx(path: Path, out: Path) -> None:
     with _quiet():
         # 7 bits: with 8, sums of two products overflow on CPUs without VNNI (cosine 0.92 instead of over 0.98 on AVX2).
         quantize_dynamic(model, out, per_channel=True, weight_type=QuantType.QInt8, reduce_range=True)
+
+
+# How the range of an activation is chosen when it is the same for every text.
+# Histograms (entropy, percentiles) are not among them: onnxruntime makes them of rows of one length only.
+CALIBRATIONS: dict[str, dict[str, bool]] = {"extremes": {}, "averaged extremes": {"CalibMovingAverage": True}}
+MOST_CALIBRATED = 128  # batches of one row that the ranges are taken from
+
+
+def quantize_static(path: Path, out: Path, feeds: Sequence[Mapping[str, np.ndarray]], calibration: str) -> None:
+    """Quantize weights to int8, and activations by ranges that they have on `feeds`: the inputs of some rows."""
+    import onnx
+    from onnxruntime import quantization
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
+
+    class Rows(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.feeds = iter(feeds)
+
+        def get_next(self) -> Mapping[str, np.ndarray] | None:
+            return next(self.feeds, None)
+
+    model = onnx.load(path)
+    del model.graph.value_info[:]
+    with _quiet(), contextlib.redirect_stdout(io.StringIO()):
+        # Products of activations (in attention) stay float: they are a small part of the work.
+        quantization.quantize_static(
+            model, out, Rows(), quant_format=QuantFormat.QDQ, per_channel=True, reduce_range=True,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"],
+            calibrate_method=CalibrationMethod.MinMax,
+            extra_options={"MatMulConstBOnly": True, **CALIBRATIONS[calibration]},
+        )  # fmt: skip
 
 
 def write_graph(path: Path, folder: Folder) -> None:
