@@ -93,6 +93,21 @@ class InferenceOptions(Common):
     )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowsOptions(InferenceOptions):
+    """Options of commands whose rows may be computed elsewhere."""
+
+    engine: str = option(
+        "auto", "What computes: PyTorch, onnxruntime or OpenVINO; auto: torch, or onnx where torch is not installed or "
+        "the folder has an ONNX file alone; ray: --on ray.", choices=(*ENGINES, "ray"),
+    )  # fmt: skip
+    on: str = option(
+        "", "Where rows are computed: here, or by workers of Ray (RAY_ADDRESS names a cluster), as a job that can be "
+        "killed and continued. Needs --out.", choices=("", "ray"),
+    )  # fmt: skip
+    workers: int = option(0, "Workers of Ray, each with --threads threads (default: 1); 0: one per core.", at_least=0)
+
+
 def hints(cls: type) -> dict[str, Any]:
     """For settings classes: field name → type, resolved."""
     return get_type_hints(cls)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from bertkit.commands import SharedCommand
-from bertkit.config import Common, InferenceOptions, option
+from bertkit.config import Common, RowsOptions, option
 from bertkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(InferenceOptions):
+class Settings(RowsOptions):
     """Options of `bertkit embed`."""
 
     model: str = option(help="Embedded name, folder (also of an ELMo), or hub name.", argument=True)
@@ -54,57 +54,95 @@ class Settings(InferenceOptions):
 
 def run(settings: Settings) -> dict[str, Any]:
     """Turn the texts of a file into vectors, in order and in bounded memory."""
-    from bertkit import machine
     from bertkit.checkpoint.locate import report_unknown
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
     from bertkit.files.atomic import not_the_input
     from bertkit.inference.predictor import AT_ONCE, Predictor
-    from bertkit.loading import open_model
     from bertkit.notify import note, track
     from bertkit.text.checks import by_line
 
     _check(settings)
     not_the_input(settings.out, settings.file, settings.probe)
-    machine.limit_onednn_cache()
-    machine.set_threads(settings.threads)
-    model = open_model(settings.model, settings.precision, settings.device, engine=settings.engine)
-    prompt = ""
-    if isinstance(model, Predictor):
-        note(f"{settings.model}: {model.computed_by}.")
-        layers = _probed(settings, model) if settings.layers == "auto" else settings.layers
-        prompt = model.pooling.prompt(settings.prompt, settings.prompt_text)
-        embedder = _of_encoder(settings, model, layers, prompt)
-    elif type(model).__name__ == "Elmo":  # its class is torch's, which may not be installed
-        embedder, layers = _of_elmo(settings, cast("Elmo", model)), settings.layers
-    else:
-        raise UserError(f"{settings.model} gives texts no vectors. Use an encoder, e.g. 'en', or an ELMo.")
+    worker = Worker(settings)
+    if isinstance(worker.model, Predictor):
+        note(f"{settings.model}: {worker.model.computed_by}.")
     rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
+    compute: Callable[[list[Any]], np.ndarray] = worker.compute
+    job = None
+    if "ray" in (settings.on, settings.engine):
+        from bertkit.commands.jobs import Job, chunks_of, rows_of
+
+        if settings.pool == "none":
+            raise UserError("--pool none writes a vector per token, and --on ray one per text. Leave one of them out.")
+        chosen = replace(settings, layers=worker.layers, probe=None)
+        job = Job(rows_of("embed", chosen), settings.out)
+        job.run(chunks_of((row.line, row.text) for row in rows), settings.workers)
+        compute = job.stored
+        rows = read_rows(settings.file, text=settings.text, labelled=False, encoding=settings.encoding)
     source = iter(track(rows, f"embedding {settings.file.name}"))
     start = time.perf_counter()
     width = 0
     with open_vectors(settings.out) as out:
         while chunk := list(islice(source, AT_ONCE)):
             texts = [row.text for row in chunk]
-            with by_line([row.line for row in chunk], str(settings.file)):
-                if settings.pool == "none":
-                    answers = embedder.tokens(texts)
-                    columns = {name: [text[name] for text in answers] for name in ("vectors", "tokens", "offsets")}
-                    out.write_tokens(texts, **columns)
-                    width = columns["vectors"][0].shape[-1]
-                else:
-                    vectors = embedder.texts(texts)
-                    out.write(texts, vectors)
-                    width = vectors.shape[-1]
+            if settings.pool == "none":
+                with by_line([row.line for row in chunk], str(settings.file)):
+                    answers = worker.embedder.tokens(texts)
+                columns = {name: [text[name] for text in answers] for name in ("vectors", "tokens", "offsets")}
+                out.write_tokens(texts, **columns)
+                width = columns["vectors"][0].shape[-1]
+            else:
+                vectors = compute([(row.line, row.text) for row in chunk])
+                out.write(texts, vectors)
+                width = vectors.shape[-1]
+    if job is not None:
+        job.finish()
     seconds = time.perf_counter() - start
+    model, embedder = worker.model, worker.embedder
     return {
-        "file": str(settings.out), "rows": out.count, "width": width, "layers": layers,
-        "pool": settings.pool or embedder.pool, "prompt": prompt,
+        "file": str(settings.out), "rows": out.count, "width": width, "layers": worker.layers,
+        "pool": settings.pool or embedder.pool, "prompt": worker.prompt,
         "precision": embedder.precision, "engine": model.engine.name if isinstance(model, Predictor) else "torch",
         "seconds": round(seconds, 2),
         "texts_per_second": round(out.count / seconds, 1),
         "unknown_share": report_unknown(model, settings.model),
     }  # fmt: skip
+
+
+class Worker:
+    """A model that gives chunks of texts their vectors; every engine for rows calls it (jobs.py)."""
+
+    def __init__(self, settings: Settings) -> None:
+        from bertkit import machine
+        from bertkit.inference.predictor import Predictor
+        from bertkit.loading import open_model
+
+        machine.limit_onednn_cache()
+        machine.set_threads(settings.threads)
+        engine = "auto" if settings.engine == "ray" else settings.engine
+        model = open_model(settings.model, settings.precision, settings.device, engine=engine)
+        self.settings, self.model, self.layers, self.prompt = settings, model, settings.layers, ""
+        if isinstance(model, Predictor):
+            self.layers = _probed(settings, model) if settings.layers == "auto" else settings.layers
+            self.prompt = model.pooling.prompt(settings.prompt, settings.prompt_text)
+            self.embedder = _of_encoder(settings, model, self.layers, self.prompt)
+        elif type(model).__name__ == "Elmo":  # its class is torch's, which may not be installed
+            self.embedder = _of_elmo(settings, cast("Elmo", model))
+        else:
+            raise UserError(f"{settings.model} gives texts no vectors. Use an encoder, e.g. 'en', or an ELMo.")
+
+    def compute(self, rows: list[tuple[int, str]]) -> np.ndarray:
+        """The vectors of some texts, which are given with their lines: (rows, width)."""
+        from bertkit.text.checks import by_line
+
+        with by_line([line for line, _ in rows], str(self.settings.file)):
+            return self.embedder.texts([text for _, text in rows])
+
+    def columns(self, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """The column `vector`, of texts given in their column."""
+        texts = given[self.settings.text]
+        return {"vector": [list(map(float, row)) for row in self.compute(list(enumerate(texts, 1)))]}
 
 
 class Embedder(NamedTuple):

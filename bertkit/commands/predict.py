@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.commands import SharedCommand
-from bertkit.config import InferenceOptions, option
+from bertkit.config import RowsOptions, option
 from bertkit.settings.finetune import PairSettings, TextSettings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TEXTS_AT_ONCE = 512  # texts to rewrite that are read, sorted by length and writ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(InferenceOptions, PairSettings):
+class Settings(RowsOptions, PairSettings):
     """What `predict` needs."""
 
     model: str = option(help="A fine-tuned model's folder.", argument=True)
@@ -53,25 +53,66 @@ class Count:
 
 def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
     """Answer every row of a file."""
-    from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.files.atomic import not_the_input
     from bertkit.files.open import kind_of
-    from bertkit.inference.predictor import Predictor
-    from bertkit.loading import ContenderPredictor, open_model
 
     not_the_input(settings.out, settings.file)
-    machine.limit_onednn_cache()
-    machine.set_threads(settings.threads)
-    predictor = open_model(settings.model, settings.precision, settings.device, engine=settings.engine)
-    if not isinstance(predictor, (Predictor, ContenderPredictor)):
-        hint = "`bertkit rewrite` is its command" if hasattr(predictor, "rewrite") else "Run `bertkit finetune` first"
-        raise UserError(f"{settings.model} has not been fine-tuned, so it cannot predict. {hint}.")
+    worker = Worker(settings)
+    compute: Callable[[list[Any]], list[dict[str, Any]]] = worker.compute
+    job = None
+    if "ray" in (settings.on, settings.engine):
+        from bertkit.commands.jobs import Job, chunks_of, rows_of
+
+        if settings.out is None or settings.file == "-":
+            raise UserError("--on ray needs a file and --out FILE: a killed job continues beside it.")
+        job = Job(rows_of("predict", settings), settings.out)
+        job.run(chunks_of(examples(settings, worker.predictor)), settings.workers)
+        compute = job.stored
     count = Count()
-    answers = _answers(settings, predictor, count)
+    answers = _answers(settings, worker.predictor, compute, count)
     if settings.out is None:  # whoever called prints them while they come
         return (answer for _, answer in answers)
-    return _written(settings.out, as_rows(answers, tables=kind_of(settings.out) != "jsonl"), count)
+    result = _written(settings.out, as_rows(answers, tables=kind_of(settings.out) != "jsonl"), count)
+    if job is not None:
+        job.finish()
+    return result
+
+
+class Worker:
+    """A fine-tuned model that answers chunks of rows; every engine for rows calls it (jobs.py)."""
+
+    def __init__(self, settings: Settings) -> None:
+        from bertkit import machine
+        from bertkit.errors import UserError
+        from bertkit.inference.predictor import Predictor
+        from bertkit.loading import ContenderPredictor, open_model
+
+        machine.limit_onednn_cache()
+        machine.set_threads(settings.threads)
+        engine = "auto" if settings.engine == "ray" else settings.engine
+        predictor = open_model(settings.model, settings.precision, settings.device, engine=engine)
+        if not isinstance(predictor, (Predictor, ContenderPredictor)):
+            hint = (
+                "`bertkit rewrite` is its command" if hasattr(predictor, "rewrite") else "Run `bertkit finetune` first"
+            )
+            raise UserError(f"{settings.model} has not been fine-tuned, so it cannot predict. {hint}.")
+        self.settings, self.predictor = settings, predictor
+
+    def compute(self, examples: list[Any]) -> list[dict[str, Any]]:
+        """The answers to some examples of the task."""
+        answers = self.predictor.predict_examples(examples, self.settings.on_long, file=self.settings.file)
+        for answer in answers:
+            answer.pop("vectors", None)  # `embed` writes those
+        return answers
+
+    def columns(self, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Columns of answers to rows given as columns; none replaces a given one."""
+        count = len(next(iter(given.values()), []))
+        inputs = [{name: values[n] for name, values in given.items()} for n in range(count)]
+        flat = [flattened(answer) for answer in self.compute(self.predictor.task.from_inputs(inputs))]
+        names = own_names(dict.fromkeys(name for row in flat for name in row), given)
+        return {own: [row.get(name) for row in flat] for name, own in names.items()}
 
 
 def _written(
@@ -89,7 +130,10 @@ Row = dict[str, Any]
 
 
 def _answers(
-    settings: Settings, predictor: Predictor | ContenderPredictor, count: Count
+    settings: Settings,
+    predictor: Predictor | ContenderPredictor,
+    compute: Callable[[list[Any]], list[dict[str, Any]]],
+    count: Count,
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Each row's cells and its answer, in order and in constant memory; what was cut is reported at the end."""
     from bertkit import machine
@@ -101,9 +145,8 @@ def _answers(
     read = track(examples(settings, predictor), f"predicting {settings.file}")
     source = _with_cells(settings, predictor, read) if settings.out else ((example, {}) for example in read)
     while chunk := list(islice(source, AT_ONCE)):
-        rows = predictor.predict_examples([example for example, _ in chunk], settings.on_long, file=settings.file)
+        rows = compute([example for example, _ in chunk])
         for (_, cells), answer in zip(chunk, rows):
-            answer.pop("vectors", None)  # `embed` writes those
             count.rows += 1
             count.rows_cut += answer["cut"] > 0
             count.tokens_cut += answer["cut"]
