@@ -17,7 +17,7 @@ from bertkit.errors import UserError
 from bertkit.notify import LANGUAGES, translated
 
 WIDEST = 100
-LONG = 12  # a command with more options than this shows them under headings
+LONG = 13  # a command with more options than this shows them under headings
 GROUPS = {  # heading → settings; `option(group=…)` comes first
     "Data": "train dev test data tokenizer kind size cased units min_count text text_b label label_separator labels "
     "multi_label encoding max_tokens on_long overlap merge held_out split_seed rows teacher_texts negatives",

@@ -130,7 +130,7 @@ def test_the_same_bytes_by_ray_whatever_is_killed(model, tmp_path, ray, small_ch
 def test_rows_without_an_answer_are_all_listed_and_the_others_kept(model, tmp_path, ray, small_chunks, notes):
     path = table(tmp_path / "a.jsonl", 40)
     lines = path.read_text("utf-8").splitlines()
-    long = json.dumps({"n": -1, "text": "tea " * 300})
+    long = json.dumps({"n": -1, "text": "tea " * 900})
     path.write_text("\n".join([*lines[:10], long, *lines[11:30], long, *lines[31:]]) + "\n", "utf-8")
     settings = embed.Settings(model=model, file=path, out=tmp_path / "v.npy", on="ray", threads=1, on_long="error")
     with pytest.raises(UserError, match=r"2 rows have no answer; .*v\.npy\.bad\.jsonl lists them.*line 11"):
