@@ -110,7 +110,7 @@ class Job:
         make_folder(self.folder)
         listed = self.out.with_name(self.out.name + ".bad.jsonl")
         kept = 0
-        bad: list[str] = []
+        refused: dict[Path, list[str]] = {}
 
         def missing() -> Iterator[tuple[Path, Chunk]]:
             nonlocal kept
@@ -123,12 +123,13 @@ class Job:
 
         with RunLock(self.folder, "working in"):
             for path, result, problems in by_ray(self.rows, missing(), workers):
-                bad += problems
-                if not problems:
+                if problems:
+                    refused[path] = problems
+                else:
                     atomic_write(path, RESULTS[self.rows.verb][0](result))
         if kept:
             note(f"{kept:,} chunks were computed before; they are kept in {self.folder}.")
-        if bad:
+        if bad := [text for path in sorted(refused) for text in refused[path]]:  # in the order of the rows
             atomic_write(listed, "".join(json.dumps({"error": text}, ensure_ascii=False) + "\n" for text in bad))
             raise UserError(
                 f"{len(bad):,} rows have no answer; {listed} lists them. The first: {bad[0]} Correct them and run the "
