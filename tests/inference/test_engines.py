@@ -386,7 +386,7 @@ assert "torch" not in sys.modules
     assert done.returncode == 0, done.stderr
     predicted, embedded = (json.loads(line) for line in done.stdout.splitlines())
     model = bertkit.load(str(exported["classify"][0]), precision="fp32")
-    best = max(predicted[0], key=lambda row: row["score"])
+    best = max(predicted, key=lambda row: row["score"])
     assert best["label"] == model.predict(["the old house"])[0]["label"]
     assert len(embedded[0]) == model.width
 
