@@ -237,9 +237,10 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 def model_of(about: dict[str, Any], name: str, model: str, precision: str, device: str) -> Predictor:
     """Open the model that an index was made with. name: the index; model: where it is now, if it has moved."""
     named = model or about.get("model")
+    source = name if "://" in name else str(Path(name) / "index.json")
     if not isinstance(named, str) or not named or "\0" in named:
-        raise DamagedFile(f"{name} does not name the model. Pass it with --model.")
-    place = locate(named, named_by=None if model else name)
+        raise DamagedFile(f"{source} does not name the model. Pass it with --model.")
+    place = locate(named, named_by=None if model else source)
     if fingerprint(place) != about.get("fingerprint"):
         raise UserError(
             f"{name} was made with different weights, or a different tokenizer or pooling, than {named} has now. "

@@ -279,7 +279,7 @@ def test_requests_that_arrive_at_the_same_moment_are_counted_before_they_are_par
         client.send(POST % (b"/embed", len(BODY), BODY))
     failures = server.service.metrics.counters["request_failure"]
     until(lambda: failures['{err="overloaded"}'] + server.service.requests == 8)
-    assert server.service.requests in (2, 3)  # two that wait, and perhaps one that is computed by now
+    assert 2 <= server.service.requests <= 2 + server.service.queue.running  # two wait; others are being computed
     go.set()
     statuses = [client.read()[0] for client in clients]
     assert statuses.count(429) == failures['{err="overloaded"}'] and set(statuses) == {200, 429}
