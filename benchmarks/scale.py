@@ -110,6 +110,11 @@ def core_hours(number: float, per_core_second: float) -> float:
     return number / per_core_second / 3600
 
 
+CLUSTERS = (  # machines, and tokens per step
+    (1, 2**17), (2, 2**17), (8, 2**17), (32, 2**17), (32, 2**20), (100, 2**20), (1000, 2**20), (1000, 2**23),
+)  # fmt: skip
+
+
 def costs() -> list[str]:
     """The first table: one billion of each, on any number of cores that do not wait for one another."""
     work = {"rows embedded, 6×384, 28 tokens each": ROWS} | {f"tokens pretrained, {n}": v for n, v in TOKENS.items()}
@@ -126,22 +131,13 @@ def clusters() -> list[str]:
         "| machines | batch | 1 Gbit/s | 10 Gbit/s | 10 Gbit/s, bf16 | 25 Gbit/s | hours per billion | dollars |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for machines, batch in (
-        (1, 2**17),
-        (2, 2**17),
-        (8, 2**17),
-        (32, 2**17),
-        (32, 2**20),
-        (100, 2**20),
-        (1000, 2**20),
-        (1000, 2**23),
-    ):
-        found = [
+    for machines, batch in CLUSTERS:
+        results = [
             simulate("base", batch, Cluster(machines, gbit, bytes_per_number=size))
             for gbit, size in ((1, 4), (10, 4), (10, 2), (25, 4))
         ]
-        hours = 1e9 / found[1]["tokens_per_second"] / 3600
-        cells = " | ".join(f"{one['efficiency']:.2f}" for one in found)
+        hours = 1e9 / results[1]["tokens_per_second"] / 3600
+        cells = " | ".join(f"{result['efficiency']:.2f}" for result in results)
         shown.append(f"| {machines:,} | {batch:,} | {cells} | {hours:,.2f} | {hours * machines * CORES * PRICE:,.0f} |")
     return shown
 

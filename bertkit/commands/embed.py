@@ -114,14 +114,10 @@ class Worker:
     """A model that gives chunks of texts their vectors; every engine for rows calls it (jobs.py)."""
 
     def __init__(self, settings: Settings) -> None:
-        from bertkit import machine
+        from bertkit.commands.jobs import opened
         from bertkit.inference.predictor import Predictor
-        from bertkit.loading import open_model
 
-        machine.limit_onednn_cache()
-        machine.set_threads(settings.threads)
-        engine = "auto" if settings.engine == "ray" else settings.engine
-        model = open_model(settings.model, settings.precision, settings.device, engine=engine)
+        model = opened(settings)
         self.settings, self.model, self.layers, self.prompt = settings, model, settings.layers, ""
         if isinstance(model, Predictor):
             self.layers = _probed(settings, model) if settings.layers == "auto" else settings.layers

@@ -117,7 +117,7 @@ def _store(settings: Settings) -> Any:
             raise UserError("--out is a folder. Pass the URL of a database with --store.")
         return index
     if settings.out != DEFAULT:
-        raise UserError("--store keeps the index in the database, so there is no folder. Leave --out out.")
+        raise UserError("--store writes to the database, not to a folder. Remove --out.")
     if not in_database(settings.store):
         raise UserError("--store takes a URL: postgresql://USER@HOST/DATABASE?index=NAME")
     from bertkit.retrieval import postgres

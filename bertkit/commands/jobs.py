@@ -28,6 +28,17 @@ PATIENCE = {"RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_m
 Chunk = list[Any]
 
 
+def opened(settings: Any) -> Any:
+    """The model of a command's worker; with `--engine ray`, computed by what `auto` chooses."""
+    from bertkit import machine
+    from bertkit.loading import open_model
+
+    machine.limit_onednn_cache()
+    machine.set_threads(settings.threads)
+    engine = "auto" if settings.engine == "ray" else settings.engine
+    return open_model(settings.model, settings.precision, settings.device, engine=engine)
+
+
 class Rows:
     """A model as a function of columns: {"text": […]} → {"text": […], "label": […], "score": […], …}.
 

@@ -83,15 +83,12 @@ class Worker:
     """A fine-tuned model that answers chunks of rows; every engine for rows calls it (jobs.py)."""
 
     def __init__(self, settings: Settings) -> None:
-        from bertkit import machine
+        from bertkit.commands.jobs import opened
         from bertkit.errors import UserError
         from bertkit.inference.predictor import Predictor
-        from bertkit.loading import ContenderPredictor, open_model
+        from bertkit.loading import ContenderPredictor
 
-        machine.limit_onednn_cache()
-        machine.set_threads(settings.threads)
-        engine = "auto" if settings.engine == "ray" else settings.engine
-        predictor = open_model(settings.model, settings.precision, settings.device, engine=engine)
+        predictor = opened(settings)
         if not isinstance(predictor, (Predictor, ContenderPredictor)):
             hint = (
                 "`bertkit rewrite` is its command" if hasattr(predictor, "rewrite") else "Run `bertkit finetune` first"

@@ -79,7 +79,7 @@ def perplexity(loss: float) -> float:
     """exp of the mean loss per token in nats: the effective number of equally likely tokens."""
     if math.isnan(loss):
         raise UserError(
-            "The loss is nan, so there is no perplexity. Lower the learning rate, or look for empty batches."
+            "The loss is nan, so perplexity cannot be computed. Lower the learning rate, or look for empty batches."
         )
     return math.exp(loss) if loss < 709 else math.inf
 

@@ -234,6 +234,14 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 
+def check_question(question: str, top: int) -> None:
+    """Refuse a question that no search can answer."""
+    if top < 1:
+        raise UserError(f"{top} passages requested; ask for at least 1.")
+    if not question.strip():
+        raise UserError("The question is empty.")
+
+
 def model_of(about: dict[str, Any], name: str, model: str, precision: str, device: str) -> Predictor:
     """Open the model that an index was made with. name: the index; model: where it is now, if it has moved."""
     named = model or about.get("model")
@@ -344,10 +352,7 @@ class Index:
         """
         if reranker is not None:
             return reranker.rank(question, self.search(question, max(top, RERANKED), by, where=where))[:top]
-        if top < 1:
-            raise UserError(f"{top} passages requested; ask for at least 1.")
-        if not question.strip():
-            raise UserError("The question is empty.")
+        check_question(question, top)
         alive = np.concatenate([segment.alive for segment in self.segments])
         allowed = alive if where is None else alive & self._matching(where)
         if not allowed.any():

@@ -22,42 +22,21 @@ from bertkit.retrieval import segments
 from bertkit.retrieval.index import Index
 from bertkit.retrieval.passages import Columns, Where, read_with_ids
 from bertkit.retrieval.segments import Vectors, shortened, write_copies
+from tests.support import documents
+from tests.support.documents import write
 
 WORDS = [
-    "garden",
-    "train",
-    "bread",
-    "school",
-    "river",
-    "winter",
-    "table",
-    "market",
-    "stone",
-    "flour",
-    "milk",
-    "wall",
-    "rain",
-    "baker",
-    "child",
-    "book",
-]
+    "garden", "train", "bread", "school", "river", "winter", "table", "market", "stone", "flour", "milk", "wall",
+    "rain", "baker", "child", "book",
+]  # fmt: skip
+
+
+def sentence(n):
+    return f"The {WORDS[n % 16]} and the {WORDS[(3 * n + 1) % 16]} were near number {n}."
 
 
 def rows(first, last):
-    return [
-        {
-            "id": f"d{n}",
-            "text": f"The {WORDS[n % 16]} and the {WORDS[(3 * n + 1) % 16]} were near number {n}.",
-            "year": 2000 + n,
-            "lang": "zh" if n % 2 else "en",
-        }
-        for n in range(first, last)
-    ]
-
-
-def write(path, given):
-    path.write_text("".join(json.dumps(row) + "\n" for row in given), "utf-8")
-    return path
+    return documents.rows(first, last, sentence)
 
 
 def make(out, *files, **more):

@@ -27,6 +27,8 @@ from bertkit.retrieval import index as folders  # noqa: E402
 from bertkit.retrieval import postgres  # noqa: E402
 from bertkit.retrieval.index import Index, open_index  # noqa: E402
 from bertkit.retrieval.passages import Columns, Passage, Where  # noqa: E402
+from tests.support import documents  # noqa: E402
+from tests.support.documents import write  # noqa: E402
 from tests.support.toy import make_model  # noqa: E402
 
 WORDS = ["garden", "train", "bread", "school", "river", "winter", "table", "market", "stone", "flour", "milk", "wall"]
@@ -54,21 +56,12 @@ def url(server, request):
     return f"{server.get_uri()}&index=t_{name}"
 
 
+def sentence(n):
+    return f"The {WORDS[n % 12]} and the {WORDS[(5 * n + 1) % 12]} were at {WORDS[n // 12 % 12]} number {n}."
+
+
 def rows(first, last):
-    return [
-        {
-            "id": f"d{n}",
-            "text": f"The {WORDS[n % 12]} and the {WORDS[(5 * n + 1) % 12]} were at {WORDS[n // 12 % 12]} number {n}.",
-            "year": 2000 + n,
-            "lang": "zh" if n % 2 else "en",
-        }
-        for n in range(first, last)
-    ]
-
-
-def write(path, given):
-    path.write_text("".join(json.dumps(row) + "\n" for row in given), "utf-8")
-    return path
+    return documents.rows(first, last, sentence)
 
 
 def make(store, *files, **more):
@@ -221,7 +214,7 @@ def test_what_is_not_there_or_does_not_fit_is_said(tmp_path, url, server):
         search.run(search.Settings(index=url, query="x", where="yaer = 1", threads=1))
     with pytest.raises(UserError, match="the graph is hnsw"):
         make(url, path, engine="usearch")
-    with pytest.raises(UserError, match="Leave --out out"):
+    with pytest.raises(UserError, match="Remove --out"):
         make(url, path, out=tmp_path / "index")
     with pytest.raises(UserError, match="Pass the URL of a database with --store"):
         index.run(index.Settings(files=(path,), model="en", out=Path("postgresql://u@h/db"), threads=1))

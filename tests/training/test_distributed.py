@@ -189,7 +189,7 @@ def test_ranks_that_never_all_come_are_told_what_to_check(monkeypatch):
         worlds._meeting(dist.HashStore(), 0, 2)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a child process when its parent dies")
 def test_a_worker_ends_when_torchrun_is_killed():
     joined = "from bertkit.training import distributed as d; d._end_with_torchrun(); print(1, flush=True)"
     worker = f"{joined}; import time; time.sleep(60)"

@@ -24,7 +24,7 @@ import scale  # noqa: E402
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces exist only on Linux")
 def test_a_run_over_two_hosts_that_is_killed_and_restarted_ends_with_the_same_bits() -> None:
     if reason := _namespaces.missing():
         pytest.skip(f"two hosts on one machine need root and iproute2: {reason}")
