@@ -144,6 +144,41 @@ class WordTeacher:
         return torch.stack(by_layer, 1).to(encoded.tokens.dtype).cpu(), pieces.cpu().numpy()
 
 
+# ---- Token vectors to start from. A rare word is seen a few times in a short run: its vector would stay near its random
+# start, and the teacher's token vectors already tell sentiment and topic.
+
+START_SCALE = 0.1  # root mean square of the vectors, near where training takes them: Adam's first steps move them little
+
+
+def start_vectors(teacher: Folder, student: Tokenizer, rows: int, width: int) -> Tensor:
+    """Token vectors for the student, from the teacher's: centred, reduced by principal components. (rows, width).
+
+    A piece that the teacher lacks starts from the mean of the teacher's pieces of its spelling.
+    """
+    table = teacher.model.encoder.embeddings.tokens.weight.detach().float()
+    role_ids = {
+        student.token_to_id(spelling): teacher.tokenizer.token_to_id(teacher.tokenizer.roles[role])
+        for role, spelling in student.roles.items()
+        if role in teacher.tokenizer.roles
+    }
+    mark = "##" if student.kind == "wordpiece" else ""
+    vectors = torch.zeros(rows, table.shape[1])
+    for number in range(student.size):
+        piece = student.id_to_token(number) or ""
+        same = role_ids.get(number, teacher.tokenizer.token_to_id(piece))
+        ids = [same] if same is not None else teacher.tokenizer.pieces_batch([piece.removeprefix(mark)])[0]
+        if ids:
+            vectors[number] = table[ids].mean(0)
+    known = vectors[: student.size]
+    centred = known - known.mean(0)
+    if width < table.shape[1]:
+        _, directions = torch.linalg.eigh(centred.T @ centred)  # by growing variance
+        centred = centred @ directions[:, -width:].flip(1)
+    start = torch.zeros(rows, width)
+    start[: student.size, : centred.shape[1]] = centred
+    return start * (START_SCALE / start[: student.size].pow(2).mean().sqrt())
+
+
 # ---- Sentence vectors, cached in the run folder so that they are computed once.
 
 

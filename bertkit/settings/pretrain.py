@@ -34,6 +34,12 @@ class TeachingSettings:
         "instead of computing them at every step; worth it from the second pass over the text (0: no cache).",
         at_least=0,
     )
+    vectors: str = option(
+        "random",
+        "What the model's token vectors start from: random numbers, or the teacher's token vectors, reduced to the "
+        "model's width.",
+        choices=("random", "teacher"),
+    )
 
     def layer_pairs(self, teacher: int, student: int) -> list[tuple[int, int]]:
         """(teacher's layer, model's layer) for these depths. Grammar sits lower in an encoder than sentiment, and the

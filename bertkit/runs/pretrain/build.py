@@ -176,12 +176,16 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
 
 def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store, world: World) -> WordStatesOf:
     """A teacher whose states are matched at every word; the objective gets the maps to them."""
-    from bertkit.inference.teacher import WordTeacher
+    from bertkit.inference.teacher import WordTeacher, start_vectors
 
     if not isinstance(objective, Masked):
         raise UserError(f"--teacher is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     plan = settings.teaching
     folder = read_folder(locate(settings.teacher))
+    if plan.vectors == "teacher" and not settings.init:
+        tokens = objective.model.encoder.embeddings.tokens.weight
+        with torch.no_grad():
+            tokens.copy_(start_vectors(folder, store.tokenizer, *tokens.shape))
     pairs = plan.layer_pairs(folder.model.config.depth, objective.model.config.depth)
     teacher = WordTeacher(folder, [upper for upper, _ in pairs], store.tokenizer, settings.precision, str(world.device))
     objective.match = WordStates([layer for _, layer in pairs], objective.model.config.width, teacher.width)

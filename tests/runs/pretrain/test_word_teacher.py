@@ -10,7 +10,7 @@ import bertkit
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.packing import Example
 from bertkit.errors import Stopped, UserError
-from bertkit.inference.teacher import Words, WordTeacher
+from bertkit.inference.teacher import START_SCALE, Words, WordTeacher, start_vectors
 from bertkit.model.encoder import Encoded
 from bertkit.objectives.masked import WordStates
 from bertkit.runs.pretrain.run import pretrain
@@ -163,3 +163,50 @@ def test_a_teacher_may_come_later(matched, tmp_path):
     pretrain(matched("run", steps=4, teacher="", loop={"ema": 0.9}))
     result = pretrain(matched("run", steps=8, loop={"ema": 0.9}, resume=True, other_settings=True))
     assert result["match_loss"] > 0
+
+
+def test_token_vectors_start_where_the_teachers_stand_to_each_other(student, tmp_path):
+    teacher = read_folder(make_model(tmp_path / "t", width=64))
+    table = teacher.model.encoder.embeddings.tokens.weight.detach()
+    shared = [n for n in range(student.size) if teacher.tokenizer.token_to_id(student.id_to_token(n)) is not None]
+    theirs = table[[teacher.tokenizer.token_to_id(student.id_to_token(n)) for n in shared]]
+    for width in (64, 96):  # nothing is lost where the student is wide enough
+        start = start_vectors(teacher, student, student.size + 10, width)
+        assert start.shape == (student.size + 10, width) and not start[student.size :].any()
+        assert float(start[: student.size].pow(2).mean().sqrt()) == pytest.approx(START_SCALE, rel=1e-4)
+        ratio = torch.pdist(start[shared]) / torch.pdist(theirs).clamp(min=1e-9)
+        assert float(ratio.std() / ratio.mean()) < 1e-3
+    half = start_vectors(teacher, student, student.size, 32)
+    correlation = np.corrcoef(torch.pdist(half[shared]).numpy(), torch.pdist(theirs).numpy())[0, 1]
+    assert correlation > 0.6
+
+
+def test_a_piece_the_teacher_lacks_starts_from_the_pieces_of_its_spelling(student, tmp_path):
+    teacher = read_folder(make_model(tmp_path / "t", width=64))
+    lacking = next(
+        n
+        for n in range(student.size)
+        if teacher.tokenizer.token_to_id(student.id_to_token(n)) is None
+        and n not in student.special_ids
+        and len(teacher.tokenizer.pieces_batch([student.id_to_token(n).removeprefix("##")])[0]) > 1
+    )
+    start = start_vectors(teacher, student, student.size, 64)
+    spelling = teacher.tokenizer.pieces_batch([student.id_to_token(lacking).removeprefix("##")])[0]
+    table = teacher.model.encoder.embeddings.tokens.weight.detach()
+    others = [n for n in range(student.size) if teacher.tokenizer.token_to_id(student.id_to_token(n)) is not None][:200]
+    theirs = table[[teacher.tokenizer.token_to_id(student.id_to_token(n)) for n in others]]
+    ratio = (start[others] - start[lacking]).norm(dim=1) / (theirs - table[spelling].mean(0)).norm(dim=1)
+    assert float(ratio.std() / ratio.mean()) < 1e-3
+
+
+def test_a_run_may_start_from_the_teachers_token_vectors_and_resumes_to_the_last_bit(matched, tmp_path, monkeypatch):
+    teaching = {"vectors": "teacher"}
+    random, taught = (pretrain(matched(name, steps=30, teaching=t)) for name, t in (("a", {}), ("b", teaching)))
+    assert taught["mlm_loss"] != random["mlm_loss"]
+    pretrain(matched("whole", teaching=teaching))
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Stopped):
+            pretrain(matched("stopped", teaching=teaching))
+    pretrain(matched("stopped", teaching=teaching, resume=True))
+    assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
