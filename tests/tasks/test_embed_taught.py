@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
+from bertkit.data.examples import TextRow
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.tasks.base import Reading
@@ -112,3 +113,20 @@ def test_too_few_held_out_texts_are_told_before_anything_is_learnt(tmp_path):
 def test_a_teacher_is_for_embed_alone(tmp_path):
     with pytest.raises(UserError, match="--teacher has no meaning for the task classify"):
         bertkit.finetune("classify", train=str(tmp_path / "x.csv"), teacher="en", out=str(tmp_path / "run"))
+
+
+def test_a_teacher_whose_cosines_crowd_together_still_tells_texts_apart():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(2000, 16)) + 6  # every cosine is near 0.97
+    task = Taught(teacher=lambda texts: vectors[[int(text) for text in texts]])
+    task.ask([TextRow(str(n)) for n in range(2000)])
+    known = np.stack([task._known[str(n)] for n in range(200)]).astype(np.float32)
+    plain = vectors[:200] / np.linalg.norm(vectors[:200], axis=1, keepdims=True)
+    spread, crowded = (np.std((v @ v.T)[~np.eye(200, dtype=bool)]) for v in (known, plain))
+    assert crowded < 0.03 < 0.2 < spread
+
+
+def test_the_mean_of_a_few_texts_is_not_taken_for_the_teachers():
+    task = Taught(teacher=counted)
+    task.ask([TextRow("house train")])
+    assert task._known["house train"] == pytest.approx(counted(["house train"])[0] / 2**0.5, abs=1e-3)
