@@ -142,7 +142,7 @@ class HmmTagger:
     def tag(self, sentences: Iterable[Sequence[str]]) -> list[list[str]]:
         """The best tags of each sentence's words."""
         if not self.tags:
-            raise UserError("This tagger has learnt nothing yet. Call fit(sentences, tags), or load a saved one.")
+            raise UserError("This tagger has not been trained yet. Call fit(sentences, tags), or load a saved one.")
         return [[self.tags[i] for i in self._best_path(words)] for words in sentences]
 
     def _best_path(self, words: Sequence[str]) -> list[int]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(settings: Settings) -> CompareResult | dict[str, Any]:
-    """The ladder from the most frequent label to BERT, or ways to search, on the same rows, with costs and verdict."""
+    """Compare models on the same rows, from the most frequent label to BERT, or ways to search; with a verdict."""
     from bertkit.files.atomic import check_folder
     from bertkit.runs.compare.run import compare
 

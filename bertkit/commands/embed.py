@@ -126,7 +126,7 @@ class Worker:
         elif type(model).__name__ == "Elmo":  # its class is torch's, which may not be installed
             self.embedder = _of_elmo(settings, cast("Elmo", model))
         else:
-            raise UserError(f"{settings.model} gives texts no vectors. Use an encoder, e.g. 'en', or an ELMo.")
+            raise UserError(f"{settings.model} cannot turn texts into vectors. Use an encoder, e.g. 'en', or an ELMo.")
 
     def compute(self, rows: list[tuple[int, str]]) -> np.ndarray:
         """The vectors of some texts, which are given with their lines: (rows, width)."""

@@ -18,7 +18,7 @@ class Settings(InferenceOptions):
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
     text: str = option(help="A text with [MASK] where a word is to be guessed.", argument=True)
-    top: int = option(5, "How many guesses a mask.", at_least=1)
+    top: int = option(5, "Number of guesses per mask.", at_least=1)
     joint: str = option(
         "", "Guess several masks together: by the product of their own probabilities, one after the other, or by beam "
         "search (default: each mask by itself).", choices=("", "independent", "left-to-right", "beam"),

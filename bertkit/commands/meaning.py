@@ -61,7 +61,7 @@ def _opened(settings: Settings, name: str, language: str) -> Any:
         return _learnt(settings, name, language)
     model = open_vectors(path) if path.is_file() else open_model(name, settings.precision, settings.device)
     if not isinstance(model, (Predictor, Elmo, WordVectors)):
-        raise UserError(f"{name} gives words no vectors. Use a BERT, a GPT, an ELMo or word vectors.")
+        raise UserError(f"{name} has no vectors of words. Use a BERT, a GPT, an ELMo or word vectors.")
     return model
 
 

@@ -37,7 +37,9 @@ class Settings(RowsOptions, PairSettings):
         "Where to: .csv, .tsv, .xlsx or .parquet, with the input's columns and one column per score; .jsonl, with the "
         "input's columns under 'input'; without it JSON lines (--json: an array) on standard output.",
     )
-    on_long: str = option("", "Long texts; as in training unless said.", choices=("", "window", "truncate", "error"))
+    on_long: str = option(
+        "", "How to treat long texts (default: as in training).", choices=("", "window", "truncate", "error")
+    )
 
 
 @dataclass
@@ -329,7 +331,7 @@ def _targets(settings: RewriteSettings, model: Seq2Seq, count: RewriteCount) -> 
     if count.tokens_cut:
         note(f"{count.rows_cut} of {count.rows} texts were cut: {count.tokens_cut} of their tokens were not seen.")
     if count.unfinished:
-        note(f"{count.unfinished} of {count.rows} targets did not come to an end and were broken off.")
+        note(f"{count.unfinished} of {count.rows} targets reached the length limit and were cut off.")
     count.seconds = time.perf_counter() - start
     note(f"{count.rows:,} texts in {count.seconds:.1f} s.")
 

@@ -42,7 +42,7 @@ def unsealed(raw: bytes) -> dict[str, Any]:
     except DamagedFile as reason:
         raise ValueError(str(reason)) from None
     if not isinstance(manifest, dict) or manifest.pop("seal", None) is None or sealed({**manifest}) != raw:
-        raise ValueError("its seal does not fit its content")
+        raise ValueError("its checksum does not match its content")
     return manifest
 
 
@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Entries | None:
         entries = {str(name): {"bytes": int(row["bytes"]), "sha256": str(row["sha256"])}
                    for name, row in manifest["files"].items()}  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise DamagedFile(f"{path} is damaged: its seal does not fit its content. {_fix(folder)}") from None
+        raise DamagedFile(f"{path} is damaged: its checksum does not match its content. {_fix(folder)}") from None
     _refuse_outside(folder, entries)
     return entries
 

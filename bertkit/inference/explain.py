@@ -292,7 +292,7 @@ def masked_row(
     predictor.needs("mlm", "predict masked words")
     tokenizer = predictor.tokenizer
     if tokenizer.mask_id is None or predictor.config.causal:
-        raise UserError("This model fills no masks: it has no mask token, or reads from left to right.")
+        raise UserError("This model cannot fill masks: it has no mask token, or reads from left to right.")
     encoding = encoded_text(predictor, text)
     ids, special = np.asarray(encoding.ids), np.asarray(encoding.special)
     if places is None:

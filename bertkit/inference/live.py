@@ -180,4 +180,4 @@ def finetune_live(
 
 def _check_budget(steps: int, seconds: float) -> None:
     if not (1 <= steps <= STEPS and 0 < seconds <= SECONDS):
-        raise UserError(f"{steps} steps in {seconds:g} s are asked for; at most {STEPS} in {SECONDS:g} s are allowed.")
+        raise UserError(f"{steps} steps in {seconds:g} s are requested; at most {STEPS} in {SECONDS:g} s are allowed.")

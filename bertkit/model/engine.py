@@ -186,7 +186,7 @@ def _last(shape: Sequence[Any]) -> int:
 def _refused(path: Path, reason: Exception, by: str) -> DamagedFile:
     words = " ".join(str(reason).split())[:240]
     older = "opset" in words.lower() or "ir version" in words.lower()
-    fix = "It is of another ONNX version: update onnxruntime, or export the model again." if older else AGAIN
+    fix = "It uses another ONNX version: update onnxruntime, or export the model again." if older else AGAIN
     return DamagedFile(f"{path} cannot be opened by {by} ({words}). {fix}")
 
 

@@ -73,7 +73,9 @@ class Answer(Task):
     def fit_labels(self, examples: Sequence[Question]) -> None:
         """Whether some questions have no answer; there must be something to learn."""
         if not any(q.impossible or any(start >= 0 for _, start in q.answers) for q in examples):
-            raise UserError("No answer stands in its question's context: there is nothing to learn. Correct the rows.")
+            raise UserError(
+                "No answer occurs in the context of its question: there is nothing to learn. Correct the rows."
+            )
         self.options["impossible"] = any(q.impossible for q in examples)
 
     def outputs(self) -> int:

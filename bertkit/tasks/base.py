@@ -403,7 +403,9 @@ def validated(about: dict[str, Any], where: str) -> dict[str, Any]:
             raise DamagedFile(f"{where}: 'labels' holds {label!r:.60}, which is not a name. {FIX}")
     for key in {"limit", "overlap"} & set(about.get("windows", {})):
         if not isinstance(about["windows"][key], int):
-            raise DamagedFile(f"{where}: '{key}' of 'windows' is {about['windows'][key]!r:.60}, no whole number. {FIX}")
+            raise DamagedFile(
+                f"{where}: '{key}' of 'windows' is {about['windows'][key]!r:.60}, which is not a whole number. {FIX}"
+            )
     return about
 
 

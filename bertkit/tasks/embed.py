@@ -285,7 +285,7 @@ class Taught(Embed):
         """Unscored texts are judged by their cosines with each other: one or two say nothing."""
         if examples and not _scored(examples) and sum(len(_texts(row)) for row in examples) < 3:
             raise UserError(
-                f"{where}: too few texts are held out to judge by. Give more rows, or a --dev file of scored pairs."
+                f"{where}: too few texts are held out to evaluate on. Give more rows, or a --dev file of scored pairs."
             )
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:

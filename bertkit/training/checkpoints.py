@@ -177,7 +177,9 @@ def _open(path: Path) -> Generation:
         if _was_moved(path, folder):
             raise _Vanished from None
         # Sealed, and yet not built as ours are: made by hand.
-        raise error if isinstance(error, _Unsound) else _Unsound(f"{path / MANIFEST} is not one of ours.") from error
+        raise (
+            error if isinstance(error, _Unsound) else _Unsound(f"{path / MANIFEST} was not written by bertkit.")
+        ) from error
     finally:
         os.close(folder)
 
@@ -205,11 +207,11 @@ def _manifest(path: Path, raw: bytes) -> dict[str, Any]:
     try:
         manifest = unsealed(raw)
     except ValueError:
-        raise _Unsound(f"{path / MANIFEST} is damaged: its seal does not fit its content.") from None
+        raise _Unsound(f"{path / MANIFEST} is damaged: its checksum does not match its content.") from None
     if manifest["format"] != FORMAT:
         raise _Unsound(f"{path / MANIFEST} has format {manifest['format']}, and this version reads {FORMAT}.")
     if manifest["step"] != age(path)[0]:
-        raise _Unsound(f"{path / MANIFEST} is of step {manifest['step']}: the folder was renamed or swapped.")
+        raise _Unsound(f"{path / MANIFEST} belongs to step {manifest['step']}: the folder was renamed or swapped.")
     if not all(PLAIN_NAME.fullmatch(name) for name in manifest["files"]):
         raise _Unsound(f"{path / MANIFEST} names files outside its folder: {sorted(manifest['files'])}.")
     return manifest

@@ -56,7 +56,7 @@ class MetricsLog:
         if size < position:
             note(
                 f"{self.path} has {size:,} bytes, and had {position:,} when the checkpoint was saved: "
-                "rows were removed meanwhile. Training goes on, and the log from where it ends."
+                "rows were removed in the meantime. Training continues, and so does the log, from its present end."
             )
             return
         with atomic.explained(f"{self.path} could not be cut back"):
@@ -102,7 +102,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if number == len(lines):
                 break  # After a power cut the last blocks may have their length but not their content.
             raise DamagedFile(
-                f"{path}, line {number} is not a JSON object: {error}. Remove or mend the line."
+                f"{path}, line {number} is not a JSON object: {error}. Remove or correct the line."
             ) from error
         rows.append(_numbers_again(row))
     return rows

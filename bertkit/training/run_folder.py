@@ -126,7 +126,7 @@ class RunFolder:
         for key, value in about.items():
             if key in newest.about and newest.about[key] != value:
                 raise UserError(
-                    f"{self.path}: the run was saved with another {key} than it is now. Continue with the same, "
+                    f"{self.path}: the {key} is not the one the run was saved with. Continue with that one, "
                     "or start a new run in another --out."
                 )
         self._same(settings)
@@ -142,12 +142,12 @@ class RunFolder:
         path, changed = self.path / "run.toml", changed_settings(self.path, settings, FREE)
         if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(
-                f"{self.path}: the run was begun with other settings: {', '.join(changed)}. "
+                f"{self.path}: the run was started with different settings: {', '.join(changed)}. "
                 "Resume with the same settings, or pass --allow-changed-settings to continue with the new ones."
             )
         if self.world.is_main:
             if changed:
-                note(f"From here on with other settings than the run was begun with: {', '.join(changed)}.")
+                note(f"From here on, settings differ from those the run was started with: {', '.join(changed)}.")
             atomic_write(path, to_toml(to_plain(settings)))
 
     def forget(self) -> None:

@@ -146,7 +146,7 @@ def test_a_tagger_without_dev_keeps_the_last_pass_and_says_so(notes) -> None:
 
 def test_time_that_is_up_ends_the_training(notes) -> None:
     made = BiLstmTagger(SMALL).fit(TRAIN, tags(TRAIN), 4, DEV, tags(DEV), minutes=1e-6)
-    assert made.result["epochs"] < 1 and made.result["best"] == 1 and "time was up" in notes[-1]
+    assert made.result["epochs"] < 1 and made.result["best"] == 1 and "time ran out" in notes[-1]
 
 
 @pytest.mark.parametrize("which", ["tagger", "over_features"])
@@ -251,7 +251,7 @@ def test_packed_texts_are_read_as_each_by_itself(lengths: list[int], backwards: 
         (lambda: BiLstmTagger().fit([["a"]], [[2]], 2), r"Text 1 has a label outside 0 to 1: \[2\]"),
         (lambda: BiLstmTagger().fit([[]], [[]], 2), "nothing to learn from"),
         (lambda: BiLstmClassifier().fit(["a"], [0, 1], 2), "1 training texts but 2 labels"),
-        (lambda: BiLstmTagger().tag([["a"]]), "has learnt nothing yet"),
+        (lambda: BiLstmTagger().tag([["a"]]), "has not been trained yet"),
         (lambda: BiLstmTagger().save("x"), "nothing to save"),
         (lambda: BiLstmTagger(features=lambda s: []).fit([["a"]], [[0]], 1), "features are of 0 sentences, and 1"),
         (lambda: BiLstmTagger(features=lambda s: [np.zeros((2, 3, 4))]).fit([["a"]], [[0]], 1), r"shape \(2, 3, 4\)"),

@@ -117,7 +117,7 @@ def test_a_time_budget_ends_by_itself(tmp_path: Path) -> None:
     "wrong, told",
     [
         ({"steps": 0}, "No training budget"), ({"length": 1}, "length is 1"), ({"precision": "bf16"}, "fp32 only"),
-        ({"held_out": 1.0}, "held_out is 1.0"), ({"vocabulary": 1}, "two are the least"),
+        ({"held_out": 1.0}, "held_out is 1.0"), ({"vocabulary": 1}, "at least two are needed"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_reported(wrong: dict, told: str, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_a_folder_that_does_not_fit_together_is_refused(tokenizer: Tokenizer, tm
     file = tmp_path / "model" / "bertkit.json"
     about = json.loads(file.read_text())
     for change, kind, words in (
-        ({"numbers": about["numbers"] | {"width": 10**9}}, DamagedFile, "no network has"),
+        ({"numbers": about["numbers"] | {"width": 10**9}}, DamagedFile, "fit no network"),
         ({"numbers": about["numbers"] | {"width": 10**5}}, DamagedFile, "the tensor .* bertkit.json asks for"),
         ({"numbers": about["numbers"] | {"vocabulary": 64}}, DamagedFile, "pieces"),
         ({"numbers": about["numbers"] | {"strange": 1}}, DamagedFile, "strange"),

@@ -265,7 +265,7 @@ def test_each_learns_a_simple_task_and_comes_back_from_its_folder(
     again = type(classifier).load(tmp_path / "saved")
     assert np.array_equal(again.probabilities(test), found)
     assert again.parameters == classifier.parameters > 128 * 32 and again.name == classifier.name
-    with pytest.raises(UserError, match="loaded to answer"):
+    with pytest.raises(UserError, match="loaded for prediction"):
         again.fit(texts, labels, 2)  # type: ignore[attr-defined]
 
 
@@ -316,7 +316,7 @@ def test_mistakes_are_reported(model: LanguageModel, tmp_path: Path) -> None:
         Ulmfit(model).fit(["a", "b"], [0], 2)
     with pytest.raises(UserError, match="label 2 is not between 0 and 1"):
         Ulmfit(model).fit(["a", "b"], [0, 2], 2)
-    with pytest.raises(UserError, match="learnt nothing"):
+    with pytest.raises(UserError, match="not been trained"):
         Ulmfit(model).probabilities(["a"])
     with pytest.raises(UserError, match="start is 'zero'"):
         DaiLe(model, "zero")

@@ -271,7 +271,7 @@ def test_mistakes_are_reported():
         NgramSettings(order=0)
     with pytest.raises(UserError, match="no text"):
         NgramModel().fit(["", " \n "])
-    with pytest.raises(UserError, match="learnt nothing"):
+    with pytest.raises(UserError, match="not been trained"):
         NgramModel().score(["a"])
 
 

@@ -263,6 +263,6 @@ def test_layers_and_prompts_are_left_out_of_further_tuning_and_told(plain, tmp_p
     path = written(plain, tmp_path / "whole", pooling)
     files = toy.files(tmp_path, "embed")
     bertkit.finetune("embed", model=str(path), out=tmp_path / "tuned", **toy.SMALL | {"steps": 2}, **files)
-    told = "Dense (Tanh) and the pooling cls+weightedmean; here they are learnt without"
+    told = "Dense (Tanh) and the pooling cls+weightedmean; the new model does not"
     assert any(told in note for note in notes) and any("has prompts (query)" in note for note in notes)
     assert read_folder(tmp_path / "tuned").pooling == Pooling("mean", True)

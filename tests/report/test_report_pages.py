@@ -167,7 +167,7 @@ def test_cells_show_numbers_intervals_lists_and_nothing() -> None:
         (duration(59.6), "1 min 0 s"),
         (duration(65), "1 min 5 s"),
         (duration(7384), "2 h 3 min"),
-        (duration(65, "zh"), "1 分 5 秒"),
+        (duration(65, "zh"), "1 分钟 5 秒"),
         (duration(None), "–"),
     ],
 )
@@ -380,13 +380,13 @@ def test_a_learning_rate_is_shown_as_it_was() -> None:
 
 def test_one_chinese_word_stands_for_one_thing() -> None:
     page_ = spaced(Reader(finetuning_report(task_result("tag"), lang="zh")).text)
-    assert "数值精度" in page_ and "各标签的精确率、召回率" in page_ and "开发集" in page_ and "选择题" not in page_
+    assert "数值精度" in page_ and "各标签的精确率、召回率" in page_ and "验证集" in page_ and "多项选择" not in page_
     page_ = Reader(finetuning_report({"run": {"precision": "bf16"}}, lang="zh")).text
     assert "数值精度" in page_ and "精确率" not in page_
     data = {"train": {"rows": 90}, "choose": {"rows": 10}, "score": {"file": "t.csv", "rows": 40}}
     page_ = Reader(comparison_report(comparison_result() | {"data": data}, lang="zh")).text
-    assert "开发集 · 样本数" in page_ and "选择题" not in page_
-    assert "微调：选择题" in Reader(finetuning_report({"task": "choose"}, lang="zh")).text
+    assert "验证集 · 样本数" in page_ and "多项选择" not in page_
+    assert "微调：多项选择" in Reader(finetuning_report({"task": "choose"}, lang="zh")).text
 
 
 def test_a_chinese_pretraining_report_is_chinese_and_no_name_in_a_legend_is_cut() -> None:

@@ -319,7 +319,7 @@ class Elmo:
         for place, words in enumerate(sentences):
             if isinstance(words, str):
                 raise UserError(
-                    f"Sentence {place + 1} must be a list of words, not the text {words[:40]!r}. Cut it first."
+                    f"Sentence {place + 1} must be a list of words, not the text {words[:40]!r}. Split it first."
                 )
         text = self.lexicon.number(sentences)
         spans = text.sentences()

@@ -141,7 +141,7 @@ class _Run(Run[dict[str, Any]]):
 def _split(text: Numbered, share: float, seed: int) -> tuple[Ids, Ids]:
     """Numbers of the sentences to learn from, and of those held out."""
     if not 0 <= share < 1:
-        raise UserError(f"held_out is {share}; it must be from 0 up to 1.")
+        raise UserError(f"held_out is {share}; it must be at least 0 and less than 1.")
     order = np.random.default_rng((seed, 4)).permutation(len(text))
     held = min(round(len(text) * share), len(text) - 1)
     return np.sort(order[held:]), order[:held]

@@ -94,7 +94,7 @@ class Numbered:
         """rows: numbers of each sentence, in which names[n] is n + 2."""
         long = sum(len(name) > LONGEST_WORD for name in names)
         if long:
-            note(f"{long} different words are longer than {LONGEST_WORD} characters; only so many of each are read.")
+            note(f"{long} different words are longer than {LONGEST_WORD} characters; the rest of each is ignored.")
         letters = lexicon.letter_of
         borders = [[WORD_BEGINS, mark, WORD_ENDS] for mark in (SENTENCE_BEGINS, SENTENCE_ENDS)]
         spelt = [
@@ -156,8 +156,7 @@ def read_text(documents: Iterable[str], *, vocabulary: int, units: str, cased: b
     frequent = [n for n in np.argsort(-counts, kind="stable")[:vocabulary].tolist() if counts[n] >= RARE]
     if len(frequent) < 2:
         raise UserError(
-            f"Of {len(names)} different words, {len(frequent)} occur twice; two are the least to learn from. "
-            "Give more text."
+            f"Of {len(names)} different words, {len(frequent)} occur twice; at least two are needed. Give more text."
         )
     characters: Counter[str] = Counter()
     for name, count in zip(names, counts.tolist()):

@@ -174,7 +174,7 @@ def add_bos_eos(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """For language models: the pieces of each text between the marks of its beginning and its end."""
     first, last = tokenizer.cls_id, tokenizer.sep_id
     if first is None or last is None:
-        raise UserError("This tokenizer has no [CLS] and [SEP] (or <s> and </s>); learn one with bertkit tokenizer.")
+        raise UserError("This tokenizer has no [CLS] and [SEP] (or <s> and </s>); train one with `bertkit tokenizer`.")
     return [[first, *pieces, last] for pieces in tokenizer.pieces_batch(texts)]
 
 

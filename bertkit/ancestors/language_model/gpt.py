@@ -54,7 +54,9 @@ def suggest(predictor: Causal, text: str, top: int = 5) -> list[dict[str, Any]]:
     if ids and ids[-1] == predictor.tokenizer.sep_id:  # it would end the text
         ids = ids[:-1]
     if not ids:
-        raise UserError("There is nothing to continue: this tokenizer has no mark for a beginning. Give some words.")
+        raise UserError(
+            "There is nothing to continue: this tokenizer has no token for the beginning of a text. Give some words."
+        )
     limit = predictor.config.max_tokens
     context = ids if len(ids) <= limit else [ids[0], *ids[1 - limit :]]
     with torch.inference_mode():

@@ -180,7 +180,7 @@ def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Networ
         with torch.device("meta"):
             network = network_of(shape)
     except (RuntimeError, TypeError, ValueError) as problem:
-        raise DamagedFile(f"{where}: bertkit.json asks for numbers no network has ({problem}).") from problem
+        raise DamagedFile(f"{where}: bertkit.json has numbers that fit no network ({problem}).") from problem
     fill(network, tensors, where)
     return network
 

@@ -122,9 +122,9 @@ class BiLstm:
         run = _Run(plan, training, folder, self.model, score)
         run.go()
         if run.late:
-            note(f"{self.name}: the time was up in pass {math.ceil(training.done / feed.batches)}.")
+            note(f"{self.name}: time ran out in pass {math.ceil(training.done / feed.batches)}.")
         if not dev_rows:
-            note(f"{self.name}: there is nothing to choose the best pass by; the last one is kept.")
+            note(f"{self.name}: there are no rows to choose the best pass on; the last pass is kept.")
         self.model.eval()
         best = {"best": math.ceil(run.best_step / feed.batches), "dev": run.best["dev"]} if run.best else {}
         self.result = {"epochs": training.done / feed.batches} | best
@@ -132,7 +132,7 @@ class BiLstm:
     def _answers(self, sentences: Sentences) -> list[np.ndarray]:
         """Logits of each sentence: (words, labels), or (1, labels) of a text."""
         if self.model is None:
-            raise UserError(f"This {self.name} has learnt nothing yet. Call fit, or load a saved one.")
+            raise UserError(f"This {self.name} has not been trained yet. Call fit, or load a saved one.")
         logits: list[np.ndarray] = []
         for first in range(0, len(sentences), AT_ONCE):
             logits += self._logits(self.model.source.read(sentences[first : first + AT_ONCE]))
@@ -154,7 +154,7 @@ class BiLstm:
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors and bilstm.json into a folder; features that others give are not in it."""
         if self.model is None:
-            raise UserError(f"This {self.name} has learnt nothing yet, so there is nothing to save.")
+            raise UserError(f"This {self.name} has not been trained yet, so there is nothing to save.")
         source = self.model.source
         described = {
             "ancestor": self.ancestor, "settings": asdict(self.settings), "result": self.result,

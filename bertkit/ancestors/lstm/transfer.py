@@ -255,7 +255,10 @@ class RecurrentClassifier:
     @property
     def _source(self) -> LanguageModel:
         if self.source is None:
-            raise UserError("This classifier was loaded to answer. To fit one, make it from a language model's folder.")
+            raise UserError(
+                "This classifier was loaded for prediction only. "
+                "To train one, create it from a language model's folder."
+            )
         return self.source
 
     # ---- learning
@@ -337,7 +340,7 @@ class RecurrentClassifier:
     @property
     def _reader(self) -> Reader:
         if self.reader is None:
-            raise UserError("This classifier has learnt nothing yet. Call fit(…), or load a saved one.")
+            raise UserError("This classifier has not been trained yet. Call fit(…), or load a saved one.")
         return self.reader
 
     def probabilities(self, texts: Sequence[str]) -> np.ndarray:

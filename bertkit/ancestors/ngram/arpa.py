@@ -124,16 +124,18 @@ def _sections(path: Path, file: TextIO) -> Iterator[Section]:
         if match := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", line):
             promised.append(int(match[2]))
             if int(match[1]) != len(promised):
-                raise DamagedFile(f"{path}, line {number}: order {match[1]} is announced out of turn.")
+                raise DamagedFile(f"{path}, line {number}: order {match[1]} is announced out of order.")
         elif re.fullmatch(r"\\\d+-grams:", line):
             order += 1
             if line != f"\\{order}-grams:" or order > len(promised):
-                raise DamagedFile(f"{path}, line {number}: '{line}' where \\{order}-grams: was announced.")
+                raise DamagedFile(f"{path}, line {number}: '{line}' where \\{order}-grams: was expected.")
             yield _section(path, lines, number, order, promised[order - 1])
         elif line == "\\end\\":
             break
     if not order or order != len(promised):
-        raise DamagedFile(f"{path}, line {number}: {order} of {len(promised)} announced orders are there. Is it whole?")
+        raise DamagedFile(
+            f"{path}, line {number}: {order} of {len(promised)} announced orders are present. Is the file complete?"
+        )
 
 
 def _section(path: Path, lines: Iterator[tuple[int, str]], began: int, order: int, promised: int) -> Section:
@@ -168,7 +170,7 @@ def _single_words(
     names = [words[0] if words[0].lower() not in SPECIAL else words[0].lower() for words in grams]
     model.name_words([*SPECIAL, *(name for name in names if name not in SPECIAL)])
     if len(set(names)) != len(names):
-        raise DamagedFile(f"{path}, line {began}: a word stands twice among the 1-grams that follow.")
+        raise DamagedFile(f"{path}, line {began}: a word occurs twice among the 1-grams that follow.")
     if SPECIAL[0] not in names:
         note(f"{path}: no <unk>: unknown words get log10 probability {NO_UNKNOWN:g}.")
     size = len(model.words)
@@ -197,5 +199,5 @@ def _level(
     keys = ranks.astype(np.uint64) * np.uint64(len(model.words)) + ids[:, -1].astype(np.uint64)
     place = np.argsort(keys)
     if (keys[place][1:] == keys[place][:-1]).any():
-        raise DamagedFile(f"{path}: an n-gram stands twice among the {order}-grams after line {began}.")
+        raise DamagedFile(f"{path}: an n-gram occurs twice among the {order}-grams after line {began}.")
     return Level(keys[place], probs[place], weights[place])

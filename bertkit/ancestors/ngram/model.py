@@ -61,7 +61,7 @@ UNITS: dict[str, Callable[[str], list[str]]] = {
 def check_units(units: str) -> None:
     """Refuse a way of splitting text into words that an n-gram model does not have."""
     if units not in UNITS:
-        raise UserError(f"units '{units}' is not a way to cut text. {suggest(units, list(UNITS))}")
+        raise UserError(f"units '{units}' is not a way to split text. {suggest(units, list(UNITS))}")
 
 
 def sentences(text: str) -> list[str]:
@@ -232,7 +232,7 @@ class NgramModel:
 
     def _learnt(self) -> list[Level]:
         if not self.levels:
-            raise UserError("This n-gram model has learnt nothing yet. Call fit(texts), or load a saved one.")
+            raise UserError("This n-gram model has not been trained yet. Call fit(texts), or load a saved one.")
         return self.levels
 
     def find(self, level: Level, prefix: Ids, words: Ids) -> Ids:

@@ -64,7 +64,7 @@ class PieceNgram:
         del columns, counts
         self.model.levels, fallen = estimate(orders, size, START, END)
         if fallen:
-            note(f"n-gram model of pieces: the discounts of order {', '.join(map(str, fallen))} are the usual ones.")
+            note(f"n-gram model of pieces: order {', '.join(map(str, fallen))} uses the default discounts.")
         return self
 
     def _chunks(self, store: Store, examples: FullSentences, budget: int) -> Iterator[Ids]:

@@ -85,8 +85,8 @@ def encode_pairs(
         long += over > 0
         if over and on_long == "error":
             raise UserError(
-                f"{where}, line {row.line}: {len(source) + 1} and {len(target) + 1} tokens; the model takes {limit} a "
-                f"side. Shorten it, raise --set model.max_tokens, or choose --on-long drop or truncate."
+                f"{where}, line {row.line}: {len(source) + 1} and {len(target) + 1} tokens; the model reads at most "
+                f"{limit} per side. Shorten it, raise --set model.max_tokens, or choose --on-long drop or truncate."
             )
         if over and on_long == "drop":
             continue
@@ -94,8 +94,8 @@ def encode_pairs(
         tokens_of_target = [begin, *target, end]
         pairs.append(Pair([*source[: limit - 1], end], tokens_of_target[:-1][:limit], tokens_of_target[1:][:limit]))
     if long:
-        consequence = "are left out" if on_long == "drop" else f"are cut, by {cut:,} tokens"
-        note(f"{where}: {long:,} of {len(rows):,} pairs have more than {limit} tokens a side and {consequence}.")
+        consequence = "are left out" if on_long == "drop" else f"are truncated, by {cut:,} tokens"
+        note(f"{where}: {long:,} of {len(rows):,} pairs have more than {limit} tokens per side and {consequence}.")
     if not pairs:
         raise UserError(f"{where}: no pair is short enough. Raise --set model.max_tokens, or use --on-long truncate.")
     return pairs, {"pairs": len(pairs), "long": long, "tokens_cut": cut}
@@ -104,7 +104,7 @@ def encode_pairs(
 def ends(tokenizer: Tokenizer) -> tuple[int, int]:
     """The ids that begin and end a text of the Transformer."""
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
-        raise UserError("The tokenizer has no token that begins a text and one that ends it. Choose another.")
+        raise UserError("The tokenizer has no tokens for the beginning and the end of a text. Choose another.")
     return tokenizer.cls_id, tokenizer.sep_id
 
 

@@ -102,10 +102,12 @@ class Seq2SeqTraining:
             return {"train": train, "dev": read_pairs(s.dev, s.text, s.text_b, s.encoding)}
         count = min(MOST_HELD_OUT, max(1, round(HELD_OUT * len(train))))
         if len(train) < 2:
-            raise UserError(f"{s.train}: one pair alone cannot be learnt and judged. Give more, or --dev.")
+            raise UserError(f"{s.train}: one pair is not enough to train and to evaluate on. Add pairs, or pass --dev.")
         order = np.random.default_rng((s.seed, 6)).permutation(len(train))
         held_out = set(order[:count].tolist())
-        note(f"{s.train}: {count:,} of {len(train):,} pairs are held out to choose by; --dev names others.")
+        note(
+            f"{s.train}: {count:,} of {len(train):,} pairs are held out for model selection; pass --dev to use others."
+        )
         return {
             "train": [row for n, row in enumerate(train) if n not in held_out],
             "dev": [train[n] for n in sorted(held_out)],
@@ -142,7 +144,7 @@ class Seq2SeqTraining:
         """The share of dev pairs whose target is written as it should be, and how many were tried."""
         tried = self.pairs["dev"][:MOST_SCORED]
         if len(tried) < len(self.pairs["dev"]) and self.world.is_main:
-            note(f"exact_match is of the first {len(tried):,} of {len(self.pairs['dev']):,} dev pairs.")
+            note(f"exact_match is computed on the first {len(tried):,} of {len(self.pairs['dev']):,} dev pairs.")
         predictions = self.seq2seq.search_ids([pair.source for pair in tried], self.settings.beam)
         text = self.seq2seq.tokenizer.decode
         right = sum(text(ids) == text(pair.wanted) for (ids, _, _), pair in zip(predictions, tried))

@@ -68,8 +68,8 @@ def number(sentences: Iterable[list[str]], min_count: int) -> Corpus:
     order = np.argsort(-counts, kind="stable")[: int((counts >= min_count).sum())]
     if len(order) < 2:
         raise UserError(
-            f"Of {len(numbers)} different words, {len(order)} occur {min_count} times or more; two are the least to "
-            "learn from. Give more text, or a lower min_count."
+            f"Of {len(numbers)} different words, {len(order)} occur {min_count} times or more; at least two are "
+            "needed. Give more text, or a lower min_count."
         )
     places = np.full(len(numbers), -1, np.int32)
     places[order] = np.arange(len(order), dtype=np.int32)

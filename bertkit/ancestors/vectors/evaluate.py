@@ -77,7 +77,7 @@ def analogies(vectors: WordVectors, path: str | Path) -> dict[str, Answers]:
                 f"{path}, line {number}: four words or ': section' are needed, but there are {len(fields)}."
             )
     if not sections:
-        raise UserError(f"{path}: there is no analogy in it.")
+        raise UserError(f"{path}: it contains no analogies.")
     answers = {name: _answer(vectors, np.array(places)) for name, places in sections.items()}
     return {**answers, "total": sum(answers.values(), Answers())}
 

@@ -87,7 +87,9 @@ def shuffled_pairs(corpus: Corpus, settings: GloveSettings, folder: Path) -> lis
     most = 2 * sum(len(run()[0]) for run in runs) * PAIR.itemsize
     paths = [folder / f"bucket-{place}" for place in range(1 + 6 * most // budget)]
     if not most:
-        raise UserError("No word stands near another: every sentence has one frequent word. Give longer sentences.")
+        raise UserError(
+            "No two words occur near each other: every sentence has only one frequent word. Give longer sentences."
+        )
     rng = np.random.default_rng(settings.seed)
     for keys, sums in merged(runs, budget // 4):
         word, other = unpack(keys)

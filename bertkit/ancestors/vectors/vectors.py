@@ -39,9 +39,9 @@ def read_vectors(path: str | Path, kind: str | None = None) -> Found:
         words[word] = None
         values += row.tobytes()
     if not words:
-        raise UserError(f"{path}: there is no vector in it.")
+        raise UserError(f"{path}: it contains no vectors.")
     if again:
-        note(f"{path}: {again} words come more than once; the first vector of each is used.")
+        note(f"{path}: {again} words occur more than once; the first vector of each is used.")
     return list(words), np.frombuffer(values, np.float32).reshape(len(words), -1)
 
 
@@ -88,13 +88,15 @@ def _header(line: str) -> tuple[int, int] | None:
 
 def _check_width(where: str, width: int) -> int:
     if not 0 < width <= WIDEST:
-        raise DamagedFile(f"{where}: vectors of {width} numbers. Is it a file of word vectors, and of this format?")
+        raise DamagedFile(f"{where}: vectors of {width} numbers. Is it a file of word vectors in this format?")
     return width
 
 
 def _check_count(path: str, announced: int, actual: int) -> None:
     if announced != actual:
-        raise DamagedFile(f"{path}: its first line announces {announced} words, but it has {actual}. Fetch it again.")
+        raise DamagedFile(
+            f"{path}: its first line announces {announced} words, but it has {actual}. Download it again."
+        )
 
 
 def _text_rows(path: str, kind: str) -> Iterator[tuple[str, Floats]]:
@@ -133,7 +135,7 @@ def _binary_rows(path: str, kind: str) -> Iterator[tuple[str, Floats]]:
         try:
             yield from _binary_words(path, stream)
         except (OSError, *DAMAGE) as error:
-            raise DamagedFile(f"{path}: the file is truncated or damaged ({error}). Fetch it again.") from error
+            raise DamagedFile(f"{path}: the file is truncated or damaged ({error}). Download it again.") from error
 
 
 def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
@@ -148,7 +150,7 @@ def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
             if space < 0 and len(waiting) - start > WIDEST:
                 raise DamagedFile(f"{where}: no space within {WIDEST} bytes. Is it a binary file of word vectors?")
             if not (more := stream.read(1 << 20)):
-                raise DamagedFile(f"{where}: the file ends. Fetch it again.")
+                raise DamagedFile(f"{where}: the file ends too early. Download it again.")
             waiting, start = waiting[start:] + more, 0
         raw = waiting[start:space].lstrip(b"\n")
         row = np.frombuffer(waiting, "<f4", width, space + 1).astype(np.float32)
@@ -159,7 +161,7 @@ def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
             raise DamagedFile(f"{where}: {word!r} has a vector that is not all numbers. Is the file whole?")
         yield word, row
     if waiting[start:].strip(b"\n") or stream.read(64).strip(b"\n"):
-        raise DamagedFile(f"{path}: there is more in it than the {count} words its first line tells of.")
+        raise DamagedFile(f"{path}: it contains more than the {count} words that its first line announces.")
     if unreadable:
         note(f"{path}: {unreadable} words are not UTF-8; their unreadable bytes are shown as \ufffd.")
 
@@ -178,12 +180,12 @@ class WordVectors:
         self.words, self.matrix = list(words), np.ascontiguousarray(matrix, np.float32)
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
             raise UserError(
-                f"{len(self.words)} words, but vectors of shape {np.shape(matrix)}: one row a word is needed."
+                f"{len(self.words)} words, but vectors of shape {np.shape(matrix)}: one row per word is needed."
             )
         self.places = {word: place for place, word in enumerate(self.words)}
         if len(self.places) < len(self.words):
             twice = next(word for place, word in enumerate(self.words) if self.places[word] != place)
-            raise UserError(f"The word {twice!r} is there twice. Give every word one vector.")
+            raise UserError(f"The word {twice!r} occurs twice. Give every word one vector.")
 
     @classmethod
     def load(cls, path: str | Path, kind: str | None = None) -> Self:

@@ -367,9 +367,9 @@ def _read(s: CompareSettings, task: Task) -> Rows:
         choose = task.read(s.dev, reading)
     else:
         train, choose = held_out(train, 0.1, s.seed + 1)
-        note(f"{len(choose)} training rows are held out to choose the best pass by; none of them is scored.")
+        note(f"{len(choose)} training rows are held out for choosing the best pass; none of them is scored.")
     if not train or not choose or not judge:
-        raise UserError(f"{s.train}: there are too few different rows to learn from, to choose by and to score on.")
+        raise UserError(f"{s.train}: there are too few different rows for training, model selection and scoring.")
     learned_from = {key_of(row) for row in (*train, *choose)}
     shared = sum(key_of(row) in learned_from for row in judge)
     if shared:

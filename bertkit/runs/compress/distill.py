@@ -95,7 +95,10 @@ class Distilling(SupervisedRun):
                 note(f"{role}: the teacher answers the {self.known[role].count(False):,} rows without an answer.")
         role = "test" if "test" in self.known else "dev"
         if not all(self.known[role]):
-            note(f"The scores take the teacher's answers to the {role} rows for right: they show how it is followed.")
+            note(
+                f"The teacher's answers to the {role} rows are taken as correct: "
+                "the scores show how closely the student follows."
+            )
         return split
 
     def _open(self) -> Folder:
@@ -112,7 +115,7 @@ class Distilling(SupervisedRun):
     def _feed(self) -> SupervisedFeed:
         task, teacher = self.task, self.teacher
         items = teacher.task.encode(self.split.examples["train"], teacher.tokenizer, teacher.windows())
-        note(f"{self.settings.teacher} looks at {len(items):,} rows.")
+        note(f"{self.settings.teacher} predicts {len(items):,} rows.")
         taught = [task.as_logits(output) for output in outputs_of(teacher.engine, teacher.task, items)]
         return TaughtFeed(self.items["train"], task, taught, self.known["train"], **self._sharing())
 
@@ -160,5 +163,5 @@ def _start(s: DistillSettings, teacher: Predictor) -> str:
         made = Folder(Model(Config(**table["model"] | numbers), {}), teacher.tokenizer, table["family"])
         atomic.write_folder(folder, lambda path: write_folder(path, made))
     world.wait()
-    note(f"The student is a new {s.model}: it knows nothing but what it is taught now.")
+    note(f"The student is a new {s.model}: all it knows comes from this run.")
     return str(locate(folder))

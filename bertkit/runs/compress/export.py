@@ -82,7 +82,10 @@ def _tell_left_behind(options: dict[str, Any], format: str) -> None:
     if (threshold := options.get("threshold")) is not None:
         note(f"The answer threshold of {threshold:.3g} chosen for this model is not exported.")
     if options.get("thresholds"):
-        note("The threshold of every label is in config.json under 'thresholds'; other programs use 0.5 unless told.")
+        note(
+            "The threshold of every label is in config.json under 'thresholds'; "
+            "other programs use 0.5 unless you set them."
+        )
 
 
 def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
@@ -222,7 +225,7 @@ def _about_page(exact: Predictor, outputs: list[str]) -> dict[str, Any]:
         name, options = exact.task.name, exact.task.options
     if name not in TASKS:
         raise UserError(
-            f"There is no page for {name}, but for {', '.join(TASKS)}. Use `bertkit serve`, or --format onnx."
+            f"There is no web page for {name}, but for {', '.join(TASKS)}. Use `bertkit serve`, or --format onnx."
         )
     tokenizer = exact.tokenizer
     mask = "" if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)

@@ -58,7 +58,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
     warnings = []
     if task.answers_vary and (same := one_answer(gold, predicted)):
         warnings.append(
-            f"Every {role} row got the same answer ({same}) although the right ones differ: nothing was learnt from "
+            f"Every {role} row got the same answer ({same}) although the right ones differ: nothing was learned from "
             f"the texts. Try a lower --lr (it was {training.settings.lr:.1e}; e.g. {training.settings.lr / 4:.1e}), "
             "more --epochs, or more rows."
         )
@@ -108,7 +108,7 @@ def uncertain(headline: str, interval: tuple[float, float] | None, rows: int, ro
         return []
     shown = f": its 95 % interval is {interval[0]:.2f} to {interval[1]:.2f}" if interval and width else ""
     more = "--test rows" if role == "test" else "--dev rows (or a larger --held-out, or --folds)"
-    return [f"{headline} is of {rows} {role} rows only{shown}. Use more {more} before relying on it."]
+    return [f"{headline} was measured on only {rows} {role} rows{shown}. Use more {more} before relying on it."]
 
 
 # ---- A cheap model of the same rows: what the score has to be compared with.
@@ -207,8 +207,8 @@ def _check_same_run(run: SupervisedRun) -> None:
         changed += [f"other {role} rows" for role, path in paths.items() if files.get(role, "") != _digest(path)]
     if changed:
         raise UserError(
-            f"{out}: the run is finished, with other settings or rows than these: {', '.join(changed)}. Its scores and "
-            "its model are of the former. Choose another --out (--model can continue from this one), or train again "
+            f"{out}: the run is finished, with different settings or rows: {', '.join(changed)}. Its scores and "
+            "its model belong to those. Choose another --out (--model can continue from this one), or train again "
             "with --overwrite."
         )
 

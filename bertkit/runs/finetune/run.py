@@ -154,7 +154,7 @@ class SupervisedRun:
         if self.language:
             config = folder.model.config
             if not config.causal or config.word_head != "plain" or not config.tied:
-                raise UserError(f"--language {self.language:g} needs a GPT model; {s.model} is none. Leave it out.")
+                raise UserError(f"--language {self.language:g} needs a GPT model; {s.model} is not one. Leave it out.")
             # It has no weights of its own: the word vectors guess. It is taken away before the model is written.
             folder.model.heads["mlm"] = Head("mlm", config, 0, folder.model.encoder.dropout_masks)
         if not self.task.labels:
@@ -171,11 +171,11 @@ class SupervisedRun:
         parts = [given.refused] if given.refused else [*map(str, given.steps)]
         parts += [] if given.mode in POOLS else [f"the pooling {given.mode}"]
         if parts:
-            note(f"{self.settings.model} makes its vectors with {' and '.join(parts)}; here they are learnt without.")
+            note(f"{self.settings.model} computes its vectors with {' and '.join(parts)}; the new model does not.")
         if prompts := [name for name, text in given.prompts.items() if text]:
             note(
-                f"{self.settings.model} has prompts ({', '.join(prompts)}); the rows are learnt from as they are, and "
-                "the new folder has none. Put a prompt before the texts of your file to learn with it."
+                f"{self.settings.model} has prompts ({', '.join(prompts)}); the rows are used as they are, and the "
+                "new folder has none. To train with a prompt, put it before the texts of your file."
             )
         lower = {key: given.kept[key] for key in ("do_lower_case",) if key in given.kept}
         mode = given.mode if given.mode in POOLS else "mean"

@@ -59,7 +59,7 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
         raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
     given = labels or tuple(name.strip() for name in settings.labels.split(",") if name.strip())
     if twice := [name for name, count in Counter(given).items() if count > 1]:
-        raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is there twice. Name each label once.")
+        raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is listed twice. Name each label once.")
     stored = {name: getattr(settings, name) for name in task_class(settings.task).stored_settings}
     options = {name: value for name, value in stored.items() if value != DEFAULTS[name]}
     if "crf" in stored and settings.crf is None and not settings.class_weights:
@@ -103,7 +103,9 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
     ]
     if "dev" not in examples:
         if not settings.held_out:
-            raise UserError("--held-out is 0 and there is no --dev file: a run needs rows to choose by. Give one.")
+            raise UserError(
+                "--held-out is 0 and there is no --dev file: a run needs rows for model selection. Pass one of them."
+            )
         seed = settings.seed if settings.split_seed < 0 else settings.split_seed
         examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed, task)
         if not examples["dev"]:

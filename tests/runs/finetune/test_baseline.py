@@ -65,7 +65,7 @@ def test_a_model_no_better_than_its_baseline_is_reported_as_such():
 
 
 def test_a_tiny_dev_set_gets_a_warning():
-    assert "accuracy is of 8 dev rows only" in uncertain("accuracy", (1.0, 1.0), 8, "dev")[0]
+    assert "accuracy was measured on only 8 dev rows" in uncertain("accuracy", (1.0, 1.0), 8, "dev")[0]
     assert "interval is 0.50 to 0.90" in uncertain("f1", (0.5, 0.9), 80, "test")[0]
     assert uncertain("accuracy", (0.85, 0.92), 400, "dev") == []
 

@@ -145,7 +145,7 @@ def test_no_rows_to_choose_by_are_refused(runs):
 
 
 def test_a_label_named_twice_is_refused_before_anything_is_read(runs):
-    with pytest.raises(UserError, match="ham is there twice"):
+    with pytest.raises(UserError, match="ham is listed twice"):
         runs.tune("classify", "twice-named", train=runs.folder / "never-read.csv", labels="ham,ham,spam", **FEW)
 
 
