@@ -88,8 +88,8 @@ class InferenceOptions(Common):
         choices=("auto", "fp32", "bf16", "int8"),
     )  # fmt: skip
     engine: str = option(
-        "auto", "What computes: PyTorch, onnxruntime or OpenVINO; auto: torch, or onnx where torch is not installed or "
-        "the folder has an ONNX file alone.", choices=ENGINES,
+        "auto", "Inference engine: PyTorch, onnxruntime or OpenVINO; auto: torch, or onnx if torch is not installed or "
+        "the folder has only an ONNX file.", choices=ENGINES,
     )  # fmt: skip
 
 
@@ -98,11 +98,11 @@ class RowsOptions(InferenceOptions):
     """Options of commands whose rows may be computed elsewhere."""
 
     engine: str = option(
-        "auto", "What computes: PyTorch, onnxruntime or OpenVINO; auto: torch, or onnx where torch is not installed or "
-        "the folder has an ONNX file alone; ray: --on ray.", choices=(*ENGINES, "ray"),
+        "auto", "Inference engine: PyTorch, onnxruntime or OpenVINO; auto: torch, or onnx if torch is not installed or "
+        "the folder has only an ONNX file; ray: --on ray.", choices=(*ENGINES, "ray"),
     )  # fmt: skip
     on: str = option(
-        "", "Where rows are computed: here, or by workers of Ray (RAY_ADDRESS names a cluster), as a job that can be "
+        "", "Where rows are computed: here, or by Ray's workers (RAY_ADDRESS names a cluster), as a job that can be "
         "killed and continued. Needs --out.", choices=("", "ray"),
     )  # fmt: skip
     workers: int = option(0, "Workers of Ray, each with --threads threads (default: 1); 0: one per core.", at_least=0)

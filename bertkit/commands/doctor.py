@@ -28,7 +28,7 @@ class Settings(Common):
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Report what this machine can do, what is in your data files, and whether every file of a folder is sound."""
+    """Report what this machine can do, what is in your data files, and whether every file of a folder is intact."""
     from bertkit import machine
 
     folders = [path for path in settings.files if path.is_dir()]

@@ -42,7 +42,7 @@ class Settings(RowsOptions):
     prompt: str | None = option(
         None, "Name of the model's prompt to put before every text, e.g. query; '' for none (default: its default one)."
     )
-    prompt_text: str | None = option(None, "A prompt in words to put before every text, e.g. 'query: '.")
+    prompt_text: str | None = option(None, "The text of a prompt to put before every text, e.g. 'query: '.")
     text: str = option("text", "Name (or number) of the text column.")
     on_long: str = option(
         "window", "Texts longer than the model's limit: read in windows, truncate, or refuse.",
@@ -226,7 +226,7 @@ class FeaturesSettings(Common):
         argument=True,
     )
     dev: Path | None = option(None, "Tagged sentences to score on (default: a fifth of FILE).")
-    task: str = option("auto", "What the file holds; auto: look.", choices=("auto", "classify", "tag"))
+    task: str = option("auto", "What the file contains; auto: detect.", choices=("auto", "classify", "tag"))
     text: str = option("text", "Name (or number) of the text column.")
     label: str = option("label", "Name (or number) of the label column.")
     pool: str = option("mean", "Texts: how token vectors become one.", choices=("mean", "cls"))

@@ -21,7 +21,7 @@ class Settings(InferenceOptions):
     top: int = option(5, "Number of guesses per mask.", at_least=1)
     joint: str = option(
         "", "Guess several masks together: by the product of their own probabilities, one after the other, or by beam "
-        "search (default: each mask by itself).", choices=("", "independent", "left-to-right", "beam"),
+        "search (default: each mask separately).", choices=("", "independent", "left-to-right", "beam"),
     )  # fmt: skip
 
 
@@ -65,8 +65,8 @@ class SuggestSettings(Common):
     model: str = option(
         help="A GPT, or a folder of `bertkit learn ngram|piece-ngram|nnlm|rnn|lstm|gru|elmo`.", argument=True
     )
-    text: str = option(help="The beginning.", argument=True)
-    top: int = option(5, "How many next words.", at_least=1)
+    text: str = option(help="The beginning of the text.", argument=True)
+    top: int = option(5, "Number of next words.", at_least=1)
 
 
 def run_suggest(settings: SuggestSettings) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Settings(TextSettings):
         choices=("f16", "int8", "binary"),
     )  # fmt: skip
     dimensions: int = option(
-        0, "Keep the first numbers of each vector only (for models of finetune embed --matryoshka); 0: all.", at_least=0
+        0, "Keep only the first numbers of each vector (for models of finetune embed --matryoshka); 0: all.", at_least=0
     )
     engine: str = option(
         "auto", "Compare with every vector, or search a graph (usearch; hnsw with --store); auto: a graph from 200,000 "

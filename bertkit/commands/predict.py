@@ -34,8 +34,8 @@ class Settings(RowsOptions, PairSettings):
     file: str = option(help="Rows to answer, or - for lines from standard input.", argument=True)
     out: Path | None = option(
         None,
-        "Where to: .csv, .tsv, .xlsx or .parquet, with the input's columns and one column per score; .jsonl, with the "
-        "input's columns under 'input'; without it JSON lines (--json: an array) on standard output.",
+        "Output file: .csv, .tsv, .xlsx or .parquet, with the input's columns and one column per score; .jsonl, with "
+        "the input's columns under 'input'; without it JSON lines (--json: an array) on standard output.",
     )
     on_long: str = option(
         "", "How to treat long texts (default: as in training).", choices=("", "window", "truncate", "error")
@@ -285,7 +285,7 @@ class RewriteSettings(TextSettings):
     model: Path = option(help="A folder that `bertkit seq2seq` wrote.", argument=True)
     file: str = option(help="Rows with a text each, or - for lines from standard input.", argument=True)
     out: Path | None = option(
-        None, "Where to: .jsonl, .csv or .parquet; without it JSON lines (--json: an array) on standard output."
+        None, "Output file: .jsonl, .csv or .parquet; without it JSON lines (--json: an array) on standard output."
     )
     beam: int = option(4, "Hypotheses kept; 1 is greedy.", at_least=1)
     penalty: float = option(0.6, "Length penalty; 0: none, which favours short targets.", at_least=0)

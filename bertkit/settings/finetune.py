@@ -113,7 +113,7 @@ class FinetuneSettings(SupervisedSettings):
         False, "Learn to rerank passages of a search: pairs that belong together, or labels 0 and 1 (pair)."
     )
     negatives: Path | None = option(
-        None, "An index: each pair learns from its best wrong passage there too (embed, pair --rank)."
+        None, "An index: each pair also learns from the best-ranked wrong passage there (embed, pair --rank)."
     )
     matryoshka: str = option(
         "", "Also train the first numbers of each vector, comma-separated widths, e.g. 64,128 (embed)."
