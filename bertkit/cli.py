@@ -150,7 +150,7 @@ def _run(command: Command, argv: list[str]) -> None:
 
 def _overview() -> Parser:
     """The parser of `bertkit --help`, with the list of commands."""
-    parser = Parser("bertkit", "bertkit COMMAND [options]", ABOUT)
+    parser = Parser("bertkit", notify.translated("bertkit COMMAND [options]"), ABOUT)
     parser.epilog = notify.translated("bertkit COMMAND --help shows the arguments and options of a command.")
     commands = parser.add_argument_group(notify.translated("Commands"))
     for verb, about in COMMANDS.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -150,7 +151,7 @@ class Command:
         words = [f"{o.spelled}{'…' * o.many}" for o in self.arguments]
         words = [word if o.required else f"[{word}]" for word, o in zip(words, self.arguments)]
         needed = [f"{o.spelled} {o.placeholder}" for o in self.own if o.required and not o.meta["argument"]]
-        return " ".join([f"bertkit {self.verb}", *words, *needed, "[options]"])
+        return " ".join([f"bertkit {self.verb}", *words, *needed, translated("[options]")])
 
     def groups(self) -> dict[str, list[Option]]:
         """The command's own options, without hidden ones, by heading."""
@@ -233,8 +234,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, usage, about, formatter_class=layout, add_help=False, allow_abbrev=False)
 
     def format_help(self) -> str:
-        """The help page; argparse writes its first word itself."""
-        return super().format_help().replace("usage: ", translated("usage: "), 1)
+        """The help page; argparse writes its first word and the colons of headings itself."""
+        page = super().format_help().replace("usage: ", translated("usage: "), 1)
+        return re.sub(r"^([一-鿿]+):$", r"\1：", page, flags=re.MULTILINE)
 
     def error(self, message: str) -> NoReturn:
         """Raise a UserError instead of exiting."""
@@ -245,7 +247,9 @@ def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
     for o in members:
         facts = "(required)" if o.required and not o.meta["argument"] else ""
         facts = f"(default: {o.default})" if o.default else facts
-        text = f"{translated(o.meta['help'])} {translated(facts)}".rstrip().replace("%", "%%")
+        facts = translated(facts)
+        gap = "" if facts.startswith("（") else " "  # Chinese brackets bring their own space
+        text = f"{translated(o.meta['help'])}{gap}{facts}".rstrip().replace("%", "%%")
         how: dict[str, Any] = {"help": argparse.SUPPRESS if o.meta["hidden"] else text, "default": None}
         if o.meta["argument"]:
             group.add_argument(o.field.name, nargs="*" if o.many else "?", type=o.read, metavar=o.spelled, **how)
