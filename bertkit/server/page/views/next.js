@@ -8,11 +8,8 @@ export default {
   fields: ["text", "b", "story"],
   rows: {story: 4},
   needs: ["text", "b"],
-  lacks: ctx => {
-    if (able(ctx.model)) return "";
-    const other = ctx.models.find(able);
-    return ctx.t("views.next.lacks", {model: ctx.model.id}) + " " + (other ? ctx.t("views.next.choose", {model: other.id}) : ctx.t("views.next.load"));
-  },
+  able,
+  lacks: ctx => able(ctx.model) ? "" : ctx.t("views.next.lacks", {model: ctx.model.id}) + (ctx.models.some(able) ? "" : " " + ctx.t("views.next.load")),
   load: async ctx => {
     const ask = async (text, text_b) => (await ctx.call("show/next", {text, text_b}))[0];
     const story = ctx.text("story");
