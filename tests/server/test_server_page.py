@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -304,3 +305,49 @@ def test_learning_is_streamed_one_model_at_a_time(address: str) -> None:
                     raise
                 threading.Event().wait(0.2)
     assert wrong.value.code == 422
+
+
+REFUSED = [  # path, body: what a reader of the page can do wrong
+    ("/show/pieces", {"text": ""}),
+    ("/show/head", {"text": "a", "layer": 9}),
+    ("/show/attention", {"text": "word " * 400}),
+    ("/show/meaning", {"word": "cat", "texts": ["a dog", "a cat"]}),
+    ("/show/meaning", {"word": "cat", "texts": ["a cat"]}),
+    ("/show/importance", {"text": "No gap here."}),
+    ("/show/map", {"texts": ["one"] * 201}),
+    ("/show/map", {"texts": ["one", "two"]}),
+    ("/show/ancestor", {"name": "nobody", "text": "a"}),
+    ("/show/lineage", {"text": "a", "passage": "x" * 200_000}),
+    ("/show/learn", {"text": "The cat.", "gap": "no gap"}),
+    ("/show/next", {"text": "a", "text_b": "b"}),
+    ("/show/input", {"text": "a", "padding": 65}),
+    ("/show/nothing", {"text": "a"}),
+    ("/fill", {"inputs": "No gap here."}),
+    ("/predict", {"inputs": "a", "model": "plain"}),
+    ("/show/pieces", {"model": "nobody", "text": "a"}),
+    ("/embed", {"inputs": [["a"]] * 40}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), REFUSED)
+def test_an_error_is_in_chinese_on_the_chinese_page_and_in_english_for_everyone_else(client, path, body) -> None:
+    def refused(**headers: str) -> str:
+        answer = client.post(path, json=body, headers=headers)
+        assert 400 <= answer.status_code < 500
+        return answer.json()["error"]
+
+    english, chinese = refused(), refused(**{"accept-language": "zh-CN,zh;q=0.9,en;q=0.8"})
+    assert not re.search(r"[\u4e00-\u9fff]", english) and refused(**{"accept-language": "de, zh"}) == english
+    assert re.search(r"[\u4e00-\u9fff]", chinese), english
+    assert not re.search(r"(?:[A-Za-z']+ ){3}", re.sub(r"[`'“][^`'”]*[`'”]", "", chinese)), chinese
+
+
+def test_an_error_of_many_words_is_translated_in_little_time() -> None:
+    from bertkit.notify import translated
+    from bertkit.server.errors import ApiError, response
+
+    hostile = ": ".join(["is of and in"] * 40)
+    assert response(ApiError("invalid", hostile), "/", "zh").status_code == 422
+    started = time.process_time()
+    translated(hostile[:500], "zh")
+    assert time.process_time() - started < 1
