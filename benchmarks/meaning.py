@@ -4,8 +4,8 @@
         [--corpus FOLDER --train FOLDER [--minutes 10] [--megabytes 24]]
 
 --en, --zh: further models, separated by commas: folders of word2vec, GloVe, ELMo, GPT or BERT. --corpus: a folder of
-running text, en_*.txt and zh_*.txt (also compressed); from some megabytes of each language, word2vec, GloVe, ELMo and a
-GPT with the embedded model's vocabulary are trained into --train, unless they are there already: so a new edition of
+running text, en_*.txt and zh_*.txt (also compressed); from some megabytes of each language, ELMo, a GPT
+with the embedded model's vocabulary and word2vec are trained into --train, unless they are there already: so a new edition of
 `en` or `zh` is measured again in half a minute. --table prints the tables of docs/results.md.
 
 Each word of bertkit/samples/*/senses.csv stands in six sentences, three of each of two senses. The AUC of a word is the
@@ -31,7 +31,7 @@ from _harness import machine, only_the_document, options, publish, tell
 
 from bertkit import samples
 
-KINDS = ("word2vec", "glove", "elmo", "gpt")
+KINDS = ("elmo", "gpt", "word2vec")
 
 
 def senses(lang: str) -> dict[str, list[tuple[str, str]]]:
