@@ -1,12 +1,12 @@
 """Do vectors tell the senses of a word apart? Twenty ambiguous words in English and in Chinese, AUC by model and layer.
 
     python benchmarks/meaning.py [--quick|--smoke|--table] [--json] [--threads 2] [--en LIST] [--zh LIST]
-        [--corpus FOLDER --train FOLDER [--minutes 10] [--megabytes 24]]
+        [--corpus FOLDER --train FOLDER [--tokens 4000000] [--megabytes 24]]
 
 --en, --zh: further models, separated by commas: folders of word2vec, GloVe, ELMo, GPT or BERT. --corpus: a folder of
-running text, en_*.txt and zh_*.txt (also compressed); from some megabytes of each language, ELMo, a GPT
-with the embedded model's vocabulary and word2vec are trained into --train, unless they are there already: so a new edition of
-`en` or `zh` is measured again in half a minute. --table prints the tables of docs/results.md.
+running text, en_*.txt and zh_*.txt (also compressed); from some megabytes of each language, ELMo, a GPT with
+the embedded model's vocabulary (--tokens each) and word2vec are trained into --train, unless they are there already: so
+a new edition of `en` or `zh` is measured again in half a minute. --table prints the tables of docs/results.md.
 
 Each word of bertkit/samples/*/senses.csv stands in six sentences, three of each of two senses. The AUC of a word is the
 chance that two sentences of one sense are more alike, by the cosine of the word's vectors, than two of different
@@ -81,7 +81,7 @@ def trained(lang: str, chosen: Any, threads: int) -> list[str]:
             [sys.executable, "-m", "bertkit", *map(str, words), "--threads", str(threads), "--quiet"], check=True
         )
 
-    budget = ("--minutes", chosen.minutes)
+    budget = ("--tokens", chosen.tokens)  # not minutes: a busy machine would train another model
     for kind in KINDS:
         folder = base / f"{kind}-{lang}"
         if folder.exists():
@@ -126,9 +126,13 @@ def as_table(rows: Sequence[dict[str, Any]], lang: str) -> str:
     mine = [row for row in rows if row["lang"] == lang]
     names = list(dict.fromkeys(row["model"] for row in mine))
     cells = {
-        (row["model"], row["layer"]): f"{row['value']:.3f} ({row['range'][0]:.2f}–{row['range'][1]:.2f})" for row in mine
+        (row["model"], row["layer"]): f"{row['value']:.3f} ({row['range'][0]:.2f}–{row['range'][1]:.2f})"
+        for row in mine
     }
-    lines = ["| layer | " + " | ".join(f"`{Path(name).name}`" for name in names) + " |", "|---" * (1 + len(names)) + "|"]
+    lines = [
+        "| layer | " + " | ".join(f"`{Path(name).name}`" for name in names) + " |",
+        "|---" * (1 + len(names)) + "|",
+    ]
     for layer in range(1 + max(row["layer"] for row in mine)):
         lines.append("| " + " | ".join([str(layer), *(cells.get((name, layer), "") for name in names)]) + " |")
     return "\n".join(lines)
@@ -140,7 +144,7 @@ def main() -> None:
         parser.add_argument(f"--{lang}", default="")
     parser.add_argument("--corpus", default="")
     parser.add_argument("--train", default="")
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--tokens", type=int, default=4_000_000)
     parser.add_argument("--megabytes", type=int, default=24)
     mine, rest = parser.parse_known_args()
     if bool(mine.corpus) != bool(mine.train):

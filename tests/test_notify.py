@@ -129,7 +129,10 @@ def test_every_help_text_has_a_chinese_entry_and_none_is_stale():
 def test_every_message_with_a_chinese_entry_is_still_in_the_code():
     everything = templates() | {"usage:"} | {text for _, text in messages()}
     stale = [
-        english for table in ("messages", "frame", "server") for english in TABLES[table] if english.strip() not in everything
+        english
+        for table in ("messages", "frame", "server")
+        for english in TABLES[table]
+        if english.strip() not in everything
     ]
     assert stale == []
 

@@ -36,10 +36,10 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
     """Explain how a model reads one text (or pair): its tokens, where every head looks, and which tokens matter.
 
     tokens: [{token, start, end, importance, looked_at}]; attention: (layers, heads, tokens, tokens), rows look at
-    columns; heads: [{layer, head, itself, before, after, special, spread}]; said: {label, score, baseline}, the label of
-    a fine-tuned model or the best guess of the first [MASK], None if there is neither. importance: integrated gradients
-    of that score, with their sign (`importance.importance`); without a score, how far the text's vector turns when the
-    token is masked.
+    columns; heads: [{layer, head, itself, before, after, special, spread}]; said: {label, score, baseline}, the label
+    of a fine-tuned model or the best guess of the first [MASK], None if there is neither. importance: integrated
+    gradients of that score, with their sign (`importance.importance`); without a score, how far the text's vector turns
+    when the token is masked.
     """
     from bertkit.inference.importance import importance, is_explained  # they read texts with this file's functions
 

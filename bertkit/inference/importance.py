@@ -38,8 +38,8 @@ def importance(
     ask = _target(predictor, model, encoding)
     if ask is None:
         raise UserError(
-            "There is nothing to explain: this model has no labels. Put [MASK] into the text to explain a guess, or use "
-            "a model fine-tuned with `bertkit finetune classify`."
+            "There is nothing to explain: this model has no labels. Put [MASK] into the text to explain a guess, or "
+            "use a model fine-tuned with `bertkit finetune classify`."
         )
     with torch.no_grad():
         original = ask.scores(model.encoder(predictor._pack([row])))[0]

@@ -192,8 +192,8 @@ async def _zero_shot(body: PipelineBody, request: Request, model: ServedModel) -
     if model.pairs is False or not {"entailment", "contradiction"} <= set(names):
         raise ApiError(
             "ability",
-            f"The model '{model.name}' cannot classify without examples. Serve one fine-tuned on entailment, with labels "
-            "'entailment' and 'contradiction'.",
+            f"The model '{model.name}' cannot classify without examples. Serve one fine-tuned on entailment, with "
+            "labels 'entailment' and 'contradiction'.",
             param="model",
         )
     if not isinstance(body.inputs, str):

@@ -78,7 +78,9 @@ def test_a_classifier_reports_its_label_and_which_tokens_support_it(tmp_path):
     prediction = run.predict(["bread is good here"])[0]
     assert found["said"]["label"] == prediction["label"]
     why = importance(run, "bread is good here")
-    assert [one["importance"] for one in found["tokens"]] == pytest.approx(why["importance"].round(4).tolist(), abs=1e-4)
+    assert [one["importance"] for one in found["tokens"]] == pytest.approx(
+        why["importance"].round(4).tolist(), abs=1e-4
+    )
     assert sum(one["importance"] for one in found["tokens"]) == pytest.approx(
         found["said"]["score"] - found["said"]["baseline"], abs=0.05
     )
@@ -92,9 +94,13 @@ def test_a_guess_is_explained_by_the_tokens_that_speak_for_it_and_against_it():
     assert found["said"]["label"] == model.fill("The [MASK] barked at the cat.")[0][0]["token"]
     weights = [one["importance"] for one in found["tokens"]]
     assert min(weights) < 0 < max(weights)
-    signs = {line.split()[0]: line.split()[-1][0] for line in inspect.lines({**found, "page": "p"})[1:-1] if line[-1] in "█░"}
+    signs = {
+        line.split()[0]: line.split()[-1][0] for line in inspect.lines({**found, "page": "p"})[1:-1] if line[-1] in "█░"
+    }
     shown = {one["token"]: one["importance"] for one in found["tokens"]}
-    assert set(signs.values()) == {"█", "░"} and all((shown[token] > 0) == (sign == "█") for token, sign in signs.items())
+    assert set(signs.values()) == {"█", "░"} and all(
+        (shown[token] > 0) == (sign == "█") for token, sign in signs.items()
+    )
 
 
 def test_the_command_writes_a_page_without_scripts(tmp_path, capsys):

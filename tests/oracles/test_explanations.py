@@ -38,7 +38,11 @@ def inputs_of(predictor: Predictor, shown: dict[str, Any], kept: int = -1) -> tu
     tokens = shown["tokens"]
     mask = predictor.tokenizer.mask_id
     hidden = [token["id"] if token["special"] or n == kept else mask for n, token in enumerate(tokens)]
-    return torch.tensor([[token["id"] for token in tokens]]), torch.tensor([[t["segment"] for t in tokens]]), torch.tensor([hidden])
+    return (
+        torch.tensor([[token["id"] for token in tokens]]),
+        torch.tensor([[t["segment"] for t in tokens]]),
+        torch.tensor([hidden]),
+    )
 
 
 @pytest.mark.parametrize("second", [None, SECOND])

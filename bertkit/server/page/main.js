@@ -169,7 +169,7 @@ function field(name) {
 function examples() {
   const list = (t(`views.${view.id}.examples`) || {})[model?.language === "zh" ? "zh" : "en"] || [];
   if (!list.length) return null;
-  const first = one => Object.values(one)[0].split("\n")[0];
+  const shown = view.visible ? view.visible(context()) : view.fields, first = one => (shown.map(name => one[name]).find(Boolean) || "").split("\n")[0];
   return h("div", {class: "chips"}, h("span", {class: "soft"}, t("shell.examples")),
     list.map(one => h("button", {type: "button", title: Object.values(one).join("\n"), onclick: () => { for (const name of view.fields) delete texts[name]; Object.assign(texts, one); params = {}; remember(); draw(); }}, first(one))));
 }
@@ -202,7 +202,7 @@ async function ask() {
   const missing = view.lacks?.(context());
   if (missing) {
     const other = view.able && models.find(view.able);
-    return result.replaceChildren(h("div", {class: "card empty"}, h("p", null, marked(missing)), other && h("button", {type: "button", class: "main", onclick: () => use(other)}, t("shell.showWith", {model: other.id}))));
+    return result.replaceChildren(h("div", {class: "card lacks"}, h("p", null, marked(missing)), other && h("button", {type: "button", class: "main", onclick: () => use(other)}, t("shell.showWith", {model: other.id}))));
   }
   const needed = typeof view.needs === "function" ? view.needs(context()) : view.needs || ["text"];
   if (needed.some(name => !(texts[name] ?? example()[name] ?? "").trim())) {

@@ -90,7 +90,7 @@ function running(maps, matrix, place, ctx, colours) {
 
 function fan(maps, matrix, place, ctx) {  // lines from the tokens on the left to what they look at on the right
   const label = one => (clean(one.token).length > 13 ? clean(one.token).slice(0, 12) + "…" : one.token);
-  const tokens = maps.tokens, row = 22, height = row * tokens.length + 30, width = Math.min(420, innerWidth - 70);
+  const tokens = maps.tokens, row = 22, height = row * tokens.length + 30, width = Math.min(420, innerWidth - 86);
   const left = 14 + Math.max(...tokens.map(one => wide(label(one)))), right = width - left, y = n => 36 + row * n;
   const lines = svg("g"), names = svg("g");
   const draw = at => {
@@ -108,7 +108,7 @@ function fan(maps, matrix, place, ctx) {  // lines from the tokens on the left t
 
 function square(maps, matrix, place, ctx, colours) {
   const short = one => clean(one.token).slice(0, 9);
-  const tokens = maps.tokens, edge = 12 + Math.max(...tokens.map(one => wide(short(one)))), room = Math.min(400, innerWidth - 70) - edge - 14;
+  const tokens = maps.tokens, edge = 12 + Math.max(...tokens.map(one => wide(short(one)))), room = Math.min(400, innerWidth - 86) - edge - 14;
   const size = Math.max(7, Math.min(26, Math.floor(room / tokens.length))), side = size * tokens.length;
   const canvas = heat(matrix, {most: Math.max(0.3, ...matrix.flat()), colours, scale: rising, kind: "matrix"});
   Object.assign(canvas.style, {width: side + "px", height: side + "px", position: "absolute", left: edge + "px", top: edge + "px"});

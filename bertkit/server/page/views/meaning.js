@@ -61,7 +61,7 @@ function shown(model, n, ctx) {
   const key = n ? "layer" + n : "layer", layer = Math.min(last, Number(params[key] ?? last)), cosine = layers[layer].cosines;
   const texts = data.texts.map((text, k) => { const marks = characters(text), [a, b] = data.spans[k]; return h("span", null, marks.slice(0, a).join(""), h("b", {style: {color: "var(--warm)"}}, marks.slice(a, b).join("")), marks.slice(b).join("")); });
   const low = Math.min(...cosine.flat());
-  const table = h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, k) => h("th", {style: {textAlign: "center"}}, k + 1)))), h("tbody", null, cosine.map((row, i) => h("tr", null, h("td", {style: {fontFamily: "inherit", minWidth: "11rem"}}, `${i + 1}. `, texts[i].cloneNode(true)),
+  const table = h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, k) => h("th", {style: {textAlign: "center"}}, k + 1)))), h("tbody", null, cosine.map((row, i) => h("tr", null, h("td", {style: {fontFamily: "inherit", minWidth: "8rem"}}, `${i + 1}. `, texts[i].cloneNode(true)),
     row.map((value, j) => tipped(h("td", {style: {textAlign: "center", background: i === j ? "" : css(rising(0.32 * (value - low) / Math.max(1e-6, 1 - low), colours)), color: i === j ? "var(--faint)" : ""}}, number(value)), `${data.texts[i]}\n${data.texts[j]}\n${number(value, 4)}`))))));
   return card(name, t(layer ? "views.meaning.tableAbout" : "views.meaning.static"),
     last > 0 && h("div", {class: "bar-of-controls"}, h("span", {class: "soft"}, t("views.layers.pick")), choice(t("views.layers.pick"), layers.map((_, k) => [k, String(k)]), layer, value => ctx.set({[key]: value}, false))), h("div", {class: "scroll"}, table),
