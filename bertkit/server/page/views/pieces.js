@@ -94,7 +94,7 @@ function offsets(data, t) {
   let at = 0;
   for (const [one, n] of ordinary) {
     if (one.start > at) parts.push(slice(data.text, at, one.start));
-    if (one.end > one.start) parts.push(h("mark", {class: one.unknown ? "bad" : null, title: `${one.token} · [${one.start}, ${one.end})`, style: {background: one.unknown ? "var(--wrong-tint)" : n % 2 ? "var(--tint)" : "var(--wash)", padding: "0", borderRadius: "0"}}, slice(data.text, Math.max(at, one.start), one.end)));
+    if (one.end > one.start) parts.push(h("mark", {class: one.unknown ? "bad" : null, title: `${one.token} · [${one.start}, ${one.end})`, style: {background: one.unknown ? "var(--wrong-tint)" : n % 2 ? "var(--tint)" : "var(--warm-tint)", padding: "0", borderRadius: "0"}}, slice(data.text, Math.max(at, one.start), one.end)));
     at = Math.max(at, one.end);
   }
   parts.push(slice(data.text, at));
