@@ -19,7 +19,6 @@ from bertkit.ancestors.ngram.model import cut, word_offsets
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.data.windows import rows_of
 from bertkit.errors import UserError
-from bertkit.inference import WordUses
 from bertkit.model.encoder import Encoded
 from bertkit.text.words import is_cjk
 
@@ -49,7 +48,7 @@ def meaning(
             for number, layer in enumerate(vectors)
         ]  # fmt: skip
         rows.append({"model": name, "kind": kind, "units": units, "layers": layers})
-    return WordUses(word=word, texts=list(texts), spans=[list(span) for span in spans], models=rows)
+    return {"word": word, "texts": list(texts), "spans": [list(span) for span in spans], "models": rows}
 
 
 def _told_apart(vectors: NDArray[np.float32], senses: Sequence[str]) -> dict[str, float]:
