@@ -108,22 +108,24 @@ def language() -> str:
     return _language
 
 
-def translated(line: str) -> str:
-    """A message in the program's language; as it is if the table has no template for it.
+def translated(line: str, language: str = "") -> str:
+    """A message in a language (default: the program's); as it is if the table has no template for it.
 
     Values are left alone, except where the table asks for it: a suggestion is a message inside a message.
     """
-    if _language == "en" or not line.strip():
+    language = language or _language
+    if language == "en" or not line.strip():
         return line
-    exact, templates = _table(_language)
+    exact, templates = _table(language)
     if line in exact:
         return exact[line]
     text = line.strip()
     start = line.index(text)
     for pattern, words in templates:
         match = pattern.fullmatch(text)
-        if match and all(translated(match[int(n) + 1]) != match[int(n) + 1] for n in _NESTED.findall(words)):
-            return line[:start] + words.format(*map(_Value, match.groups())) + line[start + len(text) :]
+        if match and all(translated(match[int(n) + 1], language) != match[int(n) + 1] for n in _NESTED.findall(words)):
+            values = [_Value(value, language) for value in match.groups()]
+            return line[:start] + words.format(*values) + line[start + len(text) :]
     return line
 
 
@@ -131,11 +133,14 @@ def translated(line: str) -> str:
 _NESTED = re.compile(r"\{(\d+):T\}")
 
 
-class _Value(str):
+class _Value:
     """A value of a message; in the table, {0:t} translates it, and {0:T} makes the template depend on that."""
 
+    def __init__(self, value: str, language: str) -> None:
+        self.value, self.language = value, language
+
     def __format__(self, how: str) -> str:
-        return translated(self.strip()) if how in ("t", "T") else str(self)
+        return translated(self.value.strip(), self.language) if how in ("t", "T") else self.value
 
 
 @cache

@@ -119,7 +119,8 @@ def _row_lines(result: dict[str, Any], number: int) -> list[str]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One token per line, with a bar for its importance; for a store, each row before and after masking."""
+    """One token per line, with a bar for its importance (light: it speaks against the label); for a store, each row
+    before and after masking."""
     if "ngrams" in result:
         return _ngram_lines(result)
     if "store" in result:
@@ -129,6 +130,6 @@ def lines(result: dict[str, Any]) -> list[str]:
     most = max((abs(one["importance"]) for one in result["tokens"]), default=0.0) or 1.0
     for one in result["tokens"]:
         if not one["special"]:
-            bar = "█" * round(24 * abs(one["importance"]) / most)
+            bar = ("█" if one["importance"] > 0 else "░") * round(24 * abs(one["importance"]) / most)
             shown.append(f"{one['token']:16} {one['importance']:8.4f}  {bar}")
     return [*shown, result["page"]]

@@ -40,13 +40,15 @@ def run(settings: Settings) -> dict[str, Any]:
     """Compare the vectors of one word in several texts, by model and layer."""
     from bertkit import machine
     from bertkit.ancestors.meaning import meaning
+    from bertkit.inference import WordUses
 
     if len(settings.texts) < 2:
         raise UserError("One text has nothing to be compared with. Usage: bertkit meaning WORD TEXT TEXT…")
     machine.set_up(settings.threads)
     language = "zh" if any(char >= "\u2e80" for text in settings.texts for char in text) else "en"
     names = [name.strip() for name in settings.models.split(",") if name.strip()] or [language]
-    return meaning(settings.word, settings.texts, {name: _opened(settings, name, language) for name in names})
+    models = {name: _opened(settings, name, language) for name in names}
+    return WordUses(meaning(settings.word, settings.texts, models))
 
 
 def _opened(settings: Settings, name: str, language: str) -> Any:

@@ -65,29 +65,47 @@ class AskSettings(IndexSettings):
 
     question: str = option(help="The question.", argument=True)
     reader: str = option(
-        "", "A model fine-tuned with `bertkit finetune answer`; without one, ask says how to train it."
+        "", "A model fine-tuned with `bertkit finetune answer`; with --train, the folder to write it to (then: reader)."
     )
+    train: str = option(
+        "", "Train the reader first, on these questions (SQuAD file or JSON lines); samples: on bertkit's own few."
+    )
+    minutes: float = option(4.0, "Time budget of --train.", at_least=0)
     k: int = option(5, "Number of passages to read.", short="-k", at_least=1)
+
+
+def _trained(settings: AskSettings) -> str:
+    """The folder of a reader that is trained now, from the embedded model of its questions' language."""
+    from bertkit import samples
+    from bertkit.commands.finetune import run as finetune
+    from bertkit.config import build
+    from bertkit.settings.finetune import FinetuneSettings
+    from bertkit.text.words import is_cjk
+
+    language = "zh" if any(map(is_cjk, settings.question)) else "en"
+    path = samples.path(language, "questions_train.json") if settings.train == "samples" else settings.train
+    given = {
+        "task": "answer", "train": path, "out": settings.reader or "reader", "minutes": settings.minutes,
+        **{name: getattr(settings, name) for name in ("threads", "precision", "device", "seed")},
+    }  # fmt: skip
+    return str(finetune(build(FinetuneSettings, given, "bertkit ask"))["out"])
 
 
 def run_ask(settings: AskSettings) -> dict[str, Any]:
     """Find the passages nearest to a question, and extract the answer from them."""
-    from bertkit import machine, samples
+    from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
-    from bertkit.retrieval.index import shown
 
-    if not settings.reader:
+    if not settings.reader and not settings.train:
         raise UserError(
-            "ask needs a reader, and none is embedded. Train one in minutes on questions like yours (a SQuAD file, or "
-            "JSON lines with question, context and answers): `bertkit finetune answer --train QUESTIONS.json --out "
-            "reader`; "
-            f"then `bertkit ask {shown(settings.index)} '{settings.question}' --reader reader`. To try it with the "
-            "sample questions, "
-            f"pass --train {samples.path('en', 'questions_train.json')}. `bertkit search` needs no reader."
+            "ask needs a reader, and none is embedded. Train one in minutes on questions like yours: pass --train "
+            "QUESTIONS.json (a SQuAD file, or JSON lines with question, context and answers), or --train samples to "
+            "try it with bertkit's own. `bertkit search` needs no reader."
         )
     machine.set_up(settings.threads)
-    reader = Predictor.load(settings.reader, settings.precision, settings.device)
+    folder = _trained(settings) if settings.train else settings.reader
+    reader = Predictor.load(folder, settings.precision, settings.device)
     if reader.task.name != "answer":
         raise UserError(
             f"{settings.reader} was fine-tuned for {reader.task.name}, not for question answering. "

@@ -114,7 +114,9 @@ VIEWS = ("pieces", "input", "masking", "next", "attention", "layers", "meaning",
 class ShowSettings(Common):
     """Options of `bertkit show`."""
 
-    models: tuple[str, ...] = option(("en", "zh"), "Embedded names, folders, hub names, or NAME=MODEL.", argument=True)
+    models: tuple[str, ...] = option(
+        ("en", "zh", "classic"), "Embedded names, folders, hub names, or NAME=MODEL.", argument=True
+    )
     view: str = option("pieces", "The view to open.", choices=VIEWS)
     text: str = option("", "The text to show (default: an example).")
     text_b: str = option("", "The second text of a pair.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 MOST_ROWS = 60
@@ -20,7 +21,7 @@ class Answers(list[Any]):
     def _repr_html_(self) -> str:
         names = list(dict.fromkeys(name for row in self if isinstance(row, Mapping) for name in row))
         shown = [name for name in names if name not in HIDDEN and not _is_nought(name, self)]
-        has_scores = any(isinstance(row.get("scores"), Mapping) for row in self)
+        has_scores = any(isinstance(row.get("scores"), (Mapping, list)) for row in self)
         has_tags = any("entities" in row for row in self)
         heads = [*shown, *(["scores"] if has_scores else []), *(["entities"] if has_tags else [])]
         rows = []
@@ -39,6 +40,25 @@ class Guesses(list[Any]):
         masks = [guesses for guesses in self if isinstance(guesses, Sequence)]
         columns = [_bars({guess["token"]: guess["score"] for guess in guesses}) for guesses in masks]
         return _table([f"[MASK] {n}" for n in range(1, len(masks) + 1)], [columns], 1)
+
+
+class WordUses(dict[str, Any]):
+    """One word in several texts (`meaning`); a notebook shows the cosines of every two texts, by model and layer."""
+
+    def _repr_html_(self) -> str:
+        pairs = list(combinations(range(len(self["texts"])), 2))
+        texts = "".join(
+            f"<li>{escape(text[:a])}<b>{escape(text[a:b])}</b>{escape(text[b:])}</li>"
+            for text, (a, b) in zip(self["texts"], self["spans"])
+        )
+        parts = [f"<ol>{texts}</ol>"]
+        for model in self["models"]:
+            heads = ["layer", *(f"{a + 1}–{b + 1}" for a, b in pairs)]
+            rows = [
+                [str(layer["layer"]), *(_shade(layer["cosines"][a][b]) for a, b in pairs)] for layer in model["layers"]
+            ]
+            parts.append(f"<p><b>{escape(model['model'])}</b> ({escape(model['kind'])})</p>" + _table(heads, rows, 1))
+        return "".join(parts)
 
 
 class Report(dict[str, Any]):
@@ -86,7 +106,9 @@ def _value(value: Any) -> str:
 
 
 def _bars(scores: Any) -> str:
-    """A bar per name, as long as its probability; the likeliest five."""
+    """A bar per name (of choices: their numbers), as long as its probability; the likeliest five."""
+    if isinstance(scores, list):
+        scores = dict(enumerate(scores))
     if not isinstance(scores, Mapping):
         return ""
     best = sorted(scores.items(), key=lambda entry: -float(entry[1]))[:5]
@@ -96,6 +118,12 @@ def _bars(scores: Any) -> str:
         f"{float(score):.2f} {escape(clip(str(name), 40))}</div>"
         for name, score in best
     )
+
+
+def _shade(cosine: float) -> str:
+    """A cosine on a ground that is the darker the larger it is, in light notebooks and in dark ones."""
+    strength = 0.55 * max(0.0, min(1.0, cosine)) ** 2
+    return f'<span style="background:rgba(11,108,173,{strength:.2f});padding:.1em .5em">{cosine:.2f}</span>'
 
 
 def _entities(entities: Sequence[Mapping[str, Any]]) -> str:

@@ -36,24 +36,34 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
     """Explain how a model reads one text (or pair): its tokens, where every head looks, and which tokens matter.
 
     tokens: [{token, start, end, importance, looked_at}]; attention: (layers, heads, tokens, tokens), rows look at
-    columns; heads: [{layer, head, itself, before, after, special, spread}]; said: the label and its score, if the model
-    has been fine-tuned to predict labels.
+    columns; heads: [{layer, head, itself, before, after, special, spread}]; said: {label, score, baseline}, the label
+    of a fine-tuned model or the best guess of the first [MASK], None if there is neither. importance: integrated
+    gradients of that score, with their sign (`importance.importance`); without a score, how far the text's vector turns
+    when the token is masked.
     """
+    from bertkit.inference.importance import importance, is_explained  # they read texts with this file's functions
+
     encoding = encoded_text(predictor, text, text_b)
     row = row_of(encoding)
     (maps,) = predictor.run([row], _maps, maps=True)
-    prediction, importance = _importance(predictor, row, encoding.special)
+    said: dict[str, Any] | None = None
+    if is_explained(predictor, encoding):
+        why = importance(predictor, text, text_b)
+        weights = why["importance"]
+        said = {"label": why["target"], "score": why["probability"], "baseline": why["baseline"]}
+    else:
+        weights = _turned(predictor, row, encoding.special)
     tokens = [
         {
             "token": predictor.tokenizer.id_to_token(piece) or "", "start": start, "end": end, "side": side,
             "special": special, "importance": round(float(weight), 4), "looked_at": round(float(received), 4),
         }
         for piece, (start, end), side, special, weight, received in zip(
-            encoding.ids, encoding.offsets, encoding.sides, encoding.special, importance, maps.mean((0, 1, 2))
+            encoding.ids, encoding.offsets, encoding.sides, encoding.special, weights, maps.mean((0, 1, 2))
         )
     ]  # fmt: skip
     return {
-        "text": text, "text_b": text_b, "tokens": tokens, "attention": maps, "said": prediction,
+        "text": text, "text_b": text_b, "tokens": tokens, "attention": maps, "said": said,
         "heads": _habits(maps, np.asarray(encoding.special)),
     }  # fmt: skip
 
@@ -93,32 +103,21 @@ def _maps(encoded: Encoded) -> list[np.ndarray]:
     return [np.stack([layer[0][0, :, :size, :size].float().cpu().numpy() for layer in encoded.maps])]
 
 
-def _importance(predictor: Predictor, row: Row, special: list[bool]) -> tuple[dict[str, Any] | None, np.ndarray]:
-    """How much is lost when each token is masked: of the label's score, or of the text vector's direction."""
-    tokenizer, model = predictor.tokenizer, predictor.model
+def _turned(predictor: Predictor, row: Row, special: list[bool]) -> np.ndarray:
+    """How far the text's vector turns when each token is masked: 1 minus the cosine. Special tokens: 0."""
+    tokenizer = predictor.tokenizer
     mask = next((n for n in (tokenizer.mask_id, tokenizer.unk_id, tokenizer.pad_id) if n is not None), 0)
     places = [n for n, is_special in enumerate(special) if not is_special]
     rows = [row] + [Row([*row.ids[:n], mask, *row.ids[n + 1 :]], row.segments, row.core) for n in places]
-    options = predictor.folder.about.get("options", {})
-    multi_label, temperature = options.get("multi_label"), options.get("temperature", 1.0)
-    predicts_label = "text" in model.heads and "text" not in model.untrained and len(predictor.folder.labels) > 1
 
     def use(encoded: Encoded) -> list[np.ndarray]:
-        if predicts_label:
-            logits = model.ask("text", encoded).float()
-            outputs = logits.sigmoid() if multi_label else (logits / temperature).softmax(-1)
-        else:
-            outputs = torch.nn.functional.normalize(first_vectors(encoded, "mean").float(), dim=-1)
+        outputs = torch.nn.functional.normalize(first_vectors(encoded, "mean").float(), dim=-1)
         return list(encoded.batch.restore(outputs).cpu().numpy())
 
     original, *without = predictor.run(rows, use)
-    importance = np.zeros(len(special), np.float32)
-    if not predicts_label:
-        importance[places] = [1 - float(original @ masked) for masked in without]
-        return None, importance
-    best = int(original.argmax())
-    importance[places] = [float(original[best] - masked[best]) for masked in without]
-    return {"label": predictor.folder.labels[best], "score": float(original[best])}, importance
+    turned = np.zeros(len(special), np.float32)
+    turned[places] = [1 - float(original @ masked) for masked in without]
+    return turned
 
 
 def _habits(maps: np.ndarray, special: np.ndarray) -> list[dict[str, Any]]:

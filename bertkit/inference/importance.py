@@ -36,6 +36,11 @@ def importance(
     model = _plain_model(predictor)
     hidden = next((n for n in (predictor.tokenizer.mask_id, predictor.tokenizer.unk_id) if n is not None), 0)
     ask = _target(predictor, model, encoding)
+    if ask is None:
+        raise UserError(
+            "There is nothing to explain: this model has no labels. Put [MASK] into the text to explain a guess, or "
+            "use a model fine-tuned with `bertkit finetune classify`."
+        )
     with torch.no_grad():
         original = ask.scores(model.encoder(predictor._pack([row])))[0]
     if label and label not in ask.names:
@@ -84,7 +89,12 @@ class Target:
         return Target(self.names, self.score, place)
 
 
-def _target(predictor: Predictor, model: Model, encoding: Encoding) -> Target:
+def is_explained(predictor: Predictor, encoding: Encoding) -> bool:
+    """Whether the model says something of this text that `importance` explains: a label, or a guess."""
+    return _target(predictor, predictor.model, encoding) is not None
+
+
+def _target(predictor: Predictor, model: Model, encoding: Encoding) -> Target | None:
     options = predictor.folder.about.get("options", {})
     labels = predictor.folder.labels
     if "text" in model.heads and "text" not in model.untrained and len(labels) > 1:
@@ -105,10 +115,7 @@ def _target(predictor: Predictor, model: Model, encoding: Encoding) -> Target:
 
         names = [predictor.tokenizer.id_to_token(n) or "" for n in range(size)]
         return Target(names, guess_scores, encoding.ids.index(mask))
-    raise UserError(
-        "There is nothing to explain: this model has no labels. Put [MASK] into the text to explain a guess, or use a "
-        "model fine-tuned with `bertkit finetune classify`."
-    )
+    return None
 
 
 def _integrated(

@@ -92,11 +92,14 @@ class Predictor:
         return predictor
 
     def __repr__(self) -> str:
-        """Name, task, labels, size and precision."""
+        """Name, task and labels (or that it is only pretrained), layers, size and precision."""
         fine_tuned = self.about.get("task") in TASKS or any(
             task.head in self.engine.outputs for task in task_classes().values()
         )
-        task = f"{self.task.name}, " if fine_tuned else ""
+        pretrained = f"pretrained {'left-to-right model' if self.config.causal else 'encoder'}, "
+        task = (
+            f"{self.task.name}, " if fine_tuned else f"{pretrained}{self.config.depth} layers × {self.config.width}, "
+        )
         labels = self.task.labels if fine_tuned and self.task.labelled_by_name else ()
         named = ", ".join(labels[:6]) + (f" … ({len(labels)})" if len(labels) > 6 else "")
         shown = f"labels {named}, " if labels else ""

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.report.format import clip
+from bertkit.report.format import clip, plain
 from bertkit.report.html import Block, Facts, Figure, Section, Table, Text, page
 from bertkit.report.svg import bar_plot
 from bertkit.report.svg.axes import drawing, text_width, write
@@ -45,7 +45,11 @@ def _tokens(result: Mapping[str, Any], lang: str) -> list[Block]:
         blocks.append(Facts({strings["label"]: prediction["label"], name_of("score", lang): prediction["score"]}))
     numbered = list(enumerate(result["tokens"], 1))
     ordinary = [(n, token) for n, token in numbered if not token["special"]]
-    caption = strings["look_importance_label" if result["said"] else "look_importance_vector"]
+    if result["said"]:
+        ends = {name: plain(result["said"][name], 3) for name in ("baseline", "score")}
+        caption = strings["look_importance_label"].format(**ends)
+    else:
+        caption = strings["look_importance_vector"]
     names = [f"{n}  {token['token']}" for n, token in ordinary]
     weights = [_rounded(token["importance"]) for _, token in ordinary]
     blocks.append(Figure(caption, bar_plot(names, weights, lang=lang)))

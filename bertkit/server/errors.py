@@ -10,9 +10,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from bertkit.errors import UserError
+from bertkit.notify import translated
 
 OPENAI = "/v1/"  # routes that begin so answer in OpenAI's shape, all others in TEI's
 
@@ -60,13 +62,14 @@ class ApiError(Exception):
         self.why, self.message, self.retry, self.param = why, message, retry, param
 
 
-def response(refused: ApiError, path: str) -> JSONResponse:
-    """The error response in the shape of its route's family."""
+def response(refused: ApiError, path: str, language: str = "en") -> JSONResponse:
+    """The error response in the shape of its route's family. language: of the message."""
     reason = REASONS[refused.why]
     # It may name a key that the client made up: of any length, and of characters that are none.
     message, param = (
         text and text[:500].encode("utf-8", "replace").decode() for text in (refused.message, refused.param)
     )
+    message = translated(message or "", language)
     headers = {} if refused.retry is None else {"retry-after": str(refused.retry)}
     if refused.why == "key":
         headers["www-authenticate"] = "Bearer"
@@ -76,13 +79,18 @@ def response(refused: ApiError, path: str) -> JSONResponse:
     return JSONResponse({"error": message, "error_type": reason.tei}, reason.status, headers)
 
 
+def language_of(headers: Headers) -> str:
+    """The language of messages: Chinese for a client that prefers it (the page in Chinese does), else English."""
+    return "zh" if headers.get("accept-language", "").strip().lower().startswith("zh") else "en"
+
+
 def install(app: FastAPI) -> None:
     """Make the app return every error in its family's shape, and list them in /openapi.json."""
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         problem = error if isinstance(error, ApiError) else _as_api_error(error)
         request.app.state.service.metrics.failed(REASONS[problem.why].tei)
-        answer = response(problem, request.scope["path"])
+        answer = response(problem, request.scope["path"], language_of(request.headers))
         answer.headers.update(getattr(error, "headers", None) or {})
         if problem.why == "method" and (methods := request.app.openapi()["paths"].get(request.scope["path"])):
             answer.headers["allow"] = ", ".join(sorted(method.upper() for method in methods))  # of all its routes
@@ -161,11 +169,11 @@ def _as_api_error(error: Exception) -> ApiError:
         return ApiError("invalid", _problems(problems), param=param)
     if isinstance(error, HTTPException):
         why = STATUSES.get(error.status_code, "invalid")
-        words = {
-            "path": "There is no such route.",
-            "method": "This route does not support this method: see /openapi.json.",
-        }
-        return ApiError(why, words.get(why, "The request cannot be read: it is nested too deeply, or not JSON."))
+        if why == "path":
+            return ApiError(why, "There is no such route.")
+        if why == "method":
+            return ApiError(why, "This route does not support this method: see /openapi.json.")
+        return ApiError(why, "The request cannot be read: it is nested too deeply, or not JSON.")
     return ApiError("fault", "Internal server error. See the server's log.")
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.server.errors import REASONS, ApiError, response
+from bertkit.server.errors import REASONS, ApiError, language_of, response
 from bertkit.server.service import InferenceService
 
 OPEN = ("/", "/health", "/ping", "/metrics")  # need no key when they are looked at: as in TEI
@@ -74,7 +74,7 @@ class GuardMiddleware:
 
         async def refuse(why: ApiError) -> None:
             self.service.metrics.failed(REASONS[why.why].tei)
-            await response(why, scope["path"])(scope, receive, with_headers)
+            await response(why, scope["path"], language_of(headers))(scope, receive, with_headers)
 
         try:
             self._check_host(headers)
@@ -169,8 +169,7 @@ class GuardMiddleware:
                         self.service.bytes += len(part)
                     more = message.get("more_body", False)
         except TimeoutError:
-            words = f"The request was not sent within {self.limits.body_seconds:g} s."
-            raise ApiError("slow", words) from None
+            raise ApiError("slow", f"The request was not sent within {self.limits.body_seconds:g} s.") from None
         if size > self.limits.body:
             raise large
 

@@ -37,7 +37,8 @@ def lacking(ability: str) -> str:
         return LACKS[ability]
     first, *others = (name for name, task in task_classes().items() if ability in task.abilities)
     names = [f"`bertkit finetune {first}`", *(f"`{name}`" for name in others)]
-    return "one fine-tuned with " + " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    joined = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return f"one fine-tuned with {joined}"
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,13 @@ class ModelRegistry(Mapping[str, ServedModel]):
             )
         able = [model for model in self.values() if ability in model.abilities and name in (None, model.name)]
         if not able:
-            which = f"The model '{name}' does not support" if name else "No model here supports"
-            raise ApiError("ability", f"{which} {ability}. Serve {lacking(ability)}.", param="model")
+            remedy = f"Serve {lacking(ability)}."
+            raise ApiError(
+                "ability",
+                f"The model '{name}' does not support {ability}. {remedy}" if name
+                else f"No model here supports {ability}. {remedy}",
+                param="model",
+            )  # fmt: skip
         return able[0]
 
 

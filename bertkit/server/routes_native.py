@@ -190,8 +190,12 @@ async def _zero_shot(body: PipelineBody, request: Request, model: ServedModel) -
     chosen = _parameters(ZeroShotParameters, body)
     names = [label.lower() for label in model.labels]
     if model.pairs is False or not {"entailment", "contradiction"} <= set(names):
-        words = f"The model '{model.name}' cannot classify without examples. Serve one fine-tuned on entailment"
-        raise ApiError("ability", f"{words}, with labels 'entailment' and 'contradiction'.", param="model")
+        raise ApiError(
+            "ability",
+            f"The model '{model.name}' cannot classify without examples. Serve one fine-tuned on entailment, with "
+            "labels 'entailment' and 'contradiction'.",
+            param="model",
+        )
     if not isinstance(body.inputs, str):
         raise ApiError("invalid", "inputs must be a text.", param="inputs")
     template = chosen.hypothesis_template or "This example is {}."

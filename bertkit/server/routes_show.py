@@ -199,12 +199,17 @@ def _described(model: ServedModel) -> dict[str, Any]:
     config, heads, tokenizer = predictor.config, predictor.model.heads, predictor.tokenizer
     trained = {name for name in heads if name not in predictor.model.untrained}
     masks = "mlm" in trained and tokenizer.mask_id is not None and not config.causal
+    embeddings = predictor.model.encoder.embeddings
+    can = {
+        "masks": masks, "next_sentence": "next_sentence" in trained, "order": "order" in trained,
+        "three_vectors": embeddings.positions is not None and embeddings.segments is not None,
+    }  # fmt: skip
     chinese = sum("\u4e00" <= piece[-1:] <= "\u9fff" for piece in tokenizer.backend.get_vocab())
     return {
         "id": model.name, "task": model.task, "abilities": list(model.abilities), "labels": list(model.labels),
         "pairs": model.pairs, "language": "zh" if 5 * chinese > tokenizer.size else "en", "layers": config.depth,
         "heads": config.heads, "width": config.width, "tokenizer": tokenizer.kind, "vocabulary": tokenizer.size,
-        "can": {"masks": masks, "next_sentence": "next_sentence" in trained, "order": "order" in trained},
+        "can": can,
     }  # fmt: skip
 
 

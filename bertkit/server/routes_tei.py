@@ -61,8 +61,9 @@ def service_of(request: Request) -> InferenceService:
 def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
     """The first `dimensions` numbers of each vector, scaled to length 1 if requested. vectors: (n, width)."""
     if dimensions is not None and dimensions > vectors.shape[1]:
-        words = f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}."
-        raise ApiError("invalid", words, param="dimensions")
+        raise ApiError(
+            "invalid", f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}.", param="dimensions"
+        )
     vectors = vectors[:, :dimensions]
     if not normalize:
         return vectors

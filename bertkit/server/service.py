@@ -189,8 +189,9 @@ class InferenceService:
                 raise ApiError("slow", "The client disconnected.")
             if self.stopped.is_set():
                 raise ApiError("stopping", "The server is stopping.", retry=5)
-            words = f"There was no answer within {self.limits.seconds:g} s."
-            raise ApiError("late", words, retry=self.queue.patience())
+            raise ApiError(
+                "late", f"There was no answer within {self.limits.seconds:g} s.", retry=self.queue.patience()
+            )
         finally:
             for pending in any_of:
                 pending.cancel()

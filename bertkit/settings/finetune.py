@@ -112,6 +112,10 @@ class FinetuneSettings(SupervisedSettings):
     rank: bool = option(
         False, "Learn to rerank passages of a search: pairs that belong together, or labels 0 and 1 (pair)."
     )
+    symmetric: bool = option(
+        False,
+        "The texts of a pair have no order (paraphrase, similarity): read both ways, and average (pair, regress).",
+    )
     negatives: Path | None = option(
         None, "An index: each pair also learns from the best-ranked wrong passage there (embed, pair --rank)."
     )

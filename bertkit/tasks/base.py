@@ -14,7 +14,7 @@ from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.examples import TextRow
 from bertkit.data.readers.frames import in_memory
 from bertkit.data.readers.rows import ROW_KINDS
-from bertkit.data.windows import Row, Rows, Windows
+from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.open import kind_of
 from bertkit.machine import torch
@@ -118,6 +118,16 @@ class Task:
         examples = self.read(rows, reading)
         self.check(examples, str(rows))
         return dict(self.score(examples, predict(examples)))
+
+    def encode_pairs(
+        self, tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, windows: Windows
+    ) -> list[Rows]:
+        """Texts, or two side by side; two without an order (option `symmetric`) both ways, which `merge` averages."""
+        found = encode_rows(tokenizer, texts, pairs, windows)
+        if pairs is None or not self.options.get("symmetric"):
+            return found
+        turned = encode_rows(tokenizer, pairs, texts, windows)
+        return [Rows([*one.rows, *other.rows], one.tokens, one.cut) for one, other in zip(found, turned)]
 
     def fit_labels(self, examples: Sequence[Any]) -> None:
         """Take what must be known of all examples: label names, the scale of numbers."""

@@ -13,7 +13,7 @@ from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
 from bertkit.data.readers.rows import label_separator
-from bertkit.data.windows import Windows, encode_rows
+from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.machine import F, torch
 from bertkit.metrics.calibration import label_thresholds, softmax
@@ -89,7 +89,7 @@ class Classify(Task):
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
         """One text, or two side by side."""
         pairs = [row.text_b or "" for row in examples] if self.paired else None
-        found = encode_rows(tokenizer, [row.text for row in examples], pairs, windows)
+        found = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
         return [Item.of(row, rows) for row, rows in zip(examples, found)]
 
     def check(self, examples: Sequence[TextRow], where: str) -> None:
@@ -277,10 +277,11 @@ def _agreed(rows: list[TextRow], path: str | Path) -> list[TextRow]:
 
 @dataclass
 class Pair(Classify):
-    """Classification of pairs of texts. In long pairs the second text is read in windows."""
+    """Classification of pairs of texts. In long pairs the second text is read in windows. options: also symmetric."""
 
     name: ClassVar[str] = "pair"
-    accepted_settings: ClassVar[tuple[str, ...]] = (*Classify.accepted_settings, "rank", "negatives")
+    accepted_settings: ClassVar[tuple[str, ...]] = (*Classify.accepted_settings, "rank", "negatives", "symmetric")
+    stored_settings: ClassVar[tuple[str, ...]] = (*Classify.stored_settings, "symmetric")
     abilities: ClassVar[tuple[str, ...]] = ("predict", "rerank")
     sample: ClassVar[str] = "pairs_dev.csv"
     paired: ClassVar[bool] = True

@@ -13,7 +13,7 @@ from bertkit import metrics
 from bertkit.data.examples import TextRow
 from bertkit.data.readers import read_rows
 from bertkit.data.readers.rows import asks_for_pairs, columns_of
-from bertkit.data.windows import Windows, encode_rows
+from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.machine import torch
 from bertkit.model.engine import Engine
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Regress(Task):
-    """Regression: a number for a text or a pair. options: paired, mean and spread of the training numbers.
+    """Regression: a number for a text or a pair. options: paired, symmetric, mean and spread of the training numbers.
 
     The head learns standardised numbers, which any learning rate suits; `finalize` brings it to the user's scale.
     """
 
     name: ClassVar[str] = "regress"
     output_names: ClassVar[tuple[str, ...]] = ("value",)
+    accepted_settings: ClassVar[tuple[str, ...]] = ("symmetric",)
+    stored_settings: ClassVar[tuple[str, ...]] = ("symmetric",)
     answers_vary: ClassVar[bool] = True
     abilities: ClassVar[tuple[str, ...]] = ("predict", "rerank")
     served_as: ClassVar[str] = "reranker"
@@ -66,6 +68,8 @@ class Regress(Task):
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
         """The numbers' mean and spread, and whether there are second texts."""
         self.options.setdefault("paired", any(row.text_b is not None for row in examples))
+        if self.options.get("symmetric") and not self.options["paired"]:
+            raise UserError("--symmetric is for pairs of texts, and the rows have one text each. Leave it out.")
         values = np.array([row.label for row in examples], dtype=np.float64)
         self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
 
@@ -90,7 +94,7 @@ class Regress(Task):
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
         """One text, or two side by side."""
         pairs = [row.text_b or "" for row in examples] if self.options.get("paired") else None
-        found = encode_rows(tokenizer, [row.text for row in examples], pairs, windows)
+        found = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
         return [Item.of(row, rows) for row, rows in zip(examples, found)]
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tokenizers
-from tokenizers import normalizers
+from tokenizers import normalizers, processors
 
 from bertkit.errors import UserError
 from bertkit.text import encoding as encodings
 from bertkit.text.checks import UnknownPieces, refuse_bad_rows, refuse_bad_text, tokenizer_errors
 from bertkit.text.encoding import Encoding, Window
 from bertkit.text.load import load_backend, lowers
-from bertkit.text.template import roles_of
+from bertkit.text.template import BERT_PAIR, roles_of, set_template
 
 Result = TypeVar("Result")
 KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
@@ -52,6 +52,21 @@ class Tokenizer:
         """Open a folder, or one file of it: tokenizer.json, vocab.txt, vocab.json + merges.txt, spiece.model."""
         backend, config = load_backend(Path(path))
         return cls(backend, config)
+
+    def with_borders(self) -> Tokenizer:
+        """The same vocabulary for a GPT that is fine-tuned: start, text, delimiter, text, extract.
+
+        GPT-2's tokenizer puts nothing around a text; its end-of-text token serves as all three.
+        """
+        specials = [token.content for token in self.backend.get_added_tokens_decoder().values() if token.special]
+        if self.sep_id is not None or not specials:
+            return self
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        before = backend.post_processor
+        set_template(backend, BERT_PAIR, specials[0], specials[0])
+        if before is not None:
+            backend.post_processor = processors.Sequence([before, backend.post_processor])
+        return Tokenizer(backend, {**self.config, "cls_token": specials[0], "sep_token": specials[0]})
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
         """Encode one text, or two, in full and with special tokens."""

@@ -16,6 +16,7 @@ import bertkit
 from bertkit.commands import inspect
 from bertkit.errors import UserError
 from bertkit.inference.explain import explain
+from bertkit.inference.importance import importance
 from bertkit.report.explain import _png, explain_report
 from tests.support.toy import SMALL, make_model
 
@@ -76,8 +77,30 @@ def test_a_classifier_reports_its_label_and_which_tokens_support_it(tmp_path):
     found = explain(run, "bread is good here")
     prediction = run.predict(["bread is good here"])[0]
     assert found["said"]["label"] == prediction["label"]
+    why = importance(run, "bread is good here")
+    assert [one["importance"] for one in found["tokens"]] == pytest.approx(
+        why["importance"].round(4).tolist(), abs=1e-4
+    )
+    assert sum(one["importance"] for one in found["tokens"]) == pytest.approx(
+        found["said"]["score"] - found["said"]["baseline"], abs=0.05
+    )
     page = explain_report(found, model="run", lang="zh")
     assert found["said"]["label"] in page
+
+
+def test_a_guess_is_explained_by_the_tokens_that_speak_for_it_and_against_it():
+    model = bertkit.load("en", precision="fp32")
+    found = explain(model, "The [MASK] barked at the cat.")
+    assert found["said"]["label"] == model.fill("The [MASK] barked at the cat.")[0][0]["token"]
+    weights = [one["importance"] for one in found["tokens"]]
+    assert min(weights) < 0 < max(weights)
+    signs = {
+        line.split()[0]: line.split()[-1][0] for line in inspect.lines({**found, "page": "p"})[1:-1] if line[-1] in "█░"
+    }
+    shown = {one["token"]: one["importance"] for one in found["tokens"]}
+    assert set(signs.values()) == {"█", "░"} and all(
+        (shown[token] > 0) == (sign == "█") for token, sign in signs.items()
+    )
 
 
 def test_the_command_writes_a_page_without_scripts(tmp_path, capsys):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import bertkit
-from bertkit.inference import Answers, Guesses, Report
+from bertkit.inference import Answers, Guesses, Report, WordUses
 from bertkit.report.svg import bar_plot
 
 LABELS = [
@@ -32,6 +32,21 @@ def test_tags_answers_and_many_rows_are_shown_too() -> None:
     many = Answers([{"value": 0.5}] * 1000)._repr_html_()
     assert many.count("<tr>") == 61 and "940" in many
     assert Answers([])._repr_html_()
+
+
+def test_choices_are_shown_with_the_score_of_each() -> None:
+    html = Answers([{"choice": 1, "scores": [0.25, 0.75], "tokens": 9, "cut": 0}])._repr_html_()
+    assert html.index("0.75 1") < html.index("0.25 0")
+
+
+def test_a_word_in_several_texts_is_shown_with_its_cosines_by_layer() -> None:
+    layers = [{"layer": n, "cosines": [[1.0, 0.5 + 0.1 * n], [0.5 + 0.1 * n, 1.0]]} for n in range(2)]
+    uses = WordUses(
+        word="bank", texts=["A <b>bank</b>.", "The bank."], spans=[[5, 9], [4, 8]],
+        models=[{"model": "en", "kind": "bert", "units": [], "layers": layers}],
+    )  # fmt: skip
+    html = uses._repr_html_()
+    assert "&lt;b&gt;<b>bank</b>&lt;/b&gt;" in html and "1–2" in html and ">0.50<" in html and ">0.60<" in html
 
 
 def test_guesses_have_a_column_per_mask() -> None:

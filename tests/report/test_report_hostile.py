@@ -129,7 +129,7 @@ def test_the_page_of_inspect_is_inert_with_hostile_tokens_and_texts(lang: str) -
         found = inspection()
         for n, token in enumerate(found["tokens"]):
             token["token"] = HOSTILE[(start + n) % len(HOSTILE)]
-        found |= {"text": HOSTILE[start], "said": {"label": HOSTILE[start + 1], "score": 0.5}}
+        found |= {"text": HOSTILE[start], "said": {"label": HOSTILE[start + 1], "score": 0.5, "baseline": 0.1}}
         read = Reader(explain_report(found, model=HOSTILE[start + 2], lang=lang))
         assert not read.oddities and not read.unbalanced and not read.open
         # A long name is turned and takes the whole width: a group more, or a box less.

@@ -223,6 +223,20 @@ def test_an_answer_is_cut_out_of_a_passage(made, tmp_path):
         ask.run(ask.Settings(index=out, question="Who?", reader="en", threads=1))
 
 
+@pytest.mark.slow
+def test_ask_trains_a_reader_where_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs.txt").write_text("Anna sells milk at the market.\n\nThe ship sails to Oslo on Friday.\n")
+    index.run(build(index.Settings, {"files": ["docs.txt"], "model": "en", "out": "index", "threads": 1}, "test"))
+    with pytest.raises(UserError, match="--train samples"):
+        ask.run(ask.Settings(index="index", question="Who sells milk?", threads=1))
+    result = ask.run(ask.Settings(index="index", question="Who sells milk?", train="samples", minutes=0.1, threads=1))
+    assert bertkit.load("reader").task.name == "answer"
+    assert result["question"] == "Who sells milk?" and {"answer", "score", "others"} <= set(result)
+    again = ask.run(ask.Settings(index="index", question="Who sells milk?", reader="reader", threads=1))
+    assert again["answer"] == result["answer"]
+
+
 def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
     out, _ = made
     opened = Index.open(out)

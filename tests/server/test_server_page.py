@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -170,7 +171,15 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
     problems: list[str] = []
     contexts = []
 
-    def open_page(path: str = "/", language: str = "en", phone: bool = False, dark: bool = False) -> Any:
+    def open_page(
+        path: str = "/", language: str = "en", phone: bool = False, dark: bool = False, refused: bool = False
+    ) -> Any:
+        """refused: a request is meant to be refused, which Chromium writes to its console."""
+
+        def written(message: Any) -> None:
+            if message.type == "error" and not (refused and "status of 422" in message.text):
+                problems.append(message.text)
+
         context = browser.new_context(
             locale={"en": "en-US", "zh": "zh-CN"}[language], color_scheme="dark" if dark else "light",
             reduced_motion="reduce", viewport=dict(zip(("width", "height"), (390, 844) if phone else (1280, 900))),
@@ -178,7 +187,7 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
         context.set_default_timeout(90_000)  # a busy machine is slow, not wrong
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("console", written)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: None if request.url.startswith(address) else problems.append(request.url))
         page.goto(address + path)
@@ -250,6 +259,30 @@ def test_a_link_restores_what_was_seen_and_keys_move_in_it(opened) -> None:
     page.wait_for_selector(".empty")
 
 
+@pytest.mark.slow
+def test_a_view_is_shown_with_a_model_that_has_what_it_is_about(opened) -> None:
+    page = opened("/#/next")
+    page.wait_for_selector(".instead")
+    assert page.locator("#top select").input_value() == "classic"
+    page.wait_for_selector(".bar")
+    page.locator("#nav a", has_text="Attention").click()
+    page.wait_for_selector("h1:has-text('Where every head looks')")
+    assert page.locator("#top select").input_value() == "en" and page.locator(".instead").count() == 0
+    page.wait_for_selector(".habits [aria-pressed='true']")  # the head that opens first has a habit
+    chinese = opened("/#/next", "zh")  # no Chinese model here has such a head: the reader decides
+    chinese.locator(".lacks button").click()
+    chinese.wait_for_selector(".bar")
+    assert chinese.locator("#top select").input_value() == "classic"
+
+
+@pytest.mark.slow
+def test_an_error_of_the_server_is_chinese_on_the_chinese_page(opened) -> None:
+    page = opened("/#/meaning?model=zh&word=长&texts=桌子很短%0A孩子长高了", "zh", refused=True)
+    page.wait_for_selector("#result .message.bad")
+    assert re.search("[\u4e00-\u9fff]{4}", page.locator("#result .message.bad").text_content())
+    assert "does not contain" not in page.locator("#result .message.bad").text_content()
+
+
 # What has the focus, and whether that can be seen.
 FOCUSED = """(() => {
   const on = document.activeElement, drawn = getComputedStyle(on).outlineStyle !== "none";
@@ -304,3 +337,49 @@ def test_learning_is_streamed_one_model_at_a_time(address: str) -> None:
                     raise
                 threading.Event().wait(0.2)
     assert wrong.value.code == 422
+
+
+REFUSED = [  # path, body: what a reader of the page can do wrong
+    ("/show/pieces", {"text": ""}),
+    ("/show/head", {"text": "a", "layer": 9}),
+    ("/show/attention", {"text": "word " * 400}),
+    ("/show/meaning", {"word": "cat", "texts": ["a dog", "a cat"]}),
+    ("/show/meaning", {"word": "cat", "texts": ["a cat"]}),
+    ("/show/importance", {"text": "No gap here."}),
+    ("/show/map", {"texts": ["one"] * 201}),
+    ("/show/map", {"texts": ["one", "two"]}),
+    ("/show/ancestor", {"name": "nobody", "text": "a"}),
+    ("/show/lineage", {"text": "a", "passage": "x" * 200_000}),
+    ("/show/learn", {"text": "The cat.", "gap": "no gap"}),
+    ("/show/next", {"text": "a", "text_b": "b"}),
+    ("/show/input", {"text": "a", "padding": 65}),
+    ("/show/nothing", {"text": "a"}),
+    ("/fill", {"inputs": "No gap here."}),
+    ("/predict", {"inputs": "a", "model": "plain"}),
+    ("/show/pieces", {"model": "nobody", "text": "a"}),
+    ("/embed", {"inputs": [["a"]] * 40}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), REFUSED)
+def test_an_error_is_in_chinese_on_the_chinese_page_and_in_english_for_everyone_else(client, path, body) -> None:
+    def refused(**headers: str) -> str:
+        answer = client.post(path, json=body, headers=headers)
+        assert 400 <= answer.status_code < 500
+        return answer.json()["error"]
+
+    english, chinese = refused(), refused(**{"accept-language": "zh-CN,zh;q=0.9,en;q=0.8"})
+    assert not re.search(r"[\u4e00-\u9fff]", english) and refused(**{"accept-language": "de, zh"}) == english
+    assert re.search(r"[\u4e00-\u9fff]", chinese), english
+    assert not re.search(r"(?:[A-Za-z']+ ){3}", re.sub(r"[`'“][^`'”]*[`'”]", "", chinese)), chinese
+
+
+def test_an_error_of_many_words_is_translated_in_little_time() -> None:
+    from bertkit.notify import translated
+    from bertkit.server.errors import ApiError, response
+
+    hostile = ": ".join(["is of and in"] * 40)
+    assert response(ApiError("invalid", hostile), "/", "zh").status_code == 422
+    started = time.process_time()
+    translated(hostile[:500], "zh")
+    assert time.process_time() - started < 1

@@ -118,7 +118,7 @@ def looked_at() -> dict[str, Any]:
     return {
         "text": "the cat sat <b>", "text_b": None, "tokens": tokens, "heads": heads,
         "attention": (maps / maps.sum(-1, keepdims=True)).astype(np.float32),
-        "said": {"label": "animal", "score": 0.75},
+        "said": {"label": "animal", "score": 0.75, "baseline": 0.25},
     }  # fmt: skip
 
 

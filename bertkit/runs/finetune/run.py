@@ -151,6 +151,8 @@ class SupervisedRun:
         # A model pretrained without dropout loses much by it: entity F1 75 → 70 with `en` (docs/results.md).
         numbers = dict.fromkeys(("dropout", "attention_dropout", "head_dropout"), s.dropout) if s.dropout >= 0 else {}
         folder = read_folder(locate(s.model), heads=heads, labels=self.task.labels, task=s.task, numbers=numbers)
+        if folder.model.config.causal:
+            folder.tokenizer = folder.tokenizer.with_borders()
         if self.language:
             config = folder.model.config
             if not config.causal or config.word_head != "plain" or not config.tied:

@@ -67,11 +67,13 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
     if settings.negatives and settings.task == "pair" and not settings.rank:
         raise UserError("--negatives is for rerankers: pass --rank too, or leave it out.")
     if settings.rank:
+        if settings.symmetric:
+            raise UserError("--rank reads a question and a passage, which are not interchangeable. Drop --symmetric.")
         return Rank(options=options)
     if settings.teacher:
         return Taught(options=options, teacher=_teacher(settings))
     task = make(settings.task, labels=given, options=options)
-    task.merge = settings.merge or task.merge
+    task.merge = settings.merge or ("mean" if settings.symmetric else task.merge)
     return task
 
 

@@ -95,6 +95,11 @@ export function token(one, {tag = "span", kind = "", below, ...props} = {}) {
   return h(tag, {type: tag === "button" ? "button" : null, class: `token ${one.special ? "special" : ""}${joined} ${kind}`, ...props},
     one.token === "" ? "∅" : one.token, below !== undefined && h("small", null, below));
 }
+export function inWords(chips) {  // the pieces of a word stay together where a line breaks
+  const words = [];
+  for (const chip of chips) chip.classList.contains("joined") && words.length ? words[words.length - 1].append(chip) : words.push(h("span", {class: "word"}, chip));
+  return words;
+}
 export function arrows(box, pick) {  // left and right move the focus among a box's buttons
   box.addEventListener("keydown", event => {
     const step = {ArrowLeft: -1, ArrowRight: 1}[event.key];

@@ -33,6 +33,8 @@ const key = {  // kept for this tab alone
 };
 
 let words = {}, language = "en", models = [], model = null, view = null;
+let instead = "";
+let chosen = "";  // the model the user chose; a view that needs what it lacks is shown with another of its language
 let texts = {};  // what the user typed, by field: kept for all views and models
 let params = {};  // what the view was set to: layer, head, place …
 let data = null, asked = 0, waiting = 0, controller = null;
@@ -55,7 +57,7 @@ async function speak(name) {
 // ---- Requests.
 
 async function call(path, body, signal) {
-  const headers = body ? {"content-type": "application/json"} : {};
+  const headers = {"accept-language": language, ...(body && {"content-type": "application/json"})};
   if (key.get()) headers.authorization = "Bearer " + key.get();
   const response = await fetch(path, body ? {method: "POST", headers, body: JSON.stringify(body), signal} : {headers, signal});
   const answer = await response.json();
@@ -66,7 +68,7 @@ async function call(path, body, signal) {
 }
 
 async function stream(path, body, each, signal) {  // server-sent events, one by one
-  const headers = {"content-type": "application/json"};
+  const headers = {"accept-language": language, "content-type": "application/json"};
   if (key.get()) headers.authorization = "Bearer " + key.get();
   const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body), signal});
   if (!response.ok) throw new Error((await response.json()).error);
@@ -97,14 +99,23 @@ function follow() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   view = VIEWS[path] || pieces;
   const given = new URLSearchParams(query || "");
-  const wanted = given.get("model");
-  model = models.find(one => one.id === wanted) || model || models.find(one => one.language === language) || models[0];
+  const wanted = models.find(one => one.id === given.get("model"));
+  if (wanted && !chosen) choose(wanted);
+  const mine = models.find(one => one.id === chosen) || models.find(one => one.language === language) || models[0];
+  model = wanted || (fits(mine) ? mine : models.find(one => one.language === mine.language && fits(one)) || mine);
+  instead = wanted || model === mine ? "" : mine.id;
   params = {};
   for (const [name, value] of given) {
     if (name === "model") continue;
     if (view.fields.includes(name)) texts[name] = value;
     else params[name] = value;
   }
+}
+
+const fits = one => !view.able || view.able(one);
+function choose(one) {
+  chosen = one.id;
+  try { sessionStorage.setItem("bertkit.model", chosen); } catch { /* private windows keep nothing */ }
 }
 
 // ---- What a view gets.
@@ -123,7 +134,7 @@ const example = () => (t(`views.${view.id}.examples`) || {})[model?.language ===
 // ---- Drawing.
 
 function drawTop() {
-  const pick = h("select", {"aria-label": t("shell.model"), onchange: event => choose(event.target.value)},
+  const pick = h("select", {"aria-label": t("shell.model"), onchange: event => use(models.find(one => one.id === event.target.value))},
     models.map(one => h("option", {value: one.id, selected: one.id === model?.id}, one.id)));
   const other = language === "en" ? "zh" : "en";
   const dark = document.documentElement.dataset.theme === "dark";
@@ -143,7 +154,7 @@ function about() {
 function drawNav() {
   at("nav").setAttribute("aria-label", t("shell.views"));
   at("nav").replaceChildren(...MENU.flatMap(([group, views]) => [h("b", null, t("groups." + group)),
-    ...views.map(one => h("a", {href: `#/${one.id}?model=${encodeURIComponent(model?.id || "")}`, "aria-current": one === view ? "page" : null}, t(`views.${one.id}.name`)))]));
+    ...views.map(one => h("a", {href: `#/${one.id}`, "aria-current": one === view ? "page" : null}, t(`views.${one.id}.name`)))]));
   const current = at("nav").querySelector("[aria-current]"), nav = at("nav");
   if (current && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2 + current.offsetWidth / 2;
 }
@@ -158,7 +169,7 @@ function field(name) {
 function examples() {
   const list = (t(`views.${view.id}.examples`) || {})[model?.language === "zh" ? "zh" : "en"] || [];
   if (!list.length) return null;
-  const first = one => Object.values(one)[0].split("\n")[0];
+  const shown = view.visible ? view.visible(context()) : view.fields, first = one => (shown.map(name => one[name]).find(Boolean) || "").split("\n")[0];
   return h("div", {class: "chips"}, h("span", {class: "soft"}, t("shell.examples")),
     list.map(one => h("button", {type: "button", title: Object.values(one).join("\n"), onclick: () => { for (const name of view.fields) delete texts[name]; Object.assign(texts, one); params = {}; remember(); draw(); }}, first(one))));
 }
@@ -169,8 +180,8 @@ function draw() {
   const shown = view.visible ? view.visible(context()) : view.fields;
   at("view").replaceChildren(
     h("h1", null, t(`views.${view.id}.title`)), h("p", {class: "lead"}, marked(t(`views.${view.id}.lead`))),
-    shown.length ? h("div", {class: "fields" + (shown.length === 2 && !view.stacked ? " two" : "")}, shown.map(field)) : "",
-    examples() || "", h("div", {id: "result", "aria-live": "polite"}), h("div", {id: "how"}));
+    shown.length ? h("div", {class: "fields" + (shown.length > 1 && !view.stacked ? " two" : "")}, shown.map(field)) : "",
+    examples() || "", instead ? h("p", {class: "small soft instead"}, t("shell.instead", {model: model.id, mine: instead})) : "", h("div", {id: "result", "aria-live": "polite"}), h("div", {id: "how"}));
   data = null;
   ask();
 }
@@ -189,7 +200,10 @@ async function ask() {
   controller = new AbortController();
   how();
   const missing = view.lacks?.(context());
-  if (missing) return result.replaceChildren(say(missing));
+  if (missing) {
+    const other = view.able && models.find(view.able);
+    return result.replaceChildren(h("div", {class: "card lacks"}, h("p", null, marked(missing)), other && h("button", {type: "button", class: "main", onclick: () => use(other)}, t("shell.showWith", {model: other.id}))));
+  }
   const needed = typeof view.needs === "function" ? view.needs(context()) : view.needs || ["text"];
   if (needed.some(name => !(texts[name] ?? example()[name] ?? "").trim())) {
     return result.replaceChildren(h("div", {class: "card empty"}, h("p", null, t("shell.empty"))));
@@ -230,8 +244,9 @@ function copier(text) {
   }}, t("shell.copy"));
   return button;
 }
-function choose(id) {
-  model = models.find(one => one.id === id);
+function use(one) {
+  choose(model = one);
+  instead = "";
   params = {};
   remember();
   draw();
@@ -263,5 +278,6 @@ addEventListener("keydown", event => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); remember(); view?.submit ? view.submit(context()) : ask(); }
 });
 at("skip").addEventListener("click", event => { event.preventDefault(); at("view").focus(); });
+try { chosen = sessionStorage.getItem("bertkit.model") || ""; } catch { /* as above */ }
 await speak(store.get("language") in LANGUAGES ? store.get("language") : navigator.language.startsWith("zh") ? "zh" : "en");
 await begin();

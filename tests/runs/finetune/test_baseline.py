@@ -84,4 +84,6 @@ def test_a_model_says_what_it_is(runs):
     runs("classify")
     shown = repr(bertkit.load(str(runs.folder / "run-classify"), precision="fp32"))
     assert shown == "<bertkit model 'run-classify': classify, labels ham, spam, 0.1M parameters, fp32 on cpu>"
-    assert repr(bertkit.load(str(runs.model), precision="fp32")).startswith("<bertkit model 'model': 0.")
+    assert repr(bertkit.load(str(runs.model), precision="fp32")).startswith(
+        "<bertkit model 'model': pretrained encoder, 2 layers × 32, 0."
+    )

@@ -13,6 +13,7 @@ from bertkit.objectives.supervised import Supervised
 from bertkit.runs.finetune.run import Finetuning
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.model import Config
+from bertkit.text.tokenizer import Tokenizer
 from tests.support.toy import SMALL, make_model, messages, numbers, pairs, write
 
 
@@ -83,3 +84,48 @@ def test_a_model_that_looks_both_ways_has_no_next_piece(tmp_path):
                 task="classify", train=train, model=str(make_model(tmp_path / "bert")), out=tmp_path / "o", language=0.5
             )
         )
+
+
+def test_a_pair_without_an_order_is_answered_alike_both_ways(gpt, tmp_path):
+    train = write(tmp_path / "train.csv", pairs(60))
+    settings = {"task": "pair", "train": train, "model": str(gpt), **SMALL | {"steps": 5}}
+    Finetuning(FinetuneSettings(out=tmp_path / "one", **settings)).go()
+    Finetuning(FinetuneSettings(out=tmp_path / "both", symmetric=True, **settings)).go()
+    two = ("the prize of the house", "the meeting")
+    scores = {}
+    for name in ("one", "both"):
+        model = Predictor.load(tmp_path / name, "fp32")
+        scores[name] = [list(answer["scores"].values()) for answer in model.predict([two, two[::-1]])]
+    assert scores["both"][0] == pytest.approx(scores["both"][1], abs=1e-6)
+    assert scores["one"][0] != pytest.approx(scores["one"][1], abs=1e-4)
+    # Without another pass over the texts, its logits are the mean of those of both orders.
+    model = Predictor.load(tmp_path / "both", "fp32")
+    both = model.task.encode(model.task.from_inputs([two]), model.tokenizer, model.windows("window"))[0].rows
+    assert [row.ids for row in both] == [model.tokenizer.encode(*order).ids for order in (two, two[::-1])]
+
+
+def test_numbers_of_single_texts_cannot_be_symmetric(gpt, tmp_path):
+    train = write(tmp_path / "train.csv", numbers(40))
+    settings = FinetuneSettings(task="regress", train=train, model=str(gpt), out=tmp_path / "out", symmetric=True)
+    with pytest.raises(UserError, match="--symmetric is for pairs"):
+        Finetuning(settings)
+
+
+def test_a_tokenizer_of_gpt_2_gets_a_delimiter_and_keeps_its_offsets(tmp_path):
+    import tokenizers
+
+    backend = tokenizers.ByteLevelBPETokenizer()
+    backend.train_from_iterator(["the cat sat on the mat"] * 9, vocab_size=300, special_tokens=["<|endoftext|>"])
+    backend._tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=True)
+    plain = Tokenizer(backend._tokenizer)
+    assert not any(plain.encode("the cat", "a mat").special)
+    bordered = plain.with_borders()
+    bordered.save(tmp_path, 64)
+    end = backend.token_to_id("<|endoftext|>")
+    for tokenizer in (bordered, Tokenizer.load(tmp_path)):
+        pair = tokenizer.encode("the cat", "a mat")
+        assert (pair.ids[0], pair.ids[-1], pair.ids.count(end)) == (end, end, 3)
+        assert [pair.offsets[n] for n in range(len(pair)) if not pair.special[n]] == plain.encode(
+            "the cat", "a mat"
+        ).offsets
+    assert bordered.with_borders() is bordered

@@ -1,5 +1,5 @@
 // What a model answers: every route of the server, each shown as its answer is best read.
-import {bar, card, characters, choice, clean, css, diverging, h, heat, lines, number, palette, percent, python, rising, shell, signed, tipped} from "../lib.js";
+import {bar, card, characters, choice, clean, css, diverging, h, heat, inWords, lines, number, palette, percent, python, rising, shell, signed, tipped} from "../lib.js";
 
 // ability → its fields, its request, and how its answer is shown
 const ABILITIES = {
@@ -100,9 +100,10 @@ function vector(found, ctx) {
 function importance(why, ctx) {
   const {t} = ctx, colours = palette(), most = Math.max(...why.importance.map(Math.abs), 1e-9);
   const chips = why.tokens.map((one, n) => { const chip = h("span", {class: "token" + (one.special ? " special" : "") + (one.token.startsWith("##") ? " joined" : "")}, one.token, h("small", null, one.special ? "" : number(why.importance[n], 3))); if (!one.special) chip.style.backgroundColor = css(diverging(why.importance[n] * 0.35, most, colours)); return chip; });
-  const ranked = why.tokens.map((one, n) => [one, why.importance[n]]).filter(([one]) => !one.special).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 8);
+  const twice = new Set(why.tokens.map(one => one.token).filter((word, n, all) => all.indexOf(word) < n));  // these are told apart by their number
+  const ranked = why.tokens.map((one, n) => [{...one, token: twice.has(one.token) ? `${clean(one.token)} (${n})` : clean(one.token)}, why.importance[n]]).filter(([one]) => !one.special).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 8);
   return card(t("views.answers.why", {target: clean(why.target), probability: percent(why.probability)}), t(`views.answers.by.${why.by}About`, {baseline: percent(why.baseline), sum: number(why.importance.reduce((a, b) => a + b, 0), 3), difference: number(why.probability - why.baseline, 3)}),
     h("div", {class: "bar-of-controls"}, choice(t("views.answers.byName"), ["gradients", "mask", "remove"].map(name => [name, t("views.answers.by")[name]]), why.by, value => ctx.set({by: value}))),
-    h("div", {class: "tokens", style: {marginBottom: "1rem"}}, chips), h("div", {class: "bars"}, ranked.map(([one, value]) => signed(clean(one.token), value, most))),
+    h("div", {class: "tokens", style: {marginBottom: "1rem"}}, inWords(chips)), h("div", {class: "bars"}, ranked.map(([one, value]) => signed(one.token, value, most))),
     h("div", {class: "legend", style: {marginTop: ".75rem"}}, h("span", null, h("i", {class: "warm"}), t("views.answers.for")), h("span", null, h("i", {class: "cold"}), t("views.answers.against"))));
 }

@@ -1,5 +1,5 @@
 // Where every head looks, how it flows through the layers, and one head in numbers.
-import {arrows, card, choice, clean, css, h, heat, number, palette, percent, python, rising, shell, svg, tipped, token} from "../lib.js";
+import {arrows, card, choice, clean, css, h, heat, inWords, number, palette, percent, python, rising, shell, svg, tipped, token} from "../lib.js";
 
 const HABITS = ["after", "before", "itself", "special", "same", "spread"];
 
@@ -9,14 +9,12 @@ export default {
   reset: params => { delete params.place; },
   load: async ctx => {
     const body = {text: ctx.text("text"), text_b: ctx.text("b") || null};
-    const layer = Number(ctx.params.layer || 1), head = Number(ctx.params.head || 1);
     const same = ctx.data && ctx.data.for === JSON.stringify([ctx.model.id, body]);
     const maps = same ? ctx.data.maps : (await ctx.call("show/attention", body))[0];
-    const sure = {layer: Math.min(layer, maps.attention.length), head: Math.min(head, maps.attention[0].length)};
-    return {maps, for: JSON.stringify([ctx.model.id, body]), one: (await ctx.call("show/head", {...body, ...sure}))[0]};
+    return {maps, for: JSON.stringify([ctx.model.id, body]), one: (await ctx.call("show/head", {...body, ...opened(maps, ctx.params)}))[0]};
   },
   how: ctx => {
-    const b = ctx.text("b"), {layer = 1, head = 1} = ctx.params;
+    const b = ctx.text("b"), {layer, head} = ctx.data ? opened(ctx.data.maps, ctx.params) : {layer: 1, head: 1};
     return {
       command: `bertkit inspect ${shell(ctx.model.id)} ${shell(ctx.text("text"))}` + (b ? ` --text-b ${shell(b)}` : ""),
       python: `import bertkit\nfrom bertkit.inference.explain import attention, head_numbers\n\nmodel = bertkit.load(${python(ctx.model.id)})\nseen = attention(model, ${python(ctx.text("text"))}${b ? ", " + python(b) : ""})\nseen["attention"][${layer - 1}, ${head - 1}], seen["rollout"][-1]\nhead_numbers(model, ${python(ctx.text("text"))}${b ? ", " + python(b) : ""}, layer=${layer}, head=${head})["scaled"]`,
@@ -24,14 +22,14 @@ export default {
   },
   render(ctx) {
     const {t, data: {maps, one}, params} = ctx, colours = palette();
-    const layers = maps.attention.length, heads = maps.attention[0].length;
-    const layer = Math.min(layers, Number(params.layer || 1)), head = Math.min(heads, Number(params.head || 1)), mode = params.mode || "head";
+    const layers = maps.attention.length;
+    const {layer, head} = opened(maps, params), mode = params.mode || "head";
     const place = Math.min(maps.tokens.length - 1, Number(params.place ?? 1));
     const matrix = mode === "rollout" ? maps.rollout[layer - 1] : mode === "mean" ? mean(maps.attention[layer - 1]) : maps.attention[layer - 1][head - 1];
     const pick = (l, k) => ctx.set({layer: l, head: k, mode: null});
     const title = mode === "head" ? t("views.attention.head", {layer, head}) : t("views.attention." + mode + "Title", {layer});
     return [
-      card(t("views.attention.heads"), t("views.attention.headsAbout"), finder(maps, layer, head, pick, t), grid(maps, layer, mode === "head" ? head : 0, pick, colours, t)),
+      card(t("views.attention.heads"), t("views.attention.headsAbout"), h("div", {class: "heads"}, grid(maps, layer, mode === "head" ? head : 0, pick, colours, t), finder(maps, layer, head, pick, t))),
       card(title, t("views.attention." + mode + "About"),
         h("div", {class: "bar-of-controls"}, choice(t("views.attention.mode"), ["head", "mean", "rollout"].map(name => [name, t("views.attention.modes")[name]]), mode, value => ctx.set({mode: value === "head" ? null : value}, false)),
           mode !== "head" && choice(t("views.attention.layer"), Array.from({length: layers}, (_, n) => [n + 1, String(n + 1)]), layer, value => ctx.set({layer: value}))),
@@ -41,17 +39,23 @@ export default {
   },
 };
 
+function opened(maps, params) {  // the head that was asked for; else the one that looks most at its neighbours
+  const best = maps.heads.reduce((a, b) => Math.max(b.after, b.before) > Math.max(a.after, a.before) ? b : a);
+  return {layer: Math.min(maps.attention.length, Number(params.layer || best.layer)), head: Math.min(maps.attention[0].length, Number(params.head || best.head))};
+}
 const mean = heads => heads[0].map((row, i) => row.map((_, j) => heads.reduce((sum, head) => sum + head[i][j], 0) / heads.length));
 
 function finder(maps, layer, head, pick, t) {  // the head with most of a habit
   const found = HABITS.map(habit => [habit, maps.heads.filter(one => one[habit] !== null).reduce((best, one) => !best || one[habit] > best[habit] ? one : best, null)]).filter(([, best]) => best);
-  return h("div", {class: "chips", style: {margin: "0 0 .9rem"}}, h("span", {class: "soft"}, t("views.attention.find")), found.map(([habit, best]) =>
+  const tokens = maps.tokens.length;
+  return h("div", {class: "habits"}, h("h3", null, t("views.attention.find")), found.map(([habit, best]) =>
     h("button", {type: "button", "data-key": habit, "aria-pressed": String(best.layer === layer && best.head === head), onclick: () => pick(best.layer, best.head)},
-      `${t("views.attention.habits")[habit]} · ${best.layer}.${best.head} · ${habit === "spread" ? number(best[habit], 1) : percent(best[habit])}`)));
+      h("span", null, t("views.attention.habits")[habit]), h("span", {class: "track"}, h("i", {style: {width: 100 * (habit === "spread" ? best[habit] / tokens : best[habit]) + "%"}})),
+      h("span", null, habit === "spread" ? number(best[habit], 1) : percent(best[habit])), h("span", {class: "mono"}, `${best.layer}.${best.head}`))));
 }
 
 function grid(maps, layer, head, pick, colours, t) {
-  const heads = maps.attention[0].length, side = heads > 8 ? 40 : 64;
+  const heads = maps.attention[0].length, side = heads > 8 ? 40 : heads < 5 && innerWidth > 896 ? 76 : 60;
   const cells = [h("span"), ...Array.from({length: heads}, (_, n) => h("span", {style: {textAlign: "center"}}, n + 1))];
   maps.attention.forEach((row, l) => {
     cells.push(h("span", null, l + 1));
@@ -81,29 +85,31 @@ function running(maps, matrix, place, ctx, colours) {
     chip.style.backgroundColor = css(rising(matrix[place][n], colours, most * 3));
     return chip;
   });
-  return arrows(h("div", {class: "tokens", "aria-label": ctx.t("views.attention.text")}, chips), true);
+  return arrows(h("div", {class: "tokens", "aria-label": ctx.t("views.attention.text")}, inWords(chips)), true);
 }
 
 function fan(maps, matrix, place, ctx) {  // lines from the tokens on the left to what they look at on the right
-  const tokens = maps.tokens, row = 20, height = row * tokens.length + 24, width = 330, left = 118, right = width - 118;
-  const y = n => 24 + row * n, label = one => (clean(one.token).length > 13 ? clean(one.token).slice(0, 12) + "…" : one.token);
+  const label = one => (clean(one.token).length > 13 ? clean(one.token).slice(0, 12) + "…" : one.token);
+  const tokens = maps.tokens, row = 22, height = row * tokens.length + 30, width = Math.min(420, innerWidth - 86);
+  const left = 14 + Math.max(...tokens.map(one => wide(label(one)))), right = width - left, y = n => 36 + row * n;
   const lines = svg("g"), names = svg("g");
   const draw = at => {
     lines.replaceChildren(...matrix.flatMap((weights, i) => weights.map((weight, j) => weight < (i === at ? 0.004 : 0.06) ? null : svg("path", {
       d: `M${left} ${y(i) - 4} C${left + 50} ${y(i) - 4} ${right - 50} ${y(j) - 4} ${right} ${y(j) - 4}`, fill: "none",
-      stroke: i === at ? "var(--warm)" : "var(--accent)", "stroke-width": i === at ? 0.5 + 4 * weight : 0.5 + 1.5 * weight, opacity: i === at ? 0.25 + 0.75 * weight : 0.22 * weight})).filter(Boolean)));
+      stroke: i === at ? "var(--warm)" : "var(--accent)", "stroke-width": i === at ? 0.5 + 4 * weight : 0.5 + 1.5 * weight, opacity: i === at ? 0.25 + 0.75 * weight : 0.4 * weight})).filter(Boolean)));
   };
   tokens.forEach((one, n) => {
     names.append(svg("text", {x: left - 8, y: y(n), "text-anchor": "end", style: {fontWeight: n === place ? 700 : 400, cursor: "pointer", fill: n === place ? "var(--warm)" : ""}, onpointerenter: () => draw(n), onpointerleave: () => draw(place), onclick: () => ctx.set({place: n}, false)}, label(one)),
       svg("text", {x: right + 8, y: y(n)}, label(one)));
   });
   draw(place);
-  return h("figure", {style: {margin: 0}}, h("figcaption", {class: "small soft"}, ctx.t("views.attention.lines")), h("div", {class: "scroll"}, svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": ctx.t("views.attention.lines")}, svg("text", {class: "soft", x: left - 8, y: 8, "text-anchor": "end"}, ctx.t("views.attention.from")), svg("text", {class: "soft", x: right + 8, y: 8}, ctx.t("views.attention.to")), lines, names)));
+  return h("figure", {style: {margin: 0}}, h("figcaption", {class: "small soft"}, ctx.t("views.attention.lines")), h("div", {class: "scroll"}, svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": ctx.t("views.attention.lines")}, svg("text", {class: "soft", x: left - 8, y: 12, "text-anchor": "end"}, ctx.t("views.attention.from")), svg("text", {class: "soft", x: right + 8, y: 12}, ctx.t("views.attention.to")), lines, names)));
 }
 
 function square(maps, matrix, place, ctx, colours) {
-  const tokens = maps.tokens, size = Math.max(7, Math.min(24, Math.floor(330 / tokens.length))), edge = 74, side = size * tokens.length;
   const short = one => clean(one.token).slice(0, 9);
+  const tokens = maps.tokens, edge = 12 + Math.max(...tokens.map(one => wide(short(one)))), room = Math.min(400, innerWidth - 86) - edge - 14;
+  const size = Math.max(7, Math.min(26, Math.floor(room / tokens.length))), side = size * tokens.length;
   const canvas = heat(matrix, {most: Math.max(0.3, ...matrix.flat()), colours, scale: rising, kind: "matrix"});
   Object.assign(canvas.style, {width: side + "px", height: side + "px", position: "absolute", left: edge + "px", top: edge + "px"});
   const find = event => { const box = canvas.getBoundingClientRect(); return [event.clientY - box.top, event.clientX - box.left].map(way => Math.max(0, Math.min(tokens.length - 1, Math.floor(way / size)))); };
@@ -112,10 +118,10 @@ function square(maps, matrix, place, ctx, colours) {
   const font = {fontSize: Math.min(12, size) + "px"};
   const labels = size < 9 ? [] : tokens.flatMap((one, n) => [
     svg("text", {x: edge - 6, y: edge + size * (n + 0.72), "text-anchor": "end", style: {...font, fontWeight: n === place ? 700 : 400}}, short(one)),
-    svg("text", {x: 0, y: 0, transform: `translate(${edge + size * (n + 0.7)} ${edge - 6}) rotate(-60)`, style: font}, short(one))]);
+    svg("text", {x: 0, y: 0, transform: `translate(${edge + size * (n + (wide(short(one)) > size ? 0.7 : 0.5))} ${edge - 6}) rotate(${wide(short(one)) > size ? -90 : 0})`, "text-anchor": wide(short(one)) > size ? "start" : "middle", style: font}, short(one))]);
   const frame = svg("rect", {x: edge - 1, y: edge + size * place - 1, width: side + 2, height: size + 2, fill: "none", stroke: "var(--warm)", "stroke-width": 1.5});
-  const over = svg("svg", {width: edge + side + 30, height: edge + side + 4, style: {position: "relative", pointerEvents: "none"}, "aria-hidden": "true"}, labels, frame);
-  return h("figure", {style: {margin: 0}}, h("figcaption", {class: "small soft"}, ctx.t("views.attention.matrix")), h("div", {class: "scroll"}, h("div", {style: {position: "relative", width: edge + side + 30 + "px", height: edge + side + 4 + "px"}}, canvas, over)));
+  const over = svg("svg", {width: edge + side + 14, height: edge + side + 4, style: {position: "relative", pointerEvents: "none"}, "aria-hidden": "true"}, labels, frame);
+  return h("figure", {style: {margin: 0}}, h("figcaption", {class: "small soft"}, ctx.t("views.attention.matrix")), h("div", {class: "scroll"}, h("div", {style: {position: "relative", width: edge + side + 14 + "px", height: edge + side + 4 + "px"}}, canvas, over)));
 }
 
 function numbers(one, place, t, colours) {
@@ -129,6 +135,7 @@ function numbers(one, place, t, colours) {
     h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, h("th", null, words.token), h("th", null, words.key), h("th", null, "q · k"), h("th", null, "÷ √" + one.query[0].length), added && h("th", null, words.added), h("th", null, "softmax"), h("th", null, words.value))), h("tbody", null, body))),
     h("div", {class: "strips", style: {marginTop: ".75rem"}}, h("span", null, words.output), strip(one.output[place], values)));
 }
+const wide = text => Array.from(text).reduce((sum, letter) => sum + (/[\u2e80-\uffff]/.test(letter) ? 12.5 : 7.3), 0);  // of the small letters, in pixels
 function spread(rows) {
   const sizes = rows.flat().map(Math.abs).sort((a, b) => a - b);
   return sizes[Math.floor(0.99 * (sizes.length - 1))] || 1e-6;

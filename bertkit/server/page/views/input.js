@@ -1,11 +1,12 @@
 // What is added up before the first layer: token, segment and position vectors.
-import {arrows, calm, card, h, heat, number, palette, python, shell, slider, tipped, token} from "../lib.js";
+import {arrows, calm, inWords, card, h, heat, number, palette, python, shell, slider, tipped, token} from "../lib.js";
 
 const ORDER = ["token", "segment", "position"];
 
 export default {
   id: "input",
   fields: ["text", "b"],
+  able: model => model.can.three_vectors,
   reset: params => { delete params.place; },
   load: async ctx => (await ctx.call("show/input", {text: ctx.text("text"), text_b: ctx.text("b") || null, padding: Number(ctx.params.padding || 0)}))[0],
   how: ctx => ({
@@ -43,10 +44,10 @@ export default {
     return [
       card(t("views.input.row"), t("views.input.rowAbout"),
         h("div", {class: "bar-of-controls"}, slider(t("views.input.padding"), {min: 0, max: 6, value: Number(ctx.params.padding || 0), change: value => ctx.set({padding: value || null})})),
-        arrows(h("div", {class: "tokens"}, chips), true)),
+        arrows(h("div", {class: "tokens"}, inWords(chips)), true)),
       card(t("views.input.adds", {token: data.tokens[place].token}), t("views.input.addsAbout", {width: data.input[0].length}), h("div", {class: "strips"}, big), readout,
         missing.length ? h("div", {style: {marginTop: ".75rem"}}, ctx.say(missing.join(" "))) : ""),
-      card(t("views.input.whole"), t("views.input.wholeAbout"), h("div", {class: "columns"}, columns.map(([name, rows, limit]) => {
+      card(t("views.input.whole"), t("views.input.wholeAbout"), h("div", {class: "columns wide"}, columns.map(([name, rows, limit]) => {
         const canvas = heat(rows, {most: limit, colours, kind: "matrix"});
         Object.assign(canvas.style, {width: "100%", height: Math.max(60, Math.min(320, 14 * rows.length)) + "px"});
         return h("figure", {style: {margin: 0}}, h("figcaption", {class: "small soft"}, name), tipped(canvas, event => {

@@ -1,10 +1,11 @@
 // A row as pretraining masks it, and the model's guesses.
-import {arrows, bar, card, choice, clean, h, percent, python, shell, slider, token} from "../lib.js";
+import {arrows, bar, card, choice, clean, h, inWords, percent, python, shell, slider, token} from "../lib.js";
 
 export default {
   id: "masking",
   fields: ["text"],
   reset: params => { delete params.places; },
+  able: model => model.can.masks,
   lacks: ctx => ctx.model.can.masks ? "" : ctx.t("views.masking.lacks"),
   load: async ctx => {
     const {unit = "token", rate = 0.15, seed = 1, places} = ctx.params;
@@ -39,8 +40,8 @@ export default {
       h("button", {type: "button", "data-key": "again", onclick: () => ctx.set({seed: Number(seed) + 1, places: null})}, "↻ ", t("views.masking.again")));
     return [
       card(t("views.masking.row"), t("views.masking.rowAbout"), settings,
-        h("h3", null, t("views.masking.before")), arrows(h("div", {class: "tokens", style: {margin: ".4rem 0 1rem"}}, before)),
-        h("h3", null, t("views.masking.after")), h("div", {class: "tokens", style: {margin: ".4rem 0 .9rem"}}, after),
+        h("h3", null, t("views.masking.before")), arrows(h("div", {class: "tokens", style: {margin: ".4rem 0 1rem"}}, inWords(before))),
+        h("h3", null, t("views.masking.after")), h("div", {class: "tokens", style: {margin: ".4rem 0 .9rem"}}, inWords(after)),
         h("div", {class: "legend"}, ["mask", "random", "kept"].map(fate => h("span", null, h("i", {class: fate}), t("views.masking.fates")[fate])))),
       data.masked.length ? card(t("views.masking.guesses"), t("views.masking.score", {right, count: data.masked.length}), h("div", {class: "columns"}, data.masked.map(one => guess(one, data, t))))
         : h("div", {class: "card empty"}, h("p", null, t("views.masking.none"))),

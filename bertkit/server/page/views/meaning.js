@@ -16,7 +16,7 @@ export default {
   load: async ctx => {
     const ancestors = (await ctx.get("show/ancestors")).filter(one => one.kind !== "transformer"), given = rows(ctx);
     const [answer] = await ctx.call("show/meaning", {word: ctx.text("word"), texts: given.map(([text]) => text), senses: senses(given), others: ancestors.map(one => one.name)});
-    return {...answer, ancestors};
+    return {...answer, ancestors, senses: senses(given)};
   },
   how: ctx => ({
     command: `bertkit meaning ${shell(ctx.text("word"))} ${rows(ctx).map(([text]) => shell(text)).join(" ")} --models word2vec,elmo,${shell(ctx.model.id)}`,
@@ -61,7 +61,7 @@ function shown(model, n, ctx) {
   const key = n ? "layer" + n : "layer", layer = Math.min(last, Number(params[key] ?? last)), cosine = layers[layer].cosines;
   const texts = data.texts.map((text, k) => { const marks = characters(text), [a, b] = data.spans[k]; return h("span", null, marks.slice(0, a).join(""), h("b", {style: {color: "var(--warm)"}}, marks.slice(a, b).join("")), marks.slice(b).join("")); });
   const low = Math.min(...cosine.flat());
-  const table = h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, k) => h("th", {style: {textAlign: "center"}}, k + 1)))), h("tbody", null, cosine.map((row, i) => h("tr", null, h("td", {style: {fontFamily: "inherit", minWidth: "11rem"}}, `${i + 1}. `, texts[i].cloneNode(true)),
+  const table = h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, k) => h("th", {style: {textAlign: "center"}}, k + 1)))), h("tbody", null, cosine.map((row, i) => h("tr", null, h("td", {style: {fontFamily: "inherit", minWidth: "8rem"}}, `${i + 1}. `, texts[i].cloneNode(true)),
     row.map((value, j) => tipped(h("td", {style: {textAlign: "center", background: i === j ? "" : css(rising(0.32 * (value - low) / Math.max(1e-6, 1 - low), colours)), color: i === j ? "var(--faint)" : ""}}, number(value)), `${data.texts[i]}\n${data.texts[j]}\n${number(value, 4)}`))))));
   return card(name, t(layer ? "views.meaning.tableAbout" : "views.meaning.static"),
     last > 0 && h("div", {class: "bar-of-controls"}, h("span", {class: "soft"}, t("views.layers.pick")), choice(t("views.layers.pick"), layers.map((_, k) => [k, String(k)]), layer, value => ctx.set({[key]: value}, false))), h("div", {class: "scroll"}, table),
@@ -69,16 +69,17 @@ function shown(model, n, ctx) {
 }
 
 function curves(data, layers, layer, t) {
-  const width = 640, height = 260, left = 40, bottom = 26, pairs = [];
+  const narrow = innerWidth < 896, width = narrow ? 360 : 860, height = 260, left = 36, bottom = 26, pairs = [], given = data.senses || [];
   data.texts.forEach((_, i) => data.texts.forEach((__, j) => { if (i < j) pairs.push([i, j]); }));
-  const values = pairs.flatMap(([i, j]) => layers.map(one => one.cosines[i][j])), low = Math.min(0, ...values), x = n => left + n * (width - left - 60) / Math.max(1, layers.length - 1), y = v => 10 + (1 - v) / (1 - low) * (height - bottom - 10);
-  const hues = ["var(--accent)", "var(--warm)", "var(--right)", "var(--violet)", "var(--wrong)", "var(--soft)"];
+  const values = pairs.flatMap(([i, j]) => layers.map(one => one.cosines[i][j])), low = Math.min(0.9, Math.floor(10 * Math.min(...values)) / 10), x = n => left + n * (width - left - 60) / Math.max(1, layers.length - 1), y = v => 10 + (1 - v) / (1 - low) * (height - bottom - 10);
+  const hue = ([i, j]) => !given.length ? "var(--accent)" : given[i] === given[j] ? "var(--right)" : "var(--warm)", step = low > 0.45 ? 0.1 : low > 0 ? 0.2 : 0.5, ticks = Array.from({length: 1 + Math.round((1 - low) / step)}, (_, n) => 1 - step * n);
   const ends = pairs.map(([i, j], n) => [y(layers[layers.length - 1].cosines[i][j]), n]).sort((a, b) => a[0] - b[0]);
   ends.forEach((end, n) => { if (n) end[0] = Math.max(end[0], ends[n - 1][0] + 13); });
   const at = new Map(ends.map(([place, n]) => [n, place]));
-  return h("div", {class: "scroll"}, svg("svg", {viewBox: `0 0 ${width} ${height}`, style: {width: "100%", minWidth: "22rem", maxWidth: "46rem", display: "block"}, role: "img", "aria-label": t("views.meaning.curves")},
-    [0, 0.5, 1].filter(v => v >= low).map(v => [svg("line", {class: "axis", x1: left, x2: width - 60, y1: y(v), y2: y(v)}), svg("text", {class: "soft", x: left - 8, y: y(v) + 4, "text-anchor": "end"}, number(v, 1))]),
+  return h("div", {class: "scroll"}, svg("svg", {viewBox: `0 0 ${width} ${height}`, style: {width: "100%", display: "block"}, role: "img", "aria-label": t("views.meaning.curves")},
+    ticks.map(v => [svg("line", {class: "axis", x1: left, x2: width - 60, y1: y(v), y2: y(v)}), svg("text", {class: "soft", x: left - 8, y: y(v) + 4, "text-anchor": "end"}, number(v, 1))]),
     svg("line", {x1: x(layer), x2: x(layer), y1: 10, y2: height - bottom, stroke: "var(--strong)", "stroke-dasharray": "3 3"}),
     layers.map((_, n) => svg("text", {class: "soft", x: x(n), y: height - 8, "text-anchor": "middle"}, n)),
-    pairs.map(([i, j], n) => tipped(svg("g", null, svg("polyline", {points: layers.map((one, k) => `${x(k)},${y(one.cosines[i][j])}`).join(" "), fill: "none", stroke: hues[n % hues.length], "stroke-width": 2}), svg("text", {class: "soft", x: width - 52, y: at.get(n) + 4, style: {fill: hues[n % hues.length]}}, `${i + 1} – ${j + 1}`)), `${data.texts[i]}\n${data.texts[j]}`))));
+    pairs.map(([i, j], n) => tipped(svg("g", null, svg("polyline", {points: layers.map((one, k) => `${x(k)},${y(one.cosines[i][j])}`).join(" "), fill: "none", stroke: hue([i, j]), "stroke-width": 2}), svg("text", {class: "soft", x: width - 52, y: at.get(n) + 4, style: {fill: hue([i, j])}}, `${i + 1} – ${j + 1}`)), `${data.texts[i]}\n${data.texts[j]}`))),
+    given.length ? h("div", {class: "legend"}, [["right", "same"], ["warm", "other"]].map(([kind, name]) => h("span", null, h("i", {style: {background: `var(--${kind})`, borderColor: "transparent"}}), t("views.meaning.columns")[name]))) : "");
 }

@@ -8,11 +8,8 @@ export default {
   fields: ["text", "b", "story"],
   rows: {story: 4},
   needs: ["text", "b"],
-  lacks: ctx => {
-    if (able(ctx.model)) return "";
-    const other = ctx.models.find(able);
-    return ctx.t("views.next.lacks", {model: ctx.model.id}) + " " + (other ? ctx.t("views.next.choose", {model: other.id}) : ctx.t("views.next.load"));
-  },
+  able,
+  lacks: ctx => able(ctx.model) ? "" : ctx.t("views.next.lacks", {model: ctx.model.id}) + (ctx.models.some(able) ? "" : " " + ctx.t("views.next.load")),
   load: async ctx => {
     const ask = async (text, text_b) => (await ctx.call("show/next", {text, text_b}))[0];
     const story = ctx.text("story");
@@ -28,7 +25,7 @@ export default {
     const {t, data, text} = ctx;
     const head = "next" in data.there ? "next" : "order";
     const row = (from, to) => h("div", {class: "tokens", style: {marginBottom: "1rem"}}, [["[CLS]", 1], [from, 0], ["[SEP]", 1], [to, 0], ["[SEP]", 1]].map(([words, special], n) => h("span", {class: "token" + (special ? " special" : n === 3 ? " kept" : " mask"), style: {whiteSpace: "normal", fontFamily: special ? "" : "inherit"}}, words, special ? "" : h("small", null, n === 3 ? "B" : "A"))));
-    const answer = one => h("div", {class: "bars"}, bar(t(`views.next.${head}Yes`), one[head], {kind: one[head] >= 0.5 ? "right" : "", shown: percent(one[head])}), bar(t(`views.next.${head}No`), 1 - one[head], {shown: percent(1 - one[head])}));
+    const answer = one => h("div", {class: "bars"}, bar(t(`views.next.${head}Yes`), one[head], {kind: "phrase" + (one[head] >= 0.5 ? " right" : ""), shown: percent(one[head])}), bar(t(`views.next.${head}No`), 1 - one[head], {kind: "phrase", shown: percent(1 - one[head])}));
     return [
       card(t("views.next.asked"), t(`views.next.${head}About`), row(text("text"), text("b")), answer(data.there)),
       card(t("views.next.turned"), t("views.next.turnedAbout"), row(text("b"), text("text")), answer(data.back)),
@@ -44,5 +41,5 @@ function pairs(data, ctx) {
   return card(t("views.next.pairs"), t(`views.next.pairs${data.head === "next" ? "" : "Order"}About`),
     h("div", {class: "bar-of-controls"}, h("button", {type: "button", "data-key": "draw", onclick: () => ctx.set({seed: Number(ctx.params.seed || 0) + 1})}, "↻ ", t("views.next.draw")), h("span", {class: "soft"}, t("views.next.right", {right: percent(data.right), count: data.pairs.length}))),
     h("div", {class: "scroll"}, h("table", {class: "pairs"}, h("thead", null, h("tr", null, h("th", {style: {textAlign: "left", fontFamily: "inherit"}}, "A"), h("th", {style: {textAlign: "left"}}, "B"), h("th", null, t("views.next.label")), h("th", null, t("views.next.answer")))),
-      h("tbody", null, data.pairs.map(one => { const right = (one.probability >= 0.5) === one.label; return h("tr", null, [one.a, one.b].map(words => h("td", {style: {textAlign: "left", fontFamily: "inherit", whiteSpace: "normal", minWidth: "11rem"}}, words)), h("td", null, t(`views.next.${data.head}${one.label ? "Yes" : "No"}`)), h("td", {style: {color: right ? "var(--right)" : "var(--wrong)"}}, percent(one.probability), right ? " ✓" : " ✗")); })))));
+      h("tbody", null, data.pairs.map(one => { const right = (one.probability >= 0.5) === one.label; return h("tr", null, [one.a, one.b].map(words => h("td", {style: {textAlign: "left", fontFamily: "inherit", whiteSpace: "normal", minWidth: "8rem"}}, words)), h("td", null, t(`views.next.${data.head}${one.label ? "Yes" : "No"}`)), h("td", {style: {color: right ? "var(--right)" : "var(--wrong)"}}, percent(one.probability), right ? " ✓" : " ✗")); })))));
 }
