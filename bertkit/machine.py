@@ -36,7 +36,7 @@ TRAINING = ("torch", "sklearn", "scipy", "jinja2", "rjieba", "zstandard")  # the
 
 
 def needs_package(missing: ModuleNotFoundError) -> str:
-    """The message about a package that is not installed; an error of ours is raised again."""
+    """The message about a package that is not installed on this machine; an error of ours is raised again."""
     package = (missing.name or "").partition(".")[0]
     if package not in TRAINING:
         raise missing
@@ -102,7 +102,7 @@ def threads() -> int:
 
 
 def _of_environment() -> int:
-    """OMP_NUM_THREADS; the first number of a list (one per nesting level). 0 if unset."""
+    """Threads by OMP_NUM_THREADS; the first number of a list (one per nesting level). 0 if unset."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() else 0
 
@@ -197,7 +197,7 @@ LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")  # whose versions a 
 
 
 def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
-    """bertkit's, Python's and these libraries' versions."""
+    """bertkit's, Python's and these libraries' versions on this machine."""
     import platform
 
     from bertkit import __version__

@@ -23,7 +23,7 @@ def run(settings: Settings) -> CompareResult | dict[str, Any]:
 
 
 def lines(result: CompareResult | dict[str, Any]) -> list[str]:
-    """A table, what was left out, and the verdict."""
+    """What `bertkit compare` prints: a table, what was left out, and the verdict."""
     if isinstance(result, dict):
         from bertkit.commands.evaluate import search_lines
 
@@ -46,7 +46,7 @@ def lines(result: CompareResult | dict[str, Any]) -> list[str]:
 
 
 def _chance(p: float | None) -> str:
-    """The p-value in a fixed width."""
+    """A comparison's p-value in a fixed width."""
     return "best   " if p is None else "p<0.001" if p < 0.001 else f"p {p:.3f}"
 
 
@@ -117,7 +117,7 @@ def _megabytes(model: str) -> float:
 
 
 def _by_word_vectors(index: Index, path: Path) -> tuple[Search, float]:
-    """Passages ranked by the cosine of mean word vectors, and the megabytes of all vectors."""
+    """For `compare search`: passages ranked by the cosine of mean word vectors, and the megabytes of all vectors."""
     import numpy as np
 
     from bertkit.ancestors.vectors.vectors import WordVectors

@@ -31,7 +31,7 @@ class RowWriter(Protocol):
     """What `open_writer` yields."""
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one row; the first row's keys are the columns."""
+        """Append one row to the output file; the first row's keys are the columns."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def open_writer(path: str | Path) -> Iterator[RowWriter]:
 
 
 def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write every row to a new file as it arrives."""
+    """Write every row to a new output file as it arrives."""
     with open_writer(path) as out:
         for row in rows:
             out.write(row)
@@ -265,7 +265,7 @@ class _Parquet:
 
 
 def _without_nulls(arrow: Any, schema: Any) -> Any:
-    """A column that is empty in the first batch may hold texts later."""
+    """For writing rows as parquet: a column that is empty in the first batch may hold texts later."""
     return arrow.schema([f.with_type(arrow.string()) if arrow.types.is_null(f.type) else f for f in schema])
 
 

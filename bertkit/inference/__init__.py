@@ -60,12 +60,12 @@ def framed(page: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that is safe between tags."""
+    """Text that is safe between the tags of a notebook's HTML."""
     return html.escape(text)
 
 
 def clip(text: str, most: int) -> str:
-    """The beginning of a long text."""
+    """The beginning of a long text in a notebook."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -77,7 +77,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> s
 
 
 def _is_nought(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a column says nothing: no token was cut from any row."""
+    """Whether a column of a notebook's table says nothing: no token was cut from any row."""
     return name == "cut" and not any(row.get(name) for row in rows)
 
 
@@ -86,7 +86,7 @@ def _value(value: Any) -> str:
 
 
 def _bars(scores: Any) -> str:
-    """A bar per name, as long as its probability; the likeliest five."""
+    """In a notebook: a bar per name, as long as its probability; the likeliest five."""
     if not isinstance(scores, Mapping):
         return ""
     best = sorted(scores.items(), key=lambda entry: -float(entry[1]))[:5]

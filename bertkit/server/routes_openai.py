@@ -20,7 +20,7 @@ STARTED = int(time.time())
 
 
 def _encoded(vector: np.ndarray) -> str:
-    """float32, little-endian, in base64: what the official client requests."""
+    """A vector for OpenAI's client: float32, little-endian, in base64."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 

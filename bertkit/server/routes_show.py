@@ -355,7 +355,7 @@ async def tune(body: TuneBody, request: Request) -> Response:
 
 
 async def _streamed(service: InferenceService, events: Iterator[dict[str, Any]]) -> Response:
-    """Events of a generator that computes in its own thread; it ends when the client leaves or the server stops."""
+    """For the page: events of a generator in its own thread; it ends when the client leaves or the server stops."""
     for _ in range(30):  # one that was just left needs a moment to end
         if _learning.acquire(blocking=False):
             break

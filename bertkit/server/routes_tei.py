@@ -53,13 +53,13 @@ class Piece(TypedDict):
 
 
 def service_of(request: Request) -> InferenceService:
-    """The service of the request's app."""
+    """For the routes of TEI (and others): the service of the request's app."""
     service: InferenceService = request.app.state.service
     return service
 
 
 def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
-    """The first `dimensions` numbers of each vector, scaled to length 1 if requested. vectors: (n, width)."""
+    """For TEI's /embed: the first `dimensions` numbers of each vector, scaled to length 1 if requested: (n, width)."""
     if dimensions is not None and dimensions > vectors.shape[1]:
         words = f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}."
         raise ApiError("invalid", words, param="dimensions")
@@ -70,12 +70,12 @@ def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.n
 
 
 def stacked(asked: Asked) -> np.ndarray:
-    """The vectors of a job: (n, width)."""
+    """For TEI's /embed: the vectors of a job: (n, width)."""
     return np.stack([answer.value for answer in asked.answers])
 
 
 def prompted(model: ServedModel, inputs: Sequence[Any], body: Prompted | None = None) -> list[Any]:
-    """Inputs as (prompt, text), with the prompt that the body asks for, else the model's default; ids stay as they are.
+    """For TEI's /embed: inputs as (prompt, text), with the body's prompt, else the model's default; ids stay.
 
     An embedding model's default prompt goes before texts alone: ids are taken as they are sent.
     """
@@ -90,7 +90,7 @@ def prompted(model: ServedModel, inputs: Sequence[Any], body: Prompted | None = 
 
 
 def _sides(model: ServedModel, query: str, texts: Sequence[str]) -> list[Any]:
-    """A query and the texts it is compared with, each with the model's prompt for its side, if it has one."""
+    """For TEI's /rerank and /similarity: a query and its texts, each with the model's prompt for its side, if any."""
     pooling = model.predictor.pooling
     query_prompt, text_prompt = pooling.prompt_for("query"), pooling.prompt_for("document")
     return [(query_prompt, query), *((text_prompt, text) for text in texts)]
@@ -123,7 +123,7 @@ async def predict(body: PredictBody, request: Request) -> Response:
 
 
 def labels_of(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
-    """The labels with their scores, best first."""
+    """For TEI's /predict: the labels with their scores, best first."""
     numbers = model.predictor.task.label_scores(scores.raw, scores.said, raw)
     return [Label(score=numbers[name], label=name) for name in sorted(numbers, key=lambda name: -numbers[name])]
 
@@ -156,13 +156,13 @@ async def rerank(body: RerankBody, request: Request) -> Response:
 
 
 def _relevance(scores: Scores, body: RerankBody, model: ServedModel) -> float:
-    """The score of the label that was asked for; of a model without label names its one number."""
+    """For TEI's /rerank: the score of the label that was asked for; without label names, the one number."""
     numbers = model.predictor.task.label_scores(scores.raw, scores.said, body.raw_scores)
     return float(numbers[body.label] if body.label in numbers else next(iter(numbers.values())))
 
 
 def _cosines(asked: Asked) -> list[float]:
-    """Cosines of the first vector with each of the others."""
+    """For TEI's /rerank and /similarity: cosines of the first vector with each of the others."""
     vectors = shaped(stacked(asked), None, True)
     return (vectors[1:] @ vectors[0]).tolist()
 
@@ -192,7 +192,7 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
 
 
 def parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
-    """A body in this schema; its mistakes are reported like those of a route's own body."""
+    """For TEI's routes of two forms: a body in this schema; its mistakes are reported like a route's own."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:

@@ -71,7 +71,7 @@ class EmbedBody(Cut, Prompted):
     dimensions: Dimensions | None = None
 
     def listed(self) -> list[str | Ids]:
-        """The inputs as a list."""
+        """The inputs of an /embed body as a list."""
         if isinstance(self.inputs, str):
             return [self.inputs]
         ids = [one for one in self.inputs if isinstance(one, int)]
@@ -99,11 +99,11 @@ class PredictBody(Cut):
 
     @property
     def single(self) -> bool:
-        """Whether this is one input, not a batch."""
+        """Whether a /predict body is one input, not a batch."""
         return isinstance(self.inputs, str) or (bool(self.inputs) and isinstance(self.inputs[0], str))
 
     def listed(self) -> list[str | tuple[str, ...]]:
-        """The inputs as a list of texts or pairs."""
+        """The inputs of a /predict body as a list of texts or pairs."""
         rows: Any = [self.inputs] if self.single else self.inputs
         return [one if isinstance(one, str) else one[0] if len(one) == 1 else tuple(one) for one in rows]
 
@@ -159,7 +159,7 @@ class OpenAIBody(Prompted):
     user: str | None = None
 
     def listed(self) -> list[str | Ids]:
-        """The inputs as a list; OpenAI refuses empty ones."""
+        """The inputs of an OpenAI body as a list; OpenAI refuses empty ones."""
         single = isinstance(self.input, str) or any(isinstance(one, int) for one in self.input)
         return [self.input] if single else list(self.input)  # type: ignore[list-item, arg-type]
 
@@ -220,11 +220,11 @@ class AnswerBody(OwnBody):
 
     @property
     def single(self) -> bool:
-        """Whether this is one question."""
+        """Whether an /answer body is one question."""
         return not isinstance(self.inputs, list)
 
     def listed(self) -> list[dict[str, str]]:
-        """The questions as a list."""
+        """The questions of an /answer body as a list."""
         rows = self.inputs if isinstance(self.inputs, list) else [self.inputs] if self.inputs else None
         if rows is None:
             return [{"question": self.question or "", "context": self.context or ""}]

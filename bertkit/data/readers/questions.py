@@ -68,7 +68,7 @@ def _found(path: str | Path, encoding: str, kind: str) -> Iterator[Found]:
 
 
 def _is_lines(path: str | Path, encoding: str) -> bool:
-    """Whether a .json file is JSON lines or a list: its first line is a whole object, or opens a list."""
+    """Whether a .json file of questions is JSON lines or a list: its first line is a whole object, or opens a list."""
     first = next((line for line in open_text(path, encoding) if line.strip()), "").strip()
     if first.startswith("[") or len(first) > 1 << 20:
         return first.startswith("[")
@@ -122,7 +122,7 @@ def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _place(context: str, text: str, start: int) -> int:
-    """The occurrence of the text nearest to the given start, or -1."""
+    """The occurrence of the answer's text in the context nearest to the given start, or -1."""
     if start >= 0 and context.startswith(text, start):
         return start
     middle = min(max(start, 0), len(context))
