@@ -28,7 +28,7 @@ from bertkit.text.vocabulary import VocabularySettings, learn  # noqa: E402
 def smoke(name: str) -> dict:
     """The document a benchmark prints, which must be all it prints."""
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--smoke", "--json", "--threads", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=840)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

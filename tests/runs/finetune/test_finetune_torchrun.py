@@ -70,7 +70,7 @@ def outcomes(runs, tmp_path: Path) -> list[tuple[int, str, list[int]]]:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     )
     try:
-        errors = torchrun.communicate(timeout=90)[1]
+        errors = torchrun.communicate(timeout=600)[1]
     except subprocess.TimeoutExpired:
         os.killpg(torchrun.pid, signal.SIGKILL)  # both ranks too: they wait for each other
         pytest.fail("the ranks wait on different collectives")

@@ -31,7 +31,7 @@ def torchrun(settings, folder: Path, *more: str) -> None:
         "pretrain", "--config", str(folder / "run.toml"), *more,
     ]  # fmt: skip
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=840, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
 
