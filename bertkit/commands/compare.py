@@ -60,7 +60,7 @@ def _search(settings: Settings) -> dict[str, Any]:
     from bertkit.commands import index
     from bertkit.errors import UserError
     from bertkit.report.comparison import search_report
-    from bertkit.retrieval.evaluate import Measured, Reranker, judge, measure, read_queries, relevant_ids, worst_queries
+    from bertkit.retrieval.evaluate import Measured, Reranker, measure, ranked, read_queries, relevant_ids
     from bertkit.retrieval.index import Index
 
     machine.set_up(settings.threads)
@@ -97,13 +97,9 @@ def _search(settings: Settings) -> dict[str, Any]:
             measured.append(measure(f"both, {name}, reranked by {other}", search, queries, count, megabytes))
     if first is None:
         raise UserError("--models names no model. Name at least one, or leave the option out.")
-    ordered = judge(measured, gold, settings.seed)
-    result = {
-        "documents": str(settings.train), "file": str(settings.test), "queries": len(queries), "passages": len(first),
-        "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
-        "worst": worst_queries(ordered[0], queries, gold),
-    }  # fmt: skip
-    return search_report(result, settings.out, settings.lang)
+    sizes = {"queries": len(queries), "passages": len(first)}
+    result = {"documents": str(settings.train), "file": str(settings.test)} | sizes
+    return search_report(result | ranked(measured, queries, gold, settings.seed), settings.out, settings.lang)
 
 
 def _names(given: str) -> list[str]:

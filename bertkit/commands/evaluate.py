@@ -79,7 +79,7 @@ def _index(settings: Settings) -> dict[str, Any]:
     from functools import partial
 
     from bertkit.report.comparison import search_report
-    from bertkit.retrieval.evaluate import Reranker, judge, measure, read_queries, relevant_ids, worst_queries
+    from bertkit.retrieval.evaluate import Reranker, measure, ranked, read_queries, relevant_ids
     from bertkit.retrieval.index import BY, open_index, shown
 
     index = open_index(settings.model, "", settings.precision, settings.device)
@@ -90,12 +90,9 @@ def _index(settings: Settings) -> dict[str, Any]:
         reranker = Reranker(settings.rerank, settings.precision, settings.device)
         ways["both, reranked"] = partial(index.search, by="both", reranker=reranker)
     measured = [measure(name, search, queries, len(index), index.megabytes) for name, search in ways.items()]
-    ordered = judge(measured, gold, settings.seed)
-    result = {
-        "index": shown(settings.model), "file": str(settings.file), "queries": len(queries), "passages": len(index),
-        "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
-        "worst": worst_queries(ordered[0], queries, gold),
-    }  # fmt: skip
+    sizes = {"queries": len(queries), "passages": len(index)}
+    result = {"index": shown(settings.model), "file": str(settings.file)} | sizes
+    result |= ranked(measured, queries, gold, settings.seed)
     return search_report(result, settings.out, settings.lang) if settings.out else result
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import closed_at_end, open_new, write_errors
+from bertkit.files.atomic import open_writer_of, write_errors
 from bertkit.files.open import kind_of
 from bertkit.notify import note
 
@@ -45,10 +45,8 @@ def open_writer(path: str | Path) -> Iterator[RowWriter]:
     kind = kind_of(path)
     if kind not in WRITERS:
         raise UserError(f"{path}: cannot write the format '{kind}'. {suggest(kind, list(WRITERS))}")
-    with open_new(path) as file:
-        writer = WRITERS[kind](file, str(path))
-        with closed_at_end(writer, path):
-            yield writer
+    with open_writer_of(WRITERS[kind], path) as writer:
+        yield writer
 
 
 def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.data.write_rows import arrow_for, as_json
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import closed_at_end, open_new, write_errors
+from bertkit.files.atomic import open_writer_of, write_errors
 from bertkit.files.open import kind_of
 
 _NPY_HEADER = 128  # bytes: room for any shape, so that the header can be written again at the end
@@ -28,10 +28,8 @@ def open_vectors(path: str | Path) -> Iterator[VectorWriter]:
     kind = kind_of(path)
     if kind not in VECTOR_WRITERS:
         raise UserError(f"{path}: cannot write vectors as '{kind}'. {suggest(kind, list(VECTOR_WRITERS))}")
-    with open_new(path) as file:
-        writer = VECTOR_WRITERS[kind](file, str(path))
-        with closed_at_end(writer, path):
-            yield writer
+    with open_writer_of(VECTOR_WRITERS[kind], path) as writer:
+        yield writer
 
 
 class VectorWriter:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, cast
+from typing import IO, Protocol, TypeVar, cast
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import manifest
@@ -383,17 +383,29 @@ def not_the_input(out: str | Path | None, *sources: str | Path | None) -> None:
             raise UserError(f"--out {out} is also the input file. Choose another name.")
 
 
+class Closes(Protocol):
+    """A writer of one format."""
+
+    def close(self) -> None:
+        """Write what is left of the file."""
+
+
+Writer = TypeVar("Writer", bound=Closes)
+
+
 @contextmanager
-def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
-    """Close a file's writer before the file, also after an error, when its own errors no longer matter."""
-    try:
-        yield
-    except BaseException:
-        with suppress(Exception):
+def open_writer_of(kind: Callable[[IO[bytes], str], Writer], path: str | Path) -> Iterator[Writer]:
+    """A writer of this kind to a new file, closed before the file; after an error its own errors no longer matter."""
+    with open_new(path) as file:
+        writer = kind(file, str(path))
+        try:
+            yield writer
+        except BaseException:
+            with suppress(Exception):
+                writer.close()
+            raise
+        with write_errors(path):
             writer.close()
-        raise
-    with write_errors(path):
-        writer.close()
 
 
 @contextmanager

@@ -145,6 +145,17 @@ def judge(contenders: Sequence[Measured], gold: Sequence[set[str]], seed: int = 
     return ordered
 
 
+def ranked(
+    measured: Sequence[Measured], queries: Sequence[Query], gold: Sequence[set[str]], seed: int = 0
+) -> dict[str, Any]:
+    """The result of measured ways to search: {headline, ranked_by, worst}, the best way first."""
+    ordered = judge(measured, gold, seed)
+    return {
+        "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
+        "worst": worst_queries(ordered[0], queries, gold),
+    }  # fmt: skip
+
+
 def worst_queries(best: Measured, queries: Sequence[Query], gold: Sequence[set[str]]) -> list[dict[str, Any]]:
     """The queries of a measured search with the lowest nDCG@10, what was relevant and what was first instead."""
     values = per_query(gold, best.ranked)[:, 0]
