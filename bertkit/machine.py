@@ -224,7 +224,7 @@ def describe(threads: int) -> dict[str, Any]:
         "memory_gb": round(_memory() / 2**30, 1),
     }
     if not has_torch():  # nothing is computed in bf16 then
-        speeds = {"fp32": matmul_speed(None), "bf16": 0.0}
+        speeds = {"fp32": matmul_speed(None, threads), "bf16": 0.0}
         return found | {
             "instructions": _instructions(), "fast_bf16": False, "amx": False, "gpu": "", "precision": "fp32",
             "matmul_gflops": speeds, "versions": versions((*LIBRARIES, "onnxruntime")),
@@ -236,16 +236,17 @@ def describe(threads: int) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "precision": "bf16" if has_fast_bf16() else "fp32",
         "matmul_gflops": {
-            name: matmul_speed(kind) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+            name: matmul_speed(kind, threads) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))
         },
         "versions": versions((*LIBRARIES, "scikit-learn", "pyarrow", "numba")),
     }
 
 
-def matmul_speed(dtype: Any, seconds: float = 0.5) -> float:
+@cache
+def matmul_speed(dtype: Any, threads: int, seconds: float = 0.5) -> float:
     """Billions of floating-point operations per second in a linear layer of BERT-base's shape: the best of many.
 
-    dtype: torch's, or None for numpy's float32.
+    dtype: torch's, or None for numpy's float32. threads: those in use; a process measures once for each number.
     """
     import time
 

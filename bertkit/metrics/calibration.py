@@ -112,7 +112,7 @@ LEAST_ROWS = 10  # rows with a label, and without it, that a threshold of its ow
 
 
 def label_thresholds(probabilities: object, gold: object) -> list[float]:
-    """For each label the probability from which on it is given, so that its F1 is highest: several labels per text.
+    """Calibration of several labels per text: the probability from which on each is given, so that its F1 is highest.
 
     probabilities, gold: (rows, labels). A label with fewer than ten rows on either side gets the threshold that is best
     for all labels together, and so does one whose own is no better; 0.5 where there are too few rows for that as well.

@@ -165,19 +165,19 @@ class _Html(HTMLParser):
         self.hidden = 0
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        """In an HTML document: a block, or the beginning of what is not shown."""
+        """In an HTML document cut into passages: a block, or the beginning of what is not shown."""
         self.hidden += tag in self.HIDDEN
         if tag not in self.INLINE:
             self.parts.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        """In an HTML document: the end of a block, or of what is not shown."""
+        """In an HTML document cut into passages: the end of a block, or of what is not shown."""
         self.hidden = max(0, self.hidden - (tag in self.HIDDEN))
         if tag not in self.INLINE:
             self.parts.append("\n")
 
     def handle_data(self, data: str) -> None:
-        """In an HTML document: text, if it is shown."""
+        """In an HTML document cut into passages: text, if it is shown."""
         if not self.hidden:
             self.parts.append(" ".join(["", *data.split(), ""]) if data.strip() else " ")
 

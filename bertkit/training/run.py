@@ -98,7 +98,7 @@ class Run(Generic[Result]):
         """Called after a run has written a row to metrics.jsonl."""
 
     def tell(self, message: str) -> None:
-        """Report how the run goes; runs in memory only update the status line."""
+        """Report how a run goes; runs in memory only update the status line."""
         if self.world.is_main:
             note(message)
 

@@ -138,7 +138,7 @@ class RunFolder:
         return dict(newest.values["own"])
 
     def _same(self, settings: Any) -> None:
-        """With other settings than it was begun with, a resumed run is another run: only if that is asked for."""
+        """A run's folder with other settings than it was begun with is another run: only if that is asked for."""
         path, changed = self.path / "run.toml", changed_settings(self.path, settings, FREE)
         if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(
@@ -194,11 +194,11 @@ class MemoryFolder:
         self.metrics = self.timing = _NoLog()
 
     def elapsed(self) -> float:
-        """Seconds since a run in memory began."""
+        """Seconds since the folder of a run in memory was made."""
         return time.monotonic() - self.started
 
     def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-        """A run in memory, without a folder, always begins at the first step."""
+        """The folder of a run in memory always begins at the first step."""
         return {}
 
     def save(
@@ -208,7 +208,7 @@ class MemoryFolder:
         own: Mapping[str, Any] | None = None,
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
-        """A run in memory saves nothing."""
+        """The folder of a run in memory saves nothing."""
 
 
 def changed_settings(folder: Path, settings: Any, free: Collection[str]) -> list[str]:

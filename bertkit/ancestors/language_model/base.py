@@ -100,7 +100,7 @@ class LockedDropout(nn.Module):
         self.rate, self.dropout_masks = rate, chance
 
     def forward(self, x: Tensor) -> Tensor:
-        """Dropout with one mask for all places of a text. x: (texts, time, wide). Returns like x."""
+        """A language model's dropout with one mask for all places of a text. x: (texts, time, wide). Returns like x."""
         if not self.training or not self.rate:
             return x
         shape = torch.Size((x.shape[0], 1, x.shape[2]))

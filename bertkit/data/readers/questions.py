@@ -163,7 +163,7 @@ def _index(where: str, value: Any, count: int, needed: bool) -> int | None:
 
 
 def read_minimal_pairs(path: str | Path, *, encoding: str = "utf-8") -> Iterator[MinimalPair]:
-    """Each pair {"sentence_good", "sentence_bad"} of a JSONL file, or of all JSONL files of a folder (by name)."""
+    """Minimal pairs, beside questions: {"sentence_good", "sentence_bad"} of a JSONL file, or a folder's (by name)."""
     files = [Path(path)]
     if files[0].is_dir():
         files = sorted(file for file in files[0].rglob("*") if kind_of(file) == "jsonl" and file.is_file())

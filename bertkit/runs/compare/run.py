@@ -53,7 +53,7 @@ FULL = {
 
 
 def forecast(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lang: str = "en") -> str:
-    """A comparison's sentence on more data for the contender `name` (or the first with a curve).
+    """A comparison's forecast of what more rows would bring the contender `name` (or the first with a curve).
 
     Points: (rows, score) at a quarter, half, all.
     """

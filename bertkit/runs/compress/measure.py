@@ -34,8 +34,8 @@ def compared(
     rows: Sequence[Any],
     scored: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """What changed. names: of both models, to find their sizes. rows: examples of the task, or texts of a model
-    without one; scored: examples with gold answers, all of which are scored.
+    """Measure what changed between two models. names: of both, to find their sizes. rows: examples of the task, or
+    texts of a model without one; scored: examples with gold answers, all of which are scored.
     """
     sides = (before, after)
     timed_rows = list(rows)[:MOST]
