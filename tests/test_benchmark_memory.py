@@ -37,6 +37,7 @@ def rows_of(name: str) -> list[dict]:
     return json.loads(done.stdout)["rows"]
 
 
+@pytest.mark.slow
 def test_it_answers_every_row_and_gives_the_growth() -> None:
     rows = rows_of("predict_memory")
     assert [row["contestant"] for row in rows] == ["200 rows", "400 rows"]
@@ -44,6 +45,7 @@ def test_it_answers_every_row_and_gives_the_growth() -> None:
     assert all(row["value"] > 50 and row["unit"] == "MB" for row in rows)
 
 
+@pytest.mark.slow
 def test_glove_is_measured_with_and_without_a_bound() -> None:
     rows = rows_of("glove")
     assert [(row["case"], row["contestant"]) for row in rows] == [

@@ -47,6 +47,7 @@ def check_shape(document: dict, contestants: set[str], baselines: set[str]) -> N
         assert row["contestant"] not in baselines or row["ratio"] == 1
 
 
+@pytest.mark.slow
 def test_embed_measures_every_contestant_or_says_why_not() -> None:
     pytest.importorskip("transformers", reason="the baseline is transformers")
     document = smoke("embed")

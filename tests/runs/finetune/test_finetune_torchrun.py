@@ -78,6 +78,7 @@ def outcomes(runs, tmp_path: Path) -> list[tuple[int, str, list[int]]]:
     return [tuple(json.loads((tmp_path / f"outcome-{rank}.json").read_text())) for rank in (0, 1)]
 
 
+@pytest.mark.slow
 def test_ranks_save_at_the_same_steps_and_a_signal_to_one_stops_both(outcomes, tmp_path):
     (code, message, saves), (other_code, other_message, other_saves) = outcomes
     assert saves == other_saves == [1, 4], (
