@@ -53,19 +53,19 @@ class Report(dict[str, Any]):
 
 
 def framed(page: str) -> str:
-    """A whole page inside a notebook, with its own style and without scripts."""
+    """For inference's results in a notebook: a whole page, with its own style and without scripts."""
     return (
         f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:1px solid #ddd" sandbox></iframe>'
     )
 
 
 def escape(text: str) -> str:
-    """Text that is safe between the tags of a notebook's HTML."""
+    """For inference's answers in a notebook: text that is safe between tags."""
     return html.escape(text)
 
 
 def clip(text: str, most: int) -> str:
-    """The beginning of a long text in a notebook."""
+    """For inference's answers in a notebook: the beginning of a long text."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -77,7 +77,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> s
 
 
 def _is_nought(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a column of a notebook's table says nothing: no token was cut from any row."""
+    """For inference's answers in a notebook: whether a column says nothing, as where no token was cut."""
     return name == "cut" and not any(row.get(name) for row in rows)
 
 
@@ -86,7 +86,7 @@ def _value(value: Any) -> str:
 
 
 def _bars(scores: Any) -> str:
-    """In a notebook: a bar per name, as long as its probability; the likeliest five."""
+    """For inference's answers in a notebook: a bar per name, as long as its probability; the likeliest five."""
     if not isinstance(scores, Mapping):
         return ""
     best = sorted(scores.items(), key=lambda entry: -float(entry[1]))[:5]

@@ -374,7 +374,7 @@ class OnnxEngine(Engine):
         return {name: feed[name] for name in names}
 
     def _names(self, wanted: Wanted) -> list[str]:
-        """The outputs of the ONNX file that are needed."""
+        """The outputs of the ONNX file that the engine needs."""
         if wanted.head:
             return list(SPAN) if self.kind == "span" else ["logits"]
         names = self.runtime.outputs

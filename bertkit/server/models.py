@@ -193,5 +193,5 @@ ANCESTORS = {"WordVectors": "word2vec", "Elmo": "elmo", "Seq2Seq": "transformer"
 
 
 def kind_of_ancestor(model: Any) -> str | None:
-    """What the page calls this ancestor."""
+    """What the page calls a served ancestor."""
     return ANCESTORS.get(type(model).__name__)

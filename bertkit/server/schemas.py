@@ -16,7 +16,7 @@ Direction = Literal["Left", "Right", "left", "right"]
 
 
 def _text(value: str) -> str:
-    """Refuse strings that JSON allows but that are not text: NUL and lone surrogates."""
+    """In a request's body: refuse strings that JSON allows but that are not text: NUL and lone surrogates."""
     if "\0" in value:
         raise ValueError("a text contains a NUL character: remove it")
     if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):

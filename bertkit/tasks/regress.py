@@ -181,7 +181,7 @@ class Rank(Regress):
     """
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Ranking reads pairs with labels 0 and 1; without labels, each with pairs that do not belong together."""
+        """Ranking, a regression of relevance, reads pairs with labels 0 and 1; unlabelled, it makes wrong ones too."""
         self.options["paired"] = True
         rows = list(
             read_rows(
@@ -216,11 +216,11 @@ class Rank(Regress):
         return pairs
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """For ranking: labels are probabilities, there is nothing to scale."""
+        """For ranking, a regression of relevance: labels are probabilities, there is nothing to scale."""
         self.options |= {"paired": True, "mean": 0.0, "spread": 1.0}
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Ranking's loss: cross-entropy of the logit."""
+        """The loss of ranking, a regression of relevance: cross-entropy of the logit."""
         target = encoded.batch.extra["target"]
         logits = self.logits(model, encoded, len(target))[:, 0]
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")

@@ -76,7 +76,7 @@ class Tokenizer:
         return self._each(self.backend.encode_batch_fast, _ids, texts, None, add_special_tokens=False)
 
     def encode_words(self, words: Sequence[str]) -> Encoding:
-        """Encode pre-split words. `words` counts them, offsets are within each word.
+        """Tokenize pre-split words. `words` counts them, offsets are within each word.
 
         A word of only invisible characters has no piece at all.
         """

@@ -285,7 +285,7 @@ class MeanNumber:
         return self
 
     def values(self, texts: Sequence[Text]) -> Floats:
-        """The mean, the same for every text."""
+        """The mean baseline's number, the same for every text."""
         return np.full(len(texts), self.mean)
 
     @property

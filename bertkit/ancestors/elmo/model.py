@@ -217,11 +217,11 @@ class Elmo:
         return [sum(next(scores) for _ in lines) for lines in split_texts]
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
-        """The likeliest next words, by the direction that reads ahead: [{word, score}, …], best first."""
+        """ELMo's likeliest next words, by the direction that reads ahead: [{word, score}, …], best first."""
         return self._guesses((self.lexicon.cut(text) or [[]])[-1], top, backwards=False)
 
     def suggest_before(self, text: str, top: int = 5) -> list[dict[str, Any]]:
-        """The likeliest words before the text, by the direction that reads back: [{word, score}, …], best first."""
+        """ELMo's likeliest words before the text, by the direction that reads back: [{word, score}, …], best first."""
         return self._guesses((self.lexicon.cut(text) or [[]])[0], top, backwards=True)
 
     def _guesses(self, words: list[str], top: int, *, backwards: bool) -> list[dict[str, Any]]:
