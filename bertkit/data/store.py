@@ -20,7 +20,7 @@ import numpy as np
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.json import open_regular, read_json
-from bertkit.files.manifest import Entries, check, digest_of, read_manifest, read_whole
+from bertkit.files.manifest import Entries, check, read_manifest, read_whole
 from bertkit.text.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -170,9 +170,3 @@ def _facts(folder: Path) -> dict[str, Any]:
 def partial_of(folder: Path) -> Path:
     """The folder of a store that is being written."""
     return folder.with_name(folder.name + ".partial")
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a store's file in hex."""
-    with open_regular(path) as file:
-        return digest_of(file.fileno())

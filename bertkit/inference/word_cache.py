@@ -31,10 +31,11 @@ from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from bertkit.data.packing import Example, FullSentences
-from bertkit.data.store import Store, file_digest
+from bertkit.data.store import Store
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import atomic_write, explained, require_space
 from bertkit.files.lock import RunLock
+from bertkit.files.manifest import facts_of
 from bertkit.inference.teacher import Words, WordTeacher
 from bertkit.notify import note, status
 
@@ -117,7 +118,7 @@ def open_cache(store: Store, teacher: WordTeacher, numbers: int, length: int) ->
                 if not (folder / "cache.json").is_file():
                     _CacheWriter(folder, store, teacher, numbers, length).go()
     for name, file in json.loads((folder / "cache.json").read_bytes())["files"].items():
-        if not (folder / name).is_file() or file_digest(folder / name) != file["sha256"]:
+        if not (folder / name).is_file() or facts_of(folder / name)["sha256"] != file["sha256"]:
             raise DamagedFile(f"{folder / name} is missing or was altered. Delete {folder}; it will be made again.")
     return WordCache(folder, store, teacher.words)
 
@@ -149,10 +150,8 @@ class _CacheWriter:
             states.truncate(done["words"] * self.layers * self.numbers)
             scales.truncate(done["words"] * self.layers * 2)
             self._write(states, scales, done, mean, directions)
-        files = {
-            name: {"bytes": (self.folder / name).stat().st_size, "sha256": file_digest(self.folder / name)}
-            for name in ("basis.safetensors", "words.bin", "states.bin", "scales.bin")
-        }
+        names = ("basis.safetensors", "words.bin", "states.bin", "scales.bin")
+        files = {name: facts_of(self.folder / name) for name in names}
         if files["scales.bin"]["bytes"] != words * self.layers * 2:
             raise DamagedFile(f"{self.folder}: the words do not add up. Delete it; it will be made again.")
         facts = {

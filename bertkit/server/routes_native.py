@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from bertkit.server.errors import ApiError
 from bertkit.server.models import ServedModel
-from bertkit.server.routes_tei import embed, labels_of, parsed, predict, service_of, similarity
+from bertkit.server.routes_tei import embed, labels_of, predict, similarity
 from bertkit.server.schemas import (
     AnswerBody,
     AnswerParameters,
@@ -29,8 +29,9 @@ from bertkit.server.schemas import (
     TextParameters,
     TokenParameters,
     ZeroShotParameters,
+    parsed,
 )
-from bertkit.server.service import Asked, reply
+from bertkit.server.service import Asked, reply, service_of
 
 router = APIRouter()
 

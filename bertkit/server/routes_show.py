@@ -19,9 +19,8 @@ from bertkit.server.errors import ApiError
 from bertkit.server.middleware import PAGE
 from bertkit.server.models import ServedModel, kind_of_ancestor
 from bertkit.server.operations import plain
-from bertkit.server.routes_tei import service_of
 from bertkit.server.schemas import Text
-from bertkit.server.service import InferenceService, reply
+from bertkit.server.service import InferenceService, reply, service_of
 from bertkit.settings.training import LIVE_CHARACTERS, LIVE_ROWS, LIVE_SECONDS, LIVE_STEPS
 
 router = APIRouter()

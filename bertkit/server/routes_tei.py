@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import (
-    Any,
-    NotRequired,  # pydantic asks for this one before Python 3.12
-    TypeVar,
-)
+from typing import Any, NotRequired
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ValidationError
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from bertkit.errors import UserError
 from bertkit.server.errors import ApiError
 from bertkit.server.models import ServedModel
 from bertkit.server.operations import Scores
 from bertkit.server.schemas import EmbedBody, PredictBody, Prompted, RerankBody, SimilarityBody, TokenizeBody
-from bertkit.server.service import Asked, InferenceService, reply
+from bertkit.server.service import Asked, reply, service_of
 
 router = APIRouter()
-Kind = TypeVar("Kind", bound=BaseModel)  # Python 3.11 has no shorter way
 
 
 class Label(TypedDict):
@@ -50,12 +43,6 @@ class Piece(TypedDict):
     special: bool
     start: int | None
     stop: int | None
-
-
-def service_of(request: Request) -> InferenceService:
-    """For the routes of TEI (and others): the service of the request's app."""
-    service: InferenceService = request.app.state.service
-    return service
 
 
 def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
@@ -189,14 +176,6 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
         texts = ["".join(pair) for pair in prompted(model, texts, body)]
     asked = await service.ask(request, model, "tokenize", texts, service.how(specials=body.add_special_tokens))
     return reply(request, [answer.value for answer in asked.answers], asked)
-
-
-def parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
-    """For TEI's routes of two forms: a body in this schema; its mistakes are reported like a route's own."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
 
 
 @router.get("/info")

@@ -202,6 +202,12 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
+def service_of(request: Request) -> InferenceService:
+    """The service behind the app that a request was sent to."""
+    service: InferenceService = request.app.state.service
+    return service
+
+
 def _characters(value: Any) -> int:
     """For the service's limits: the characters of all nested texts; an id counts as a short word."""
     if isinstance(value, str):
