@@ -192,7 +192,7 @@ def turn(worker: workers.Worker, port: int, case: Case, texts: Sequence[str]) ->
 
 
 def measure(
-    case: Case, there: dict[str, workers.Worker], absent: dict[str, str], texts: list[str], rounds: int
+    case: Case, there: dict[str, workers.Worker], absent: dict[str, str], texts: list[str], rounds: int, pause: float
 ) -> list[Row]:
     ports = {name: worker.ask(port_of) for name, worker in there.items()}
     vectors = {name: np.array([Client(port)(text)[0] for text in texts[:16]]) for name, port in ports.items()}
@@ -201,7 +201,7 @@ def measure(
         absent[name] = workers.told(reason)
 
     turns = {name: partial(turn, there[name], port, case, texts) for name, port in ports.items()}
-    found = take_turns(turns, rounds or case.rounds, drop, PAUSE)
+    found = take_turns(turns, rounds or case.rounds, drop, pause)
     rows = []
     for name, results in found.items():
         times = np.concatenate([times for _, _, times in results])
@@ -244,7 +244,7 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
                     absent[name] = str(reason)
             tell(f"{time.perf_counter() - began:4.0f} s  {model}: {len(there)} contestants are ready")
             for case in (case for case in FORMS[form] if case.model == model):
-                rows += measure(case, there, absent, texts, rounds)
+                rows += measure(case, there, absent, texts, rounds, 0 if form == "smoke" else PAUSE)
                 tell(f"{time.perf_counter() - began:4.0f} s  {case.name}: done")
             for worker in there.values():
                 worker.close()

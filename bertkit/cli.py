@@ -34,13 +34,13 @@ class Terminal:
         self.is_main = not quiet and os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
 
     def note(self, message: str) -> None:
-        """Print a note as one line on stderr."""
+        """The command line prints a note as one line on stderr."""
         if self.is_main:
             clear = "\r\x1b[K" if sys.stderr.isatty() else ""
             print(f"{clear}· {visible(notify.translated(message))}", file=sys.stderr, flush=True)
 
     def status(self, message: str) -> None:
-        """Show progress: a line that replaces itself on a terminal, elsewhere one line every half minute."""
+        """The command line shows progress: a line that replaces itself on a terminal, else one every half minute."""
         now = time.monotonic()
         if not self.is_main:
             return
@@ -52,7 +52,7 @@ class Terminal:
             print(message, file=sys.stderr, flush=True)
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
-        """Yield the items while showing progress."""
+        """Yield the items while the command line shows progress."""
         if self.is_main and sys.stderr.isatty():
             from tqdm import tqdm
 
@@ -98,13 +98,13 @@ def _language_of_locale() -> str:
 
 
 def _has_language(settings: type) -> bool:
-    """Whether a command's own `lang` is the language of its report; elsewhere it may be that of the texts."""
+    """Whether a command's own --lang is the language of its report; elsewhere it may be that of the texts."""
     own = {f.name: f.metadata.get("choices") for f in fields(settings)}
     return own.get("lang") == notify.LANGUAGES
 
 
 def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
-    """Print rows as they arrive: as JSON lines, or as one JSON array."""
+    """Print a command's rows as they arrive: as JSON lines, or as one JSON array."""
     before = "["
     for row in rows:
         words = visible(json.dumps(row, ensure_ascii=False))
@@ -125,7 +125,7 @@ def _print(result: Any, module: Any, as_json: bool) -> None:
 
 
 def _run(command: Command, argv: list[str]) -> None:
-    """Build the settings, run the command and print its result."""
+    """Build a command's settings from its arguments, run it and print its result."""
     module: Any = command.module
     has_language = _has_language(module.Settings)
     _choose_language(argv, has_language or not hasattr(module.Settings, "lang"))

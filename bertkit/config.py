@@ -162,7 +162,7 @@ def build(cls: type[T], values: dict[str, Any], where: str = "settings", base: T
 
 
 def _range_missed(f: dataclasses.Field[Any], value: Any) -> str:
-    """The required range in words, if the number is outside it; otherwise empty."""
+    """The required range of a setting in words, if the number is outside it; otherwise empty."""
     least, most = f.metadata.get("at_least"), f.metadata.get("at_most")
     if (least is None and most is None) or type(value) not in (int, float):
         return ""
@@ -184,7 +184,7 @@ def _spelled(f: dataclasses.Field[Any]) -> str:
 
 
 def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:
-    """The value converted to the field's type."""
+    """A setting's value converted to the field's type."""
     if isinstance(kind, type) and is_dataclass(kind):
         if isinstance(value, kind):
             return value
@@ -273,7 +273,7 @@ def remember(settings: Any) -> None:
 
 
 def to_toml(values: dict[str, Any], _at: str = "") -> str:
-    """Nested plain values as TOML text."""
+    """Nested plain values of settings as TOML text."""
     lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
     text = "\n".join(lines) + ("\n" if lines else "")
     for key, value in values.items():

@@ -31,7 +31,7 @@ class Suggests(Protocol):
     """What `load` may return: a model that guesses from left to right."""
 
     def suggest(self, text: str, top: int = 5, /) -> list[dict[str, Any]]:
-        """The likeliest next words or pieces, best first."""
+        """What a loaded model may do: the likeliest next words or pieces, best first."""
 
 
 @runtime_checkable
@@ -39,7 +39,7 @@ class Scores(Protocol):
     """What `load` may return: a model that says how likely texts are."""
 
     def score(self, texts: Any, /) -> list[float]:
-        """Log-likelihoods."""
+        """What a loaded model may do: log-likelihoods."""
 
 
 @runtime_checkable
@@ -47,7 +47,7 @@ class Measures(Protocol):
     """What `load` may return: a language model with a perplexity."""
 
     def perplexity(self, texts: Any, /) -> dict[str, float]:
-        """How surprised it is, over all texts."""
+        """What a loaded model may do: how surprised it is, over all texts."""
 
 
 class ContenderPredictor:
@@ -65,11 +65,11 @@ class ContenderPredictor:
 
     @property
     def task(self) -> Task:
-        """The task it learnt."""
+        """The task a loaded contender learnt."""
         return self.contender.task
 
     def predict(self, inputs: Any, on_long: str = "", **columns: str) -> list[dict[str, Any]]:
-        """Predictions for texts, pairs or word lists, in order. Texts are read whole whatever their length."""
+        """A loaded contender's predictions for texts, pairs or word lists, in order; texts are read whole."""
         if is_frame(inputs):
             return Answers(
                 self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
@@ -78,23 +78,23 @@ class ContenderPredictor:
         return Answers(self.predict_examples(self.task.from_inputs([inputs] if single else list(inputs)), on_long))
 
     def predict_examples(self, examples: Sequence[Any], on_long: str = "", file: str = "") -> list[dict[str, Any]]:
-        """Predictions for examples that a reader gave. Any text has one, so none is ever named."""
+        """A loaded contender's predictions for a reader's examples. Any text has one, so none is ever named."""
         return self.contender.predict(examples)
 
     def evaluate(self, rows: Any, **columns: str) -> dict[str, float]:
-        """Every metric on labelled rows: a file, a DataFrame, a Dataset, or a list of dicts."""
+        """Every metric of a loaded contender on labelled rows: a file, a DataFrame, a Dataset, or a list of dicts."""
         return self.task.evaluate(rows, Reading(**columns), self.predict_examples)
 
     def embed(self, *_: Any, **__: Any) -> NoReturn:
-        """What an encoder can and this cannot."""
+        """What an encoder can and a loaded contender cannot: vectors."""
         self._refuse("embed")
 
     def fill(self, *_: Any, **__: Any) -> NoReturn:
-        """What an encoder can and this cannot."""
+        """What an encoder can and a loaded contender cannot: masked words."""
         self._refuse("fill")
 
     def score(self, *_: Any, **__: Any) -> NoReturn:
-        """What an encoder can and this cannot."""
+        """What an encoder can and a loaded contender cannot: likelihoods."""
         self._refuse("score")
 
     def _refuse(self, what: str) -> NoReturn:

@@ -36,7 +36,7 @@ TRAINING = ("torch", "sklearn", "scipy", "jinja2", "rjieba", "zstandard")  # the
 
 
 def needs_package(missing: ModuleNotFoundError) -> str:
-    """The message about a package that is not installed; an error of ours is raised again."""
+    """The message about a package that is not installed on this machine; an error of ours is raised again."""
     package = (missing.name or "").partition(".")[0]
     if package not in TRAINING:
         raise missing
@@ -102,7 +102,7 @@ def threads() -> int:
 
 
 def _of_environment() -> int:
-    """OMP_NUM_THREADS; the first number of a list (one per nesting level). 0 if unset."""
+    """Threads by OMP_NUM_THREADS; the first number of a list (one per nesting level). 0 if unset."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() else 0
 
@@ -197,7 +197,7 @@ LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")  # whose versions a 
 
 
 def versions(names: tuple[str, ...] = LIBRARIES) -> dict[str, str]:
-    """bertkit's, Python's and these libraries' versions."""
+    """bertkit's, Python's and these libraries' versions on this machine."""
     import platform
 
     from bertkit import __version__
@@ -224,7 +224,7 @@ def describe(threads: int) -> dict[str, Any]:
         "memory_gb": round(_memory() / 2**30, 1),
     }
     if not has_torch():  # nothing is computed in bf16 then
-        speeds = {"fp32": matmul_speed(None), "bf16": 0.0}
+        speeds = {"fp32": matmul_speed(None, threads), "bf16": 0.0}
         return found | {
             "instructions": _instructions(), "fast_bf16": False, "amx": False, "gpu": "", "precision": "fp32",
             "matmul_gflops": speeds, "versions": versions((*LIBRARIES, "onnxruntime")),
@@ -236,16 +236,17 @@ def describe(threads: int) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "precision": "bf16" if has_fast_bf16() else "fp32",
         "matmul_gflops": {
-            name: matmul_speed(kind) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+            name: matmul_speed(kind, threads) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))
         },
         "versions": versions((*LIBRARIES, "scikit-learn", "pyarrow", "numba")),
     }
 
 
-def matmul_speed(dtype: Any, seconds: float = 0.5) -> float:
+@cache
+def matmul_speed(dtype: Any, threads: int, seconds: float = 0.5) -> float:
     """Billions of floating-point operations per second in a linear layer of BERT-base's shape: the best of many.
 
-    dtype: torch's, or None for numpy's float32.
+    dtype: torch's, or None for numpy's float32. threads: those in use; a process measures once for each number.
     """
     import time
 

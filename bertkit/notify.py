@@ -25,13 +25,13 @@ class Listener(Protocol):
     """Who is notified: where notes and progress go."""
 
     def note(self, message: str) -> None:
-        """Something the user must know."""
+        """What a listener is told: something the user must know."""
 
     def status(self, message: str) -> None:
-        """Progress of a long run."""
+        """What a listener is told: progress of a long run."""
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
-        """Yield the items while showing progress."""
+        """A listener yields the items while showing progress."""
         yield from items
 
 
@@ -109,7 +109,7 @@ def language() -> str:
 
 
 def translated(line: str, language: str = "") -> str:
-    """A message in a language (default: the program's); as it is if the table has no template for it.
+    """A message to the user in a language (default: the program's); as it is if the table has no template for it.
 
     Values are left alone, except where the table asks for it: a suggestion is a message inside a message.
     """
@@ -145,7 +145,7 @@ class _Value:
 
 @cache
 def _table(language: str) -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
-    """Whole lines, and templates as patterns, those with the most words first."""
+    """The table of translated messages: whole lines, and templates as patterns, those with the most words first."""
     import tomllib
 
     tables = tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))

@@ -99,7 +99,7 @@ class _OverTexts(BaseEstimator):
         return self._open
 
     def save(self, folder: str | Path) -> None:
-        """Save the model as a folder that `bertkit.load` and transformers open."""
+        """Save a scikit-learn estimator's model as a folder that `bertkit.load` and transformers open."""
         check_is_fitted(self)
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, content in self.model_files_.items():
@@ -171,7 +171,7 @@ class BertClassifier(ClassifierMixin, _FineTuned):
     """A scikit-learn classifier: one label per text. After fit: `classes_` (as in y), `result_` (scores and more)."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fine-tune on texts X and labels y of any type scikit-learn accepts."""
+        """Fine-tune (scikit-learn's way) on texts X and labels y of any type it accepts."""
         texts, answers = self._checked(X, y)
         check_classification_targets(answers)
         self.classes_, numbers = np.unique(answers, return_inverse=True)
@@ -184,11 +184,11 @@ class BertClassifier(ClassifierMixin, _FineTuned):
         return self._fit("classify", rows, names)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probabilities: (texts, classes), columns as in `classes_`."""
+        """The scikit-learn classifier's calibrated probabilities: (texts, classes), columns as in `classes_`."""
         return np.array([list(said["scores"].values()) for said in self._predictions(X)], dtype=np.float64)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most likely class of each text."""
+        """The scikit-learn classifier's most likely class of each text."""
         best = self.predict_proba(X).argmax(axis=1)
         return self.classes_[best]
 
@@ -197,14 +197,14 @@ class BertRegressor(RegressorMixin, _FineTuned):
     """A scikit-learn regressor: one number per text. After fit: `result_` (scores and more)."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fine-tune on texts X and numbers y."""
+        """Fine-tune (scikit-learn's way) on texts X and numbers y."""
         texts, answers = self._checked(X, y)
         numbers = check_array(answers, ensure_2d=False, dtype=np.float64, input_name="y")
         rows = [TextRow(text, label=float(n), line=place) for place, (text, n) in enumerate(zip(texts, numbers))]
         return self._fit("regress", rows)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The predicted number of each text: (texts,)."""
+        """The scikit-learn regressor's number of each text: (texts,)."""
         return np.array([said["value"] for said in self._predictions(X)], dtype=np.float64)
 
 
@@ -243,7 +243,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """float32 (texts, width)."""
+        """The scikit-learn embedder's vectors: float32 (texts, width)."""
         check_is_fitted(self)
         return self._vectors(self._texts(X))
 

@@ -30,6 +30,17 @@ def english_messages():
     notify.speak("en")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def short_turns():
+    """What is compressed is measured for speed, and no test waits for it."""
+    from bertkit.runs.compress import measure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "SECONDS", 0.0)
+        patch.setattr(measure, "TURNS", 1)
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with the most slow tests first, so that no worker ends with a long file while the others wait."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))

@@ -99,6 +99,7 @@ def test_all_of_them_together_are_small():
     assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) < 42e6
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_brings_them_along(tmp_path):
     root = Path(bertkit.__file__).resolve().parents[1]
     if not (root / "pyproject.toml").is_file():

@@ -40,10 +40,10 @@ class GivesVectors(Protocol):
     tokenizer: Tokenizer
 
     def run(self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False) -> list[Any]:
-        """`use` of every row's Encoded, in order."""
+        """What features are computed with: `use` of every row's Encoded, in order."""
 
     def windows(self, on_long: str = "") -> Windows:
-        """How long texts are read."""
+        """How long texts are read when features are computed."""
 
 
 def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence[int] | None = None) -> list[Halves]:
@@ -210,7 +210,7 @@ def best_layers(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a sentence for the user."""
+    """The compared choices of features as a sentence for the user."""
     listed = ", ".join(f"{row['choice']} {row['accuracy']:.1%} ± {row['spread']:.1%}" for row in rows)
     return f"Accuracy of a linear probe by layers: {listed}. {best_layers(rows)} is used."
 
@@ -228,7 +228,7 @@ def _folds(labels: Sequence[str]) -> int:
 
 
 def _joined(all_layers: np.ndarray, choice: str) -> np.ndarray:
-    """(rows, depth + 1, width) → (rows, width of the choice)."""
+    """Layers joined to one feature: (rows, depth + 1, width) → (rows, width of the choice)."""
     picked = choose(choice, all_layers.shape[1] - 1)
     parts = all_layers[:, list(picked.numbers)]
     return parts.sum(1) if picked.join == "sum" else parts.reshape(len(parts), -1)

@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def files(self) -> list[str]:
-        """The files it cannot do without."""
+        """The files that an ancestor's folder cannot do without."""
         return [file for file in (self.numbers, self.tensors) if file]
 
 

@@ -70,7 +70,7 @@ class HmmTagger:
         self.trigrams: Ids = np.zeros((1, 1, 1), np.int64)
 
     def fit(self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> Self:
-        """Learn from sentences of words and their tags, one tag per word."""
+        """Learn the HMM from sentences of words and their tags, one tag per word."""
         if len(sentences) != len(tags):
             raise UserError(f"There are {len(sentences)} sentences but {len(tags)} lists of tags.")
         for number, (words, answers) in enumerate(zip(sentences, tags), 1):
@@ -109,7 +109,7 @@ class HmmTagger:
         self._seen: dict[str, tuple[Ids, Floats]] = {}
 
     def _endings(self, word: str) -> list[str]:
-        """The word's shape alone, then with its last letter, its last two letters, and so on."""
+        """For the HMM's unknown words: the shape alone, then with the last letter, the last two letters, and so on."""
         kind = shape(word)
         letters = word.lower()[-self.settings.longest_suffix :] if self.settings.longest_suffix else ""
         return [f"{kind}|{letters[len(letters) - size :]}" for size in range(len(letters) + 1)]
@@ -140,7 +140,7 @@ class HmmTagger:
         return np.arange(len(prob)), np.log(prob) - self.log_share
 
     def tag(self, sentences: Iterable[Sequence[str]]) -> list[list[str]]:
-        """The best tags of each sentence's words."""
+        """The HMM's best tags of each sentence's words."""
         if not self.tags:
             raise UserError("This tagger has not been trained yet. Call fit(sentences, tags), or load a saved one.")
         return [[self.tags[i] for i in self._best_path(words)] for words in sentences]
@@ -197,7 +197,7 @@ class HmmTagger:
         return log_probs
 
     def save(self, folder: str | Path) -> None:
-        """Write `hmm.json` (settings, tags, words) and `hmm.npz` (counts of tags in threes) into a folder."""
+        """Write the HMM's `hmm.json` (settings, tags, words) and `hmm.npz` (counts of tags in threes) into a folder."""
         described = {"settings": asdict(self.settings), "tags": self.tags, "lexicon": self.lexicon}
         places = np.nonzero(self.trigrams)
 
@@ -208,7 +208,7 @@ class HmmTagger:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tagger that was saved in a folder."""
+        """Open the HMM that was saved in a folder."""
         with storage.opened(folder, cls.LAYOUT):
             described, _ = storage.load(folder, cls.LAYOUT)
             tagger = cls(HmmSettings(**described["settings"]))
@@ -267,7 +267,7 @@ class FrequentTag:
     LAYOUT = Layout("table of tags", "tags.json")
 
     def fit(self, sentences: Sentences, tags: Sequence[Sequence[int]], count: int, *_: Any, **__: Any) -> Self:
-        """Count."""
+        """Count every word's tags, for the most frequent one (the HMM's baseline)."""
         by_word: dict[str, Counter[int]] = {}
         for words, answers in zip(sentences, tags):
             for word, tag in zip(words, answers):
@@ -281,7 +281,7 @@ class FrequentTag:
         return self
 
     def judge(self, sentences: Sentences) -> Judged:
-        """Tags with their frequency for the word; the remaining probability is spread evenly."""
+        """Most frequent tags with their frequency for the word; the remaining probability is spread evenly."""
         results: Judged = []
         for words, numbers in zip(sentences, self.tag(sentences)):
             share = np.array([self.shares.get(word, self.unknown_share) for word in words]).reshape(-1, 1)
@@ -291,16 +291,16 @@ class FrequentTag:
         return results
 
     def tag(self, sentences: Sentences) -> list[list[int]]:
-        """One tag a word."""
+        """Each word's most frequent tag."""
         return [[self.tags.get(word, self.unknown) for word in words] for words in sentences]
 
     @property
     def parameters(self) -> int:
-        """A tag and its frequency per word."""
+        """A most frequent tag and its frequency per word."""
         return 2 * (len(self.tags) + 1)
 
     def save(self, folder: Path) -> None:
-        """As JSON."""
+        """Write the table of most frequent tags as JSON."""
         described = {
             "count": self.count, "tags": self.tags, "shares": self.shares, "unknown": self.unknown,
             "unknown_share": self.unknown_share,
@@ -309,7 +309,7 @@ class FrequentTag:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved table of most frequent tags."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             described, _ = storage.load(folder, cls.LAYOUT)
@@ -329,17 +329,17 @@ class Hmm:
         self.tagger = tagger or HmmTagger()
 
     def fit(self, sentences: Sentences, tags: Sequence[Sequence[int]], count: int, *_: Any, **__: Any) -> Self:
-        """Count."""
+        """Count tags and words, for the HMM as a contender."""
         self.count = count
         self.tagger.fit(sentences, [[str(tag) for tag in answers] for answers in tags])
         return self
 
     def tag(self, sentences: Sentences) -> list[list[int]]:
-        """One tag a word."""
+        """The HMM's tag of every word."""
         return [[int(tag) for tag in answers] for answers in self.tagger.tag(sentences)]
 
     def judge(self, sentences: Sentences) -> Judged:
-        """Tags of the best path, with the shares all paths give them."""
+        """Tags of the HMM's best path, with the shares all paths give them."""
         places = [int(tag) for tag in self.tagger.tags]
         results: Judged = []
         for words, numbers in zip(sentences, self.tag(sentences)):
@@ -350,17 +350,17 @@ class Hmm:
 
     @property
     def parameters(self) -> int:
-        """Counts kept: of tag triples and of words with their tags."""
+        """Counts an HMM keeps: of tag triples and of words with their tags."""
         return int((self.tagger.trigrams > 0).sum()) + sum(map(len, self.tagger.lexicon.values()))
 
     def save(self, folder: Path) -> None:
-        """Write the tagger's files and the number of tags."""
+        """Write the HMM's files and the number of tags."""
         self.tagger.save(folder)
         storage.save(folder, self.LAYOUT, self.count)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved HMM contender."""
         model = cls(HmmTagger.load(folder))
         with storage.opened(folder, cls.LAYOUT):
             model.count = int(storage.load(folder, cls.LAYOUT)[0])

@@ -72,7 +72,7 @@ def lineage(text: str, language: str = "en", word: str = "", top: int = 3, passa
 
 
 def _passages(language: str, passage: str = "") -> str:
-    """The text to learn from: the user's, or the samples."""
+    """The text the ancestors learn from: the user's, or the samples."""
     if passage.strip():
         return passage
     return samples.path(language, "passages.txt").read_text("utf-8")
@@ -80,7 +80,7 @@ def _passages(language: str, passage: str = "") -> str:
 
 @lru_cache(maxsize=4)
 def ngram_model(language: str, passage: str = "") -> NgramModel:
-    """A trigram model of a text, or of the sample passages."""
+    """The lineage's trigram model of a text, or of the sample passages."""
     settings = NgramSettings(order=ORDER, min_count=1, cased=False)
     return NgramModel(settings).fit(_passages(language, passage).split("\n\n"))
 
@@ -104,7 +104,7 @@ def _ngram(words: list[str], language: str, passage: str, top: int) -> list[dict
 
 @lru_cache(maxsize=2)
 def hmm_tagger(language: str) -> HmmTagger:
-    """An HMM of the sample entities."""
+    """The lineage's HMM of the sample entities."""
     rows = list(read_tagged(samples.path(language, "entities_train.conll")))
     return HmmTagger().fit([row.tokens for row in rows], [row.tags or [] for row in rows])
 
@@ -279,7 +279,7 @@ class _Stretches:
     batch: int = 16
 
     def step(self, step: int) -> list[Batch]:
-        """The batch of this step."""
+        """The batch of this step of an ancestor that learns in view."""
         chance = np.random.default_rng((self.seed, step))
         starts = chance.integers(0, max(1, len(self.ids) - self.length), self.batch).tolist()
         return [pack([[self.begin, *self.ids[start : start + self.length]] for start in starts])]

@@ -65,7 +65,7 @@ def _told_apart(vectors: NDArray[np.float32], senses: Sequence[str]) -> dict[str
 
 
 def find(word: str, text: str, number: int = 1) -> Span:
-    """Where a word first stands in a text: [start, end). Words with spaces around them are matched whole."""
+    """Where the compared word first stands in a text: [start, end). Words with spaces around them are matched whole."""
     if not word.strip():
         raise UserError("The word is empty. Give a word that all the texts contain.")
     border = ("", "") if any(map(is_cjk, word)) else (r"(?<!\w)", r"(?!\w)")
@@ -78,7 +78,7 @@ def find(word: str, text: str, number: int = 1) -> Span:
 def word_vectors(
     model: Reader, texts: Sequence[str], spans: Sequence[Span]
 ) -> tuple[str, list[list[str]], Vectors | None]:
-    """What kind of model it is, what it reads at each span, and the vectors there: (layers, texts, width).
+    """For `meaning`: the kind of model, what it reads at each span, and the vectors there: (layers, texts, width).
 
     Where a word has several pieces, its vector is their mean. A static model that does not have the word gives None.
     """
@@ -90,7 +90,7 @@ def word_vectors(
 
 
 def cosines(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(texts, width) → (texts, texts)."""
+    """Of a word's vectors in several texts: (texts, width) → (texts, texts)."""
     wide = vectors.astype(np.float64)
     unit = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return unit @ unit.T
@@ -133,7 +133,7 @@ def _elmo(model: Elmo, texts: Sequence[str], spans: Sequence[Span]) -> tuple[str
 
 
 def _covering(words: Sequence[str], text: str, span: Span) -> list[int]:
-    """The numbers of the words that share a character with a span of the text."""
+    """The numbers of the words that share a character with the compared word's span."""
     offsets = enumerate(word_offsets(words, text))
     return [number for number, (start, end) in offsets if start < span[1] and end > span[0]]
 

@@ -72,13 +72,13 @@ def write(
 
 
 def _pipeline(task: str, name: str) -> list[str]:
-    """The hub's name for the task, or for what the class is used for; empty if it has none."""
+    """The hub's name, on the model card, for the task or for what the class is used for; empty if it has none."""
     found = _PIPELINES.get(task) or next((tag for ending, tag in _OF_CLASS.items() if name.endswith(ending)), "")
     return [f"pipeline_tag: {found}"] if found else []
 
 
 def _told(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
-    """What opens the folder, and where and why other programs give different answers from bertkit's."""
+    """What the model card says: what opens the folder, where and why other programs give different answers."""
     found = [OPENED[weights]] if weights in OPENED else []
     options = about.get("options")
     options = options if isinstance(options, dict) else {}

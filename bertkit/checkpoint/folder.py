@@ -61,7 +61,7 @@ class Folder:
 
     @property
     def architecture(self) -> Architecture:
-        """The transformers class this is."""
+        """The transformers class of a model folder."""
         return architecture_for(FAMILIES[self.family], frozenset(self.model.heads))
 
 
@@ -181,14 +181,14 @@ ANSWERING = ("text", "token", "span", "choice", "mlm")  # heads whose outputs a 
 
 
 def onnx_file(folder: Path, precision: str = "auto") -> Path | None:
-    """The ONNX file of a folder that is opened, if it has one."""
+    """The ONNX file of a model folder that is opened, if it has one."""
     wanted = [FILES[precision]] if precision in FILES else list(FILES.values())
     names = wanted if precision == "int8" else [*wanted, GRAPH]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def read_onnx(path: Path, *, runtime: str = "onnx", precision: str = "auto", verify: bool = True) -> OnnxFolder:
-    """Open a folder with an ONNX file, without torch. precision: fp32 or int8 names the file."""
+    """Open a model folder with an ONNX file, without torch. precision: fp32 or int8 names the file."""
     return read_whole(path, lambda: _read_onnx(path, runtime, precision), verify=verify, what="model")
 
 
@@ -315,7 +315,7 @@ def _read_crf(path: Path, labels: int) -> Crf:
 
 
 def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -> frozenset[str]:
-    """The heads of the class that config.json names; for an unknown class, those whose tensors are present."""
+    """The heads of a model folder: of the class that config.json names; for an unknown class, those with tensors."""
     listed = raw.get("architectures")
     named = str(listed[0]) if isinstance(listed, list) and listed else None
     heads = heads_of(family, named)
@@ -338,7 +338,7 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
 
 
 def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) -> None:
-    """Refuse numbers far beyond the file before allocating memory; smaller differences are reported per tensor."""
+    """Refuse a model folder with numbers far beyond its file before allocating memory; less is reported per tensor."""
     rows = config.vocabulary + config.positions + config.segments
     layer = 4 * config.width**2 + (3 if config.gated else 2) * config.width * config.inner
     asked = rows * config.embedding_width + config.unique_layers * layer
@@ -361,7 +361,7 @@ def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: str) -> None:
-    """Check that a tied decoder stored as a copy equals the embeddings."""
+    """In a model folder: check that a tied decoder stored as a copy equals the embeddings."""
     decoder = tensors.get(str(family.rows["heads.mlm.decoder"]))
     base = family.base if any(k.startswith(family.base) for k in tensors) else ""
     words = tensors.get(str(family.rows["encoder.embeddings.tokens"]).format(base=base) + ".weight")
@@ -373,7 +373,7 @@ def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: 
 
 
 def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: str) -> None:
-    """Load what is present; refuse an incomplete encoder; report which heads are new."""
+    """Load what a model folder has; refuse an incomplete encoder; report which heads are new."""
     torn = [name for name in missing if name.startswith("encoder.")]
     total = len(model.state_dict())
     if torn:
@@ -394,7 +394,7 @@ def _accept(model: Model, state: dict[str, Tensor], missing: list[str], where: s
 
 
 def check_writable(folder: Folder) -> None:
-    """Refuse, before hours of training, a model that no folder of its family can hold."""
+    """Refuse, before hours of training, a model that no model folder of its family can hold."""
     architecture_for(FAMILIES[folder.family], frozenset(folder.model.heads))
     check_expressible(folder.model.config, FAMILIES[folder.family])
 

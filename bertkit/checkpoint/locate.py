@@ -29,7 +29,7 @@ WEIGHTS = ("model.safetensors", *PICKLED)
 
 
 def embedded() -> list[str]:
-    """Names of the models inside the package."""
+    """Names under which the models inside the package are located."""
     return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
 
 
@@ -102,7 +102,7 @@ NAMED = 8  # unknown characters
 
 
 def starting_model(name: str, task: Task, examples: Sequence[Any]) -> str:
-    """The name as it is; for "auto" the embedded model that knows most of the first rows, in the fewest pieces."""
+    """Locate the starting model: the name as it is; for "auto" the embedded one that knows most of the first rows."""
     if name != AUTO:
         return name
     if not embedded():
@@ -113,7 +113,7 @@ def starting_model(name: str, task: Task, examples: Sequence[Any]) -> str:
 
 
 def _cost(name: str, task: Task, examples: Sequence[Any]) -> tuple[int, int]:
-    """Unknown pieces, and all pieces."""
+    """For "auto": how many pieces of the rows an embedded model does not know, and all pieces."""
     tokenizer = Tokenizer.load(EMBEDDED / name)
     task.encode(examples, tokenizer, NO_LIMIT)
     return tokenizer.unknown.unknown, tokenizer.unknown.pieces
@@ -138,7 +138,7 @@ def report_unknown(model: Any, name: str) -> float:
 
 
 def _fix(tokenizer: Tokenizer, name: str, examples: Sequence[str]) -> str:
-    """The first remedy that leaves at most half of the pieces unknown."""
+    """The first remedy (another model) that leaves at most half of the pieces unknown."""
     now = report(tokenizer, examples).unknown_rate
     can_simplify = tokenizer.kind == "wordpiece" and not simplifies(tokenizer.backend)
     if can_simplify and report(simplified(tokenizer), examples).unknown_rate <= now / 2:

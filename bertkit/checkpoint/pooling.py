@@ -103,7 +103,7 @@ def read_pooling(folder: Path) -> Pooling | None:
 
 
 def _contents(folder: Path, encoder: Path) -> dict[str, dict[str, Any]]:
-    """What the files of KEPT say, by their present names."""
+    """What the files of sentence-transformers' folder say, those of KEPT, by their present names."""
     contents = {GENERAL: read_json(folder / GENERAL)} if (folder / GENERAL).is_file() else {}
     limits = next((encoder / name for name in (LIMITS, *OLD_LIMITS) if (encoder / name).is_file()), None)
     return contents | ({LIMITS: read_json(limits)} if limits else {})
@@ -118,7 +118,7 @@ def _modes(config: dict[str, Any]) -> list[str]:
 
 
 def _read_step(place: Path, kind: str) -> tuple[Step, str]:
-    """A module after the pooling, and what of it bertkit does not support."""
+    """A sentence-transformers module after the pooling, and what of it bertkit does not support."""
     config = read_json(place / "config.json") if (place / "config.json").is_file() else {}
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, SENTENCE):
@@ -135,7 +135,7 @@ def _read_step(place: Path, kind: str) -> tuple[Step, str]:
 
 
 def _tensors(place: Path) -> dict[str, np.ndarray]:
-    """The tensors of a module's folder as float32. Without torch, unless they are pickled or bfloat16."""
+    """The tensors of a sentence-transformers module as float32, without torch, unless pickled or bfloat16."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -160,7 +160,7 @@ def _check_prompts(where: Path, kept: dict[str, Any]) -> None:
 
 
 def _tell(folder: Path, pooling: Pooling) -> None:
-    """Report what is done to a text before it is encoded."""
+    """Report what a sentence-transformers folder does to a text before it is encoded."""
     if prompt := pooling.prompt():
         name = pooling.kept["default_prompt_name"]
         where = folder / GENERAL
@@ -170,7 +170,7 @@ def _tell(folder: Path, pooling: Pooling) -> None:
 
 
 def write_pooling(folder: Path, pooling: Pooling, width: int, max_tokens: int) -> None:
-    """Write the files with which sentence-transformers and TEI compute the same vectors. width: of a token's vector."""
+    """Write the files with which sentence-transformers and TEI pool as bertkit does. width: of a token's vector."""
     steps = [*pooling.steps, *([Step("Normalize")] if pooling.normalize else [])]
     parts = ["Transformer", "Pooling", *(step.kind for step in steps)]
     places = ["", *(f"{n}_{part}" for n, part in enumerate(parts) if n)]

@@ -142,7 +142,7 @@ def check_expressible(config: Config, family: Family) -> None:
 
 
 def architecture_for(family: Family, heads: frozenset[str]) -> Architecture:
-    """The transformers class that holds exactly these heads."""
+    """The transformers class that holds exactly these heads, to translate a model to."""
     if heads in family.architectures:
         return family.architectures[heads]
     raise UserError(
@@ -176,7 +176,7 @@ def names(model: Model, family: Family, architecture: Architecture, base: str) -
 
 
 def _turned(ours: str, family: Family) -> bool:
-    """Whether the family stores this weight as (in, out)."""
+    """In translating names: whether the family stores this weight as (in, out)."""
     return ours.endswith(tuple(f"{module}.weight" for module in family.transposed))
 
 
@@ -194,12 +194,12 @@ def _rotated(ours: str, tensor: Tensor, family: Family, config: Config, *, back:
 
 
 def _sizes(config: Config, parts: int) -> list[int]:
-    """How many rows each of the tensors has that we keep as one: query, key and value, or the two of a gated layer."""
+    """In translating tensors: rows of each that we keep as one: query, key and value, or the two of a gated layer."""
     return [config.width, config.key_width, config.key_width] if parts == 3 else [config.inner, config.inner]
 
 
 def tensors_to(model: Model, family: Family, architecture: Architecture) -> dict[str, Tensor]:
-    """The model's tensors under transformers' names, without an untrained pooler's."""
+    """Translate the model's tensors to transformers' names, without an untrained pooler's."""
     base = "" if not model.heads else family.base
     state, config = model.state_dict(), model.config
     out: dict[str, Tensor] = {}

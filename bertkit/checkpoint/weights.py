@@ -20,7 +20,7 @@ NEVER_STORED = ("position_ids", "token_type_ids", "rotary_emb.inv_freq")  # buff
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """Every tensor in the folder's weight file(s), under cleaned names, and the file they came from."""
+    """Every tensor in a model folder's weight file(s), under cleaned names, and the file they came from."""
     single, index, pickled = (
         folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     )
@@ -40,7 +40,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether torch has something to read there."""
+    """Whether a folder has a weight file that torch can read."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", INT8)
     return not folder.is_dir() or any((folder / name).is_file() for name in names)
 
@@ -79,7 +79,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _unscaled(raw: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Int8 matrices converted to the floats they represent."""
+    """Int8 matrices of a weight file converted to the floats they represent."""
     from bertkit.model.inference import from_int8
 
     for name in [name for name, tensor in raw.items() if tensor.dtype == torch.int8]:

@@ -76,7 +76,7 @@ class SharedCommand:
 
 
 def find(name: str) -> ModuleType | SharedCommand:
-    """What a command consists of: its `Settings`, `run` and `lines`."""
+    """What a command of the table consists of: its `Settings`, `run` and `lines`."""
     module = import_module(f"bertkit.commands.{SHARED.get(name, name)}")
     command: ModuleType | SharedCommand = getattr(module, name) if name in SHARED else module
     return command

@@ -23,7 +23,7 @@ def run(settings: Settings) -> CompareResult | dict[str, Any]:
 
 
 def lines(result: CompareResult | dict[str, Any]) -> list[str]:
-    """A table, what was left out, and the verdict."""
+    """What `bertkit compare` prints: a table, what was left out, and the verdict."""
     if isinstance(result, dict):
         from bertkit.commands.evaluate import search_lines
 
@@ -46,7 +46,7 @@ def lines(result: CompareResult | dict[str, Any]) -> list[str]:
 
 
 def _chance(p: float | None) -> str:
-    """The p-value in a fixed width."""
+    """A comparison's p-value in a fixed width."""
     return "best   " if p is None else "p<0.001" if p < 0.001 else f"p {p:.3f}"
 
 
@@ -60,7 +60,7 @@ def _search(settings: Settings) -> dict[str, Any]:
     from bertkit.commands import index
     from bertkit.errors import UserError
     from bertkit.report.comparison import search_report
-    from bertkit.retrieval.evaluate import Measured, Reranker, judge, measure, read_queries, relevant_ids, worst_queries
+    from bertkit.retrieval.evaluate import Measured, Reranker, measure, ranked, read_queries, relevant_ids
     from bertkit.retrieval.index import Index
 
     machine.set_up(settings.threads)
@@ -97,13 +97,9 @@ def _search(settings: Settings) -> dict[str, Any]:
             measured.append(measure(f"both, {name}, reranked by {other}", search, queries, count, megabytes))
     if first is None:
         raise UserError("--models names no model. Name at least one, or leave the option out.")
-    ordered = judge(measured, gold, settings.seed)
-    result = {
-        "documents": str(settings.train), "file": str(settings.test), "queries": len(queries), "passages": len(first),
-        "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
-        "worst": worst_queries(ordered[0], queries, gold),
-    }  # fmt: skip
-    return search_report(result, settings.out, settings.lang)
+    sizes = {"queries": len(queries), "passages": len(first)}
+    result = {"documents": str(settings.train), "file": str(settings.test)} | sizes
+    return search_report(result | ranked(measured, queries, gold, settings.seed), settings.out, settings.lang)
 
 
 def _names(given: str) -> list[str]:
@@ -117,7 +113,7 @@ def _megabytes(model: str) -> float:
 
 
 def _by_word_vectors(index: Index, path: Path) -> tuple[Search, float]:
-    """Passages ranked by the cosine of mean word vectors, and the megabytes of all vectors."""
+    """For `compare search`: passages ranked by the cosine of mean word vectors, and the megabytes of all vectors."""
     import numpy as np
 
     from bertkit.ancestors.vectors.vectors import WordVectors

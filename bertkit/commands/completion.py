@@ -32,7 +32,7 @@ def run(settings: Settings) -> str:
 
 
 def _options(command: Command) -> list[Option]:
-    """The options to complete, in the order of `--help`."""
+    """The options the shell completes, in the order of `--help`."""
     specific = [o for members in command.groups().values() for o in members if not o.meta["argument"]]
     return [*specific, *command.common]
 

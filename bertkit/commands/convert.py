@@ -60,7 +60,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _mix(folder: Any, settings: Settings) -> int:
-    """Average every weight that both models have. Returns how many parameters changed."""
+    """`convert --mix`: average every weight that both models have. Returns how many parameters changed."""
     import torch
 
     from bertkit.checkpoint.card import changed

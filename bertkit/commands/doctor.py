@@ -59,7 +59,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _check_folder(folder: Path, accept: bool) -> dict[str, Any]:
-    """Compare every file of a folder with its manifest, then open it. All damage is reported in one message."""
+    """`doctor FOLDER`: compare every file with the manifest, then open it. All damage is reported in one message."""
     from bertkit.files import manifest
     from bertkit.files.atomic import mend_folder
 
@@ -133,7 +133,7 @@ KINDS: list[tuple[str, str, Callable[[Path], None]]] = [
 
 
 def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
-    """The embedded model whose vocabulary fits the file's first texts; empty without embedded models."""
+    """For the doctor: the embedded model whose vocabulary fits the file's first texts; empty without any."""
     from bertkit.checkpoint.locate import AUTO, LOOKED_AT, embedded, starting_model
     from bertkit.data.inspect import first_texts
     from bertkit.tasks import make

@@ -129,14 +129,14 @@ class Worker:
             raise UserError(f"{settings.model} cannot turn texts into vectors. Use an encoder, e.g. 'en', or an ELMo.")
 
     def compute(self, rows: list[tuple[int, str]]) -> np.ndarray:
-        """The vectors of some texts, which are given with their lines: (rows, width)."""
+        """A worker of `embed`: the vectors of some texts, which are given with their lines: (rows, width)."""
         from bertkit.text.checks import by_line
 
         with by_line([line for line, _ in rows], str(self.settings.file)):
             return self.embedder.texts([text for _, text in rows])
 
     def columns(self, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """The column `vector`, of texts given in their column."""
+        """A worker of `embed`: the column `vector`, of texts given in their column."""
         texts = given[self.settings.text]
         return {"vector": [list(map(float, row)) for row in self.compute(list(enumerate(texts, 1)))]}
 
@@ -190,7 +190,7 @@ def _check(settings: Settings) -> None:
 
 
 def _probed(settings: Settings, predictor: Predictor) -> str:
-    """The layers that separate the labelled rows best; all scores are reported."""
+    """`embed --layers auto`: the layers that separate the labelled rows best; all scores are reported."""
     from bertkit.ancestors.features import best_layers, probe, table
     from bertkit.data.readers import read_rows
     from bertkit.notify import note
@@ -250,7 +250,7 @@ def run_features(settings: FeaturesSettings) -> dict[str, Any]:
 
 
 def _is_tagged(settings: FeaturesSettings) -> bool:
-    """Whether a file holds tagged sentences: by its ending, or by the keys of its first JSON line."""
+    """For `features`: whether a file holds tagged sentences, by its ending or the keys of its first JSON line."""
     import json
 
     from bertkit.files.open import kind_of, open_text
@@ -303,7 +303,7 @@ def _tag_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict
 
 
 def features_lines(result: dict[str, Any]) -> list[str]:
-    """One choice per line, the best marked."""
+    """What `bertkit features` prints: one choice per line, the best marked."""
     shown = [f"{'layers':16} {result['rows'][0]['metric']}"]
     for row in result["rows"]:
         mark = "  best" if row["choice"] == result["best"] else ""

@@ -75,11 +75,11 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _index(settings: Settings) -> dict[str, Any]:
-    """nDCG@10, MRR and recall of an index, by words, by vectors, by both, and reranked."""
+    """`evaluate` on an index: nDCG@10, MRR and recall, by words, by vectors, by both, and reranked."""
     from functools import partial
 
     from bertkit.report.comparison import search_report
-    from bertkit.retrieval.evaluate import Reranker, judge, measure, read_queries, relevant_ids, worst_queries
+    from bertkit.retrieval.evaluate import Reranker, measure, ranked, read_queries, relevant_ids
     from bertkit.retrieval.index import BY, open_index, shown
 
     index = open_index(settings.model, "", settings.precision, settings.device)
@@ -90,12 +90,9 @@ def _index(settings: Settings) -> dict[str, Any]:
         reranker = Reranker(settings.rerank, settings.precision, settings.device)
         ways["both, reranked"] = partial(index.search, by="both", reranker=reranker)
     measured = [measure(name, search, queries, len(index), index.megabytes) for name, search in ways.items()]
-    ordered = judge(measured, gold, settings.seed)
-    result = {
-        "index": shown(settings.model), "file": str(settings.file), "queries": len(queries), "passages": len(index),
-        "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
-        "worst": worst_queries(ordered[0], queries, gold),
-    }  # fmt: skip
+    sizes = {"queries": len(queries), "passages": len(index)}
+    result = {"index": shown(settings.model), "file": str(settings.file)} | sizes
+    result |= ranked(measured, queries, gold, settings.seed)
     return search_report(result, settings.out, settings.lang) if settings.out else result
 
 
@@ -106,7 +103,7 @@ def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
 
 
 def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
-    """Perplexity over the documents of a text file; for a masked encoder, pseudo-perplexity over sentences."""
+    """`evaluate` on a text file: perplexity over documents; for a masked encoder, pseudo-perplexity over sentences."""
     from bertkit.ancestors.language_model import gpt
     from bertkit.data.readers.documents import read_documents
     from bertkit.inference.predictor import Predictor
@@ -152,7 +149,7 @@ OTHERS: dict[str, Callable[[Any, Settings], dict[str, Any]]] = {
 
 
 def _can(model: Any, task: str) -> bool:
-    """Whether a model is of the kind that a task scores; an encoder has a perplexity, or a pseudo-perplexity, too."""
+    """For `evaluate`: whether a model is of the kind that a task scores; an encoder has a (pseudo-)perplexity too."""
     from bertkit.ancestors.vectors.vectors import WordVectors
     from bertkit.inference.predictor import Predictor
     from bertkit.loading import Measures, Scores
@@ -162,7 +159,7 @@ def _can(model: Any, task: str) -> bool:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One line per metric; of an index, one per way to search it."""
+    """What `bertkit evaluate` prints: one line per metric; of an index, one per way to search it."""
     if "ranked_by" in result:
         return search_lines(result)
     shown = []
@@ -175,7 +172,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 
 def search_lines(result: dict[str, Any]) -> list[str]:
-    """A table of ways to search, and the worst queries of the best one."""
+    """What `bertkit evaluate` prints of an index: a table of ways to search, and the best one's worst queries."""
     names = list(result["ranked_by"][0]["metrics"])
     wide = max(len(row["name"]) for row in result["ranked_by"])
     shown = [f"{result['queries']:,} queries, {result['passages']:,} passages; 95 % interval of {names[0]}"]

@@ -94,7 +94,7 @@ def run_suggest(settings: SuggestSettings) -> dict[str, Any]:
 
 
 def _named(guesses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every guess under "token", whether it is a word or a piece."""
+    """For `suggest`: every guess under "token", whether it is a word or a piece."""
     return [{"token": guess.get("token", guess.get("word")), **guess} for guess in guesses]
 
 

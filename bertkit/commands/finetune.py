@@ -18,7 +18,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def with_negatives(settings: Settings) -> Settings:
-    """The same run on a file beside --out, in which every pair has its best wrong passage of the index."""
+    """`finetune --negatives`: the run on a file beside --out, in which every pair has its best wrong passage."""
     import json
 
     from bertkit.data.readers import read_rows
@@ -46,7 +46,7 @@ def with_negatives(settings: Settings) -> Settings:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The scores with their intervals, the baseline's, the rows they are of, and where the files are."""
+    """What `bertkit finetune` prints: scores with intervals, the baseline's, the rows they are of, and the files."""
     role, rows = result["scored_on"], result["rows"]
     shown = []
     for name, value in result["metrics"].items():

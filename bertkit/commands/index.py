@@ -103,7 +103,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _store(settings: Settings) -> Any:
-    """The module that writes the index: to a folder, or to a database."""
+    """Where `bertkit index` writes: the module for a folder, or for a database."""
     from bertkit.errors import UserError
     from bertkit.retrieval import index
     from bertkit.retrieval.index import in_database
@@ -127,7 +127,7 @@ def _store(settings: Settings) -> Any:
 
 
 def _change(settings: Settings, store: Any) -> dict[str, Any]:
-    """Add documents to an index, and delete some."""
+    """`bertkit index --add` and `--delete`: add documents to an index, and delete some."""
     from bertkit.errors import UserError
     from bertkit.notify import track
     from bertkit.retrieval.index import is_index, shown
@@ -155,7 +155,7 @@ def _change(settings: Settings, store: Any) -> dict[str, Any]:
 
 
 def _files(settings: Settings) -> list[Path]:
-    """The files to read: never an index, which may be among the documents it was made from."""
+    """The files `bertkit index` reads: never an index, which may be among the documents it was made from."""
     from bertkit.data.readers import document_files
     from bertkit.errors import UserError
     from bertkit.retrieval.index import is_index
@@ -169,7 +169,7 @@ def _files(settings: Settings) -> list[Path]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The index and its size, or what was changed, as one line."""
+    """What `bertkit index` prints: the index and its size, or what was changed, as one line."""
     if "added" in result:
         return [
             f"{result['folder']}: {result['added']:,} passages added, {result['replaced']:,} documents replaced, "

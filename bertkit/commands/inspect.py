@@ -54,12 +54,12 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _is_ngram(path: Path) -> bool:
-    """Whether this is a folder of `learn ngram`, or an ARPA file."""
+    """For `inspect`: whether this is a folder of `learn ngram`, or an ARPA file."""
     return (path / "ngram.json").is_file() or (path.is_file() and ".arpa" in path.suffixes)
 
 
 def _ngrams(settings: Settings) -> dict[str, Any]:
-    """The n-grams behind each word of a text; without a text, the most probable n-grams of each order."""
+    """`inspect` on an n-gram model: those behind each word of a text; without one, the most probable of each order."""
     from bertkit.ancestors.ngram.model import NgramModel
     from bertkit.loading import open_model
 
@@ -104,7 +104,7 @@ LABELS = {"next-sentence": ("the second text follows", "the second text is from 
 
 
 def _row_lines(result: dict[str, Any], number: int) -> list[str]:
-    """A row before masking, after it, and what became of each token that is to be predicted."""
+    """`inspect` on a store: a row before masking, after it, and what became of each token to be predicted."""
     row = result["rows"][number]
     label = LABELS[result["packing"]][row["label"]] if row["label"] >= 0 else ""
     masked = [token for token in row["tokens"] if token["fate"]]
@@ -119,8 +119,10 @@ def _row_lines(result: dict[str, Any], number: int) -> list[str]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """One token per line, with a bar for its importance (light: it speaks against the label); for a store, each row
-    before and after masking."""
+    """What `bertkit inspect` prints: a token per line, with a bar for its importance (light: against the label).
+
+    Of a store: each row before and after masking.
+    """
     if "ngrams" in result:
         return _ngram_lines(result)
     if "store" in result:

@@ -29,7 +29,7 @@ Chunk = list[Any]
 
 
 def opened(settings: Any) -> Any:
-    """The model of a command's worker; with `--engine ray`, computed by what `auto` chooses."""
+    """The model of a job's worker; with `--engine ray`, computed by what `auto` chooses."""
     from bertkit import machine
     from bertkit.loading import open_model
 
@@ -58,7 +58,7 @@ class Rows:
 
     @property
     def worker(self) -> Any:
-        """The open model of this process."""
+        """The open model of this job's process."""
         if self._worker is None:
             module = import_module(f"bertkit.commands.{self.verb}")
             settings = module.Settings(model=self.model, **{"file": "rows", "threads": 1, **self.options})
@@ -77,7 +77,7 @@ def _again(verb: str, model: str, options: dict[str, Any]) -> Rows:
 
 
 def _plain(value: Any) -> Any:
-    """A cell of numpy or Arrow as a Python value."""
+    """A cell of numpy or Arrow in a job as a Python value."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
 
 
@@ -100,12 +100,12 @@ class Job:
         self.next = 0
 
     def place(self, number: int, chunk: Chunk) -> Path:
-        """Where the result of a chunk is or will be."""
+        """Where the result of a job's chunk is or will be."""
         content = hashlib.blake2b(self.key + repr(chunk).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
         return self.folder / f"{number:07}-{content}"
 
     def stored(self, chunk: list[Any]) -> Any:
-        """The result of the next chunk: what the plain command calls instead of the model."""
+        """A job's result of the next chunk: what the plain command calls instead of the model."""
         path = self.place(self.next, chunk)
         self.next += 1
         if not path.is_file():
@@ -113,7 +113,7 @@ class Job:
         return RESULTS[self.rows.verb][1](path)
 
     def run(self, chunks: Iterable[Chunk], workers: int = 0) -> None:
-        """Compute and store what is missing. Rows without an answer are listed, when all others have one."""
+        """Compute and store what is missing of a job. Rows without an answer are listed, when all others have one."""
         from bertkit.files.atomic import atomic_write, make_folder
         from bertkit.files.lock import RunLock
         from bertkit.notify import note
@@ -149,7 +149,7 @@ class Job:
         listed.unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Remove the stored results: the output is complete."""
+        """Remove a job's stored results: the output is complete."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -185,7 +185,7 @@ RESULTS: dict[str, tuple[Callable[[Any], bytes], Callable[[Path], Any]]] = {
 
 
 def chunks_of(items: Iterable[Any]) -> Iterator[Chunk]:
-    """As many items at a time as the plain command computes together: the bytes of a result depend on it."""
+    """A job's chunks: as many items as the plain command computes together, since a result's bytes depend on it."""
     from bertkit.inference.predictor import AT_ONCE
 
     source = iter(items)
@@ -200,7 +200,7 @@ class _Remote:
         self.rows = rows
 
     def compute(self, chunk: Chunk) -> tuple[Any, list[str]]:
-        """The result of a chunk; or what is wrong with its rows, each by itself."""
+        """A job's result of a chunk; or what is wrong with its rows, each by itself."""
         try:
             return self.rows.worker.compute(chunk), []
         except UserError:
@@ -264,7 +264,7 @@ def by_ray(rows: Rows, chunks: Iterable[tuple[Path, Chunk]], workers: int = 0) -
 
 
 def rows_of(verb: str, settings: Any) -> Rows:
-    """The callable of a command's settings; `--engine ray` leaves the choice of what computes to the worker."""
+    """For a job: the callable of a command's settings; `--engine ray` leaves the choice of engine to the worker."""
     options = {name: value for name, value in asdict(settings).items() if name != "model"}
     engine = {"engine": "auto"} if options["engine"] == "ray" else {}
     return Rows(verb, settings.model, **options | engine | {"threads": settings.threads or 1})

@@ -83,7 +83,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _suited(s: Settings) -> Settings:
-    """Choose how the text is split and which words count, unless the user did; the choice is reported."""
+    """For `learn`: choose how the text is split and which words count, unless the user did; it is reported."""
     from bertkit.notify import note
 
     text, complete = ("", False) if s.kind in PIECES else _sample(s.source)
@@ -100,7 +100,7 @@ def _suited(s: Settings) -> Settings:
 
 
 def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
-    """The beginning of a text, and whether that is all of it; empty for a stream that can be read only once."""
+    """For `learn`: the beginning of a text, and whether that is all; empty for a stream that is read only once."""
     from bertkit.data.readers.documents import read_documents
 
     if not all(path.is_file() or path.is_dir() for path in source):
@@ -116,7 +116,7 @@ def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
 
 
 def _is_chinese(text: str) -> bool:
-    """Whether a quarter of the characters or more are ideographs."""
+    """For `learn`: whether a quarter of the characters or more are ideographs."""
     from bertkit.text.words import is_cjk
 
     return bool(text) and sum(map(is_cjk, text)) >= len(text) / 4
@@ -162,7 +162,7 @@ def _vectors(s: Settings) -> dict[str, Any]:
 
 
 def _hmm(s: Settings) -> dict[str, Any]:
-    """A trigram HMM tagger, in a folder that `predict` and `evaluate` open."""
+    """`learn hmm`: a trigram HMM tagger, in a folder that `predict` and `evaluate` open."""
     from bertkit.ancestors.baselines.forms import Tags
     from bertkit.ancestors.hmm import Hmm
     from bertkit.tasks import make
@@ -212,7 +212,7 @@ def _elmo(s: Settings) -> dict[str, Any]:
 
 
 def _write(s: Settings, save: Callable[[Path], None]) -> None:
-    """Write a folder with a bertkit.json that names its kind."""
+    """For `learn`: write a folder with a bertkit.json that names the model's kind."""
     import json
 
     from bertkit.files.atomic import atomic_write, write_folder
@@ -249,7 +249,7 @@ def seq2seq_lines(result: dict[str, Any]) -> list[str]:
 
 
 def resolve_seq2seq(table: dict[str, Any]) -> dict[str, Any]:
-    """The given values on top of the preset's; an unknown preset is refused with the other options."""
+    """For `seq2seq`: the given values on top of the preset's; an unknown preset is refused with the other options."""
     return merged({"model": SEQ2SEQ_PRESETS.get(table.get("preset", ""), {})}, table)
 
 

@@ -52,7 +52,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _opened(settings: Settings, name: str, language: str) -> Any:
-    """A model of --models: trained now, or opened."""
+    """A model of `meaning --models`: trained now, or opened."""
     from bertkit.ancestors.elmo.model import Elmo
     from bertkit.ancestors.vectors.vectors import WordVectors, open_vectors
     from bertkit.inference.predictor import Predictor
@@ -68,7 +68,7 @@ def _opened(settings: Settings, name: str, language: str) -> Any:
 
 
 def _learnt(settings: Settings, kind: str, language: str) -> Any:
-    """A small model trained on --learn (or the sample passages) and the texts themselves."""
+    """For `meaning`: a small model trained on --learn (or the sample passages) and the texts themselves."""
     from bertkit import samples
     from bertkit.commands import learn
     from bertkit.loading import open_model
@@ -88,7 +88,7 @@ def _learnt(settings: Settings, kind: str, language: str) -> Any:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The texts by number, then a table per model: a row per layer, a column per pair of texts."""
+    """What `bertkit meaning` prints: the texts by number, then a table per model, a row per layer."""
     pairs = list(combinations(range(len(result["texts"])), 2))
     shown = [f"{number:3}  {text}" for number, text in enumerate(result["texts"], 1)]
     for row in result["models"]:
@@ -129,7 +129,7 @@ def run_neighbours(settings: NeighboursSettings) -> dict[str, Any]:
 
 
 def neighbours_lines(result: dict[str, Any]) -> list[str]:
-    """One word per line."""
+    """What `bertkit neighbours` prints: one word per line."""
     return [f"{row['cosine']:7.3f}  {row['word']}" for row in result["found"]]
 
 

@@ -57,40 +57,40 @@ class Option:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The arguments of `config.option`."""
+        """What `config.option` says of a command-line option."""
         return self.field.metadata
 
     @property
     def spelled(self) -> str:
-        """As typed: --text-b, or TEXT_B for an argument."""
+        """A command-line option as typed: --text-b, or TEXT_B for an argument."""
         if self.meta["argument"]:
             return self.field.name.upper()
         return "--" + (self.meta["name"] or self.field.name.replace("_", "-"))
 
     @property
     def spellings(self) -> list[str]:
-        """Every spelling that help shows."""
+        """Every spelling of a command-line option that help shows."""
         negated = [f"--no-{self.spelled[2:]}"] if not self.takes_value and self.field.default is not False else []
         return [self.spelled, *negated, *([self.meta["short"]] if self.meta["short"] else [])]
 
     @property
     def takes_value(self) -> bool:
-        """Whether it takes a value; flags do not."""
+        """Whether a command-line option takes a value; flags do not."""
         return self.kind is not bool
 
     @property
     def required(self) -> bool:
-        """Whether it has no default."""
+        """Whether a command-line option has no default."""
         return self.field.default is MISSING and self.field.default_factory is MISSING
 
     @property
     def choices(self) -> list[str]:
-        """The allowed values; empty: any."""
+        """The allowed values of a command-line option; empty: any."""
         return [choice for choice in self.meta["choices"] if choice]
 
     @property
     def default(self) -> str:
-        """The default as text; empty if there is none worth showing."""
+        """The default of a command-line option as text; empty if there is none worth showing."""
         value = self.field.default
         if value is MISSING or value is None or value is False or value in ("", ()):
             return ""
@@ -98,12 +98,12 @@ class Option:
 
     @property
     def placeholder(self) -> str:
-        """The placeholder of the value in help."""
+        """The placeholder of a command-line option's value in help."""
         kinds = {int: "N", float: "X", Path: "PATH"}
         return self.meta["metavar"] or "|".join(self.choices) or kinds.get(self.kind, "TEXT")
 
     def read(self, text: str) -> Any:
-        """The text converted to a value, or an error that names the option and the text."""
+        """A command-line option's text converted to a value, or an error that names the option and the text."""
         try:
             return self.kind(text)
         except ValueError:
@@ -111,7 +111,7 @@ class Option:
 
 
 def options(settings: type) -> list[Option]:
-    """The options of a settings class, arguments first. Sections and tables are set only with --config and --set."""
+    """The command-line options of a settings class, arguments first; tables are set only with --config and --set."""
     found = []
     kinds = hints(settings)
     for f in fields(settings):
@@ -142,19 +142,19 @@ class Command:
 
     @property
     def about(self) -> str:
-        """What it does, in one sentence."""
+        """What a command does, in one sentence for its help."""
         return inspect.getdoc(self.module.run) or COMMANDS[self.verb]
 
     @property
     def usage(self) -> str:
-        """The usage line: what is required."""
+        """The usage line of a command's help: what is required."""
         words = [f"{o.spelled}{'…' * o.many}" for o in self.arguments]
         words = [word if o.required else f"[{word}]" for word, o in zip(words, self.arguments)]
         needed = [f"{o.spelled} {o.placeholder}" for o in self.own if o.required and not o.meta["argument"]]
         return " ".join([f"bertkit {self.verb}", *words, *needed, translated("[options]")])
 
     def groups(self) -> dict[str, list[Option]]:
-        """The command's own options, without hidden ones, by heading."""
+        """A command's own options in its help, without hidden ones, by heading."""
         shown = [o for o in self.own if not o.meta["hidden"]]
         is_long = len(shown) - len(self.arguments) > LONG
         found: dict[str, list[Option]] = {"Arguments": [], **{heading: [] for heading in GROUPS}}
@@ -164,7 +164,7 @@ class Command:
         return {heading: members for heading, members in found.items() if members}
 
     def parser(self) -> Parser:
-        """The parser. Every default is None, "not given", so that --config and presets show through."""
+        """A command's argument parser. Every default is None, "not given", so that --config and presets apply."""
         parser = Parser(f"bertkit {self.verb}", self.usage, self.about)
         for heading, members in self.groups().items():
             _add(parser.add_argument_group(translated(heading)), members)
@@ -175,7 +175,7 @@ class Command:
         return parser
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
-        """The given values, by settings name."""
+        """The values given on the command line, by settings name."""
         flags, words = self._arrange(argv)
         most = len(self.arguments)
         if len(words) > most and not any(o.many for o in self.arguments):
@@ -234,12 +234,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, usage, about, formatter_class=layout, add_help=False, allow_abbrev=False)
 
     def format_help(self) -> str:
-        """The help page; argparse writes its first word and the colons of headings itself."""
+        """A command's help page; argparse writes its first word and the colons of headings itself."""
         page = super().format_help().replace("usage: ", translated("usage: "), 1)
         return re.sub(r"^([一-鿿]+):$", r"\1：", page, flags=re.MULTILINE)
 
     def error(self, message: str) -> NoReturn:
-        """Raise a UserError instead of exiting."""
+        """The argument parser raises a UserError instead of exiting."""
         raise UserError(f"{message}. See: {self.prog} --help")
 
 
@@ -262,7 +262,7 @@ def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word looks like an option: not -, not a number, not a text that starts with a dash."""
+    """Whether a word of the command line is an option: not -, not a number, not a text that starts with a dash."""
     name = word.partition("=")[0]
     if not name.startswith("-") or name == "-" or any(character.isspace() for character in name):
         return False
@@ -274,7 +274,7 @@ def _is_option(word: str) -> bool:
 
 
 def did_you_mean(word: str, known: Mapping[str, str]) -> str:
-    """The nearest known spelling, as a "did you mean"; empty if none is near."""
+    """The nearest known spelling of a command-line option, as a "did you mean"; empty if none is near."""
     from difflib import get_close_matches
 
     bare = {spelling.lstrip("-"): name for spelling, name in known.items()}  # dashes would make all options alike

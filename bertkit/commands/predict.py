@@ -99,14 +99,14 @@ class Worker:
         self.settings, self.predictor = settings, predictor
 
     def compute(self, examples: list[Any]) -> list[dict[str, Any]]:
-        """The answers to some examples of the task."""
+        """A worker of `predict`: the answers to some examples of the task."""
         answers = self.predictor.predict_examples(examples, self.settings.on_long, file=self.settings.file)
         for answer in answers:
             answer.pop("vectors", None)  # `embed` writes those
         return answers
 
     def columns(self, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Columns of answers to rows given as columns; none replaces a given one."""
+        """A worker of `predict`: columns of answers to rows given as columns; none replaces a given one."""
         count = len(next(iter(given.values()), []))
         inputs = [{name: values[n] for name, values in given.items()} for n in range(count)]
         flat = [flattened(answer) for answer in self.compute(self.predictor.task.from_inputs(inputs))]
@@ -134,7 +134,7 @@ def _answers(
     compute: Callable[[list[Any]], list[dict[str, Any]]],
     count: Count,
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Each row's cells and its answer, in order and in constant memory; what was cut is reported at the end."""
+    """`predict`: each row's cells and answer, in order and in constant memory; what was cut is reported at the end."""
     from bertkit import machine
     from bertkit.checkpoint.locate import report_unknown
     from bertkit.inference.predictor import AT_ONCE
@@ -161,7 +161,7 @@ def _answers(
 
 
 def examples(settings: Settings, predictor: Predictor | ContenderPredictor) -> Iterator[Any]:
-    """The file's examples as the model's task reads them; lines of standard input are texts."""
+    """For `predict`: the file's examples as the model's task reads them; lines of standard input are texts."""
     if settings.file == "-":
         from bertkit.files.open import open_text
 
@@ -196,7 +196,7 @@ def _with_cells(
 
 
 def _without(row: Row, names: Collection[str]) -> Row:
-    """Without the columns that stand for others by their number."""
+    """For `predict`: a row without the columns that stand for others by their number."""
     return {name: value for name, value in row.items() if name not in names}
 
 
@@ -230,7 +230,7 @@ def as_rows(answers: Iterable[tuple[Row, dict[str, Any]]], tables: bool) -> Iter
 
 
 def flattened(answer: dict[str, Any]) -> Row:
-    """An answer as cells: every score in a column `score_LABEL`, several labels in one cell as `a|b`."""
+    """A prediction as cells: every score in a column `score_LABEL`, several labels in one cell as `a|b`."""
     flat: Row = {}
     for name, value in answer.items():
         if name == "scores":
@@ -244,7 +244,7 @@ def flattened(answer: dict[str, Any]) -> Row:
 
 
 def own_names(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """Name → the name of its column, which no other column has."""
+    """For the columns `predict` writes: name → the name of its column, which no other column has."""
     used = set(taken)
     chosen: dict[str, str] = {}
     for name in names:
@@ -257,7 +257,7 @@ def own_names(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 
 
 def _input(line: str) -> Any:
-    """A line of standard input: an object where it is one, else the text itself."""
+    """For `predict -`: a line of standard input, an object where it is one, else the text itself."""
     try:
         return json.loads(line) if line.startswith("{") else line
     except ValueError:
@@ -316,7 +316,7 @@ def run_rewrite(settings: RewriteSettings) -> dict[str, Any] | Iterator[dict[str
 
 
 def _targets(settings: RewriteSettings, model: Seq2Seq, count: RewriteCount) -> Iterator[dict[str, Any]]:
-    """Each text's target, in order; what was cut or broken off is reported at the end."""
+    """`rewrite`: each text's target, in order; what was cut or broken off is reported at the end."""
     from bertkit.notify import note, track
 
     start = time.perf_counter()
@@ -337,7 +337,7 @@ def _targets(settings: RewriteSettings, model: Seq2Seq, count: RewriteCount) -> 
 
 
 def _texts(settings: RewriteSettings) -> Iterator[str]:
-    """The file's texts; of standard input every line is one."""
+    """For `rewrite`: the file's texts; of standard input every line is one."""
     from bertkit.ancestors.transformer.data import read_sources
 
     if settings.file == "-":

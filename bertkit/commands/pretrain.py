@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
 
 def resolve(table: dict[str, Any]) -> dict[str, Any]:
-    """The given values on top of the preset's."""
+    """For `pretrain`: the given values on top of the preset's."""
     return merged(preset(table.get("preset", "bert-mini")), table)
 
 

@@ -121,7 +121,7 @@ def run_ask(settings: AskSettings) -> dict[str, Any]:
 
 
 def ask_lines(result: dict[str, Any]) -> list[str]:
-    """The answer, and the passage it comes from."""
+    """What `bertkit ask` prints: the answer, and the passage it comes from."""
     if not result["answer"]:
         return ["no answer found"]
     return [

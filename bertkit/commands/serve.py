@@ -86,7 +86,7 @@ def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _key(settings: Settings) -> str:
-    """The API key from the file or the environment; empty if there is none."""
+    """For `serve`: the API key from the file or the environment; empty if there is none."""
     from bertkit.errors import UserError
 
     if settings.api_key_file is None:

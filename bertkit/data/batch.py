@@ -141,7 +141,7 @@ def pack(
 
 
 def _groups(lengths: np.ndarray, starts: np.ndarray) -> tuple[Group, ...]:
-    """Group neighbouring texts so that padding stays under MOST_PADDING."""
+    """Group neighbouring texts of a batch so that padding stays under MOST_PADDING."""
     groups = []
     first = 0
     while first < len(lengths):
@@ -160,7 +160,7 @@ def _groups(lengths: np.ndarray, starts: np.ndarray) -> tuple[Group, ...]:
 
 
 def _steady_groups(lengths: np.ndarray, starts: np.ndarray) -> tuple[Group, ...]:
-    """Group texts whose rounded lengths are equal."""
+    """Group texts of a batch whose rounded lengths are equal."""
     shapes = np.array([rounded(int(length)) for length in lengths])
     bounds = [0, *(np.flatnonzero(np.diff(shapes)) + 1).tolist(), len(lengths)]
     return tuple(

@@ -54,7 +54,7 @@ class Question:
 
     @property
     def placed(self) -> tuple[tuple[str, int], ...]:
-        """The answers that occur in the context."""
+        """The answers of a question (an example of `answer`) that occur in the context."""
         return tuple(answer for answer in self.answers if answer[1] >= 0)
 
 

@@ -27,14 +27,14 @@ class Feed(Protocol):
     """Anything that feeds the training loop with the batches of a step."""
 
     def step(self, step: int) -> list[Batch]:
-        """The micro-batches of this step for this rank."""
+        """What a feed gives: the micro-batches of this step for this rank."""
 
 
 class CountedFeed(Feed, Protocol):
     """A training feed that knows how often its text has been read."""
 
     def epoch(self, step: int) -> float:
-        """Passes over the text before this step."""
+        """A feed's passes over the text before this step."""
 
 
 @dataclass(frozen=True)
@@ -122,20 +122,20 @@ class PretrainingFeed:
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def packing(self, length: int) -> Packing:
-        """The examples of this length."""
+        """The feed's examples of this length."""
         if length not in self._packings:
             self._packings[length] = self._make(length)
         return self._packings[length]
 
     def numbers(self, step: int) -> list[tuple[int, int]]:
-        """(example, epoch) of every example of this step, over all ranks."""
+        """The pretraining feed's (example, epoch) of every example of this step, over all ranks."""
         phase, before = self.phase(step)
         size = len(self.packing(phase.length))
         counter = before + (step - phase.first) * phase.rows + np.arange(phase.rows)
         return [(int(self._order(phase.length, int(c // size))[c % size]), int(c // size)) for c in counter]
 
     def phase(self, step: int) -> tuple[Phase, int]:
-        """The phase of a step, and how many examples of its length were used before the phase."""
+        """The feed's phase at a step, and how many examples of its length were used before the phase."""
         used = 0
         index = next((i for i, p in enumerate(self.plan) if step < p.last), len(self.plan) - 1)
         for earlier in self.plan[:index]:
@@ -144,12 +144,12 @@ class PretrainingFeed:
         return self.plan[index], used
 
     def epoch(self, step: int) -> float:
-        """How many passes over the text have been made before this step, at this step's length."""
+        """The pretraining feed's passes over the text before this step, at this step's length."""
         phase, before = self.phase(step)
         return (before + (step - phase.first) * phase.rows) / len(self.packing(phase.length))
 
     def _order(self, length: int, epoch: int) -> np.ndarray:
-        """The order of all examples in this pass."""
+        """The feed's order of all examples in this pass."""
         if (length, epoch) not in self._orders:
             if len(self._orders) > 2:
                 self._orders.pop(next(iter(self._orders)))
@@ -158,7 +158,7 @@ class PretrainingFeed:
         return self._orders[length, epoch]
 
     def step(self, step: int) -> list[Batch]:
-        """This rank's part of the step's examples, masked and packed."""
+        """The pretraining feed's part of the step's examples for this rank, masked and packed."""
         phase, _ = self.phase(step)
         rate = self.masking.at(step / max(1, self.plan[-1].last))
         mine = self.numbers(step)[self.rank :: self.ranks]
@@ -175,7 +175,7 @@ class PretrainingFeed:
         return [collate([rows[i] for i in part], teacher) for part in parts]
 
     def masked(self, length: int, number: int, epoch: int, rate: float) -> tuple[Example, np.ndarray, np.ndarray]:
-        """One example with (ids after masking, masked places)."""
+        """One example of the pretraining feed with (ids after masking, masked places)."""
         pass_ = epoch % self.masking.copies if self.masking.copies else epoch
         chance = np.random.Generator(np.random.SFC64((self.seed, 2, length, number, pass_)))
         example = self.packing(length).example(number, chance)
@@ -230,12 +230,12 @@ class Prefetcher:
         self.waiting: tuple[int, Future[list[Batch]]] | None = None
 
     def step(self, step: int) -> list[Batch]:
-        """The batches of this step; preparing the next one starts."""
+        """The feed's batches of this step; preparing the next one starts."""
         ready = self.waiting[1] if self.waiting and self.waiting[0] == step else self.pool.submit(self.make, step)
         batches = ready.result()
         self.waiting = (step + 1, self.pool.submit(self.make, step + 1)) if step + 1 < self.last else None
         return batches
 
     def close(self) -> None:
-        """Stop prefetching."""
+        """Stop prefetching from the feed."""
         self.pool.shutdown(wait=True, cancel_futures=True)

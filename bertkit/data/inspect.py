@@ -72,11 +72,11 @@ class FileReport:
     bad: list[str] = field(default_factory=list)  # the first of them, as messages
 
     def asdict(self) -> dict[str, Any]:
-        """The report as plain values, for JSON."""
+        """The inspected file's report as plain values, for JSON."""
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        """The report as sentences, one per line."""
+        """The inspected file's report as sentences, one per line."""
         yield f"{self.path}: {self.rows:,} {self.form} ({self.kind or 'text'}, {self.encoding})"
         if self.columns:
             yield f"  columns: {', '.join(self.columns)}"
@@ -149,7 +149,7 @@ class Tokenizes(Protocol):
     """What inspecting a file needs of a tokenizer: texts to lists of ids, without special tokens."""
 
     def pieces_batch(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each text."""
+        """What inspecting a file needs of a tokenizer: the ids of each text."""
 
 
 def inspect_file(
@@ -186,7 +186,7 @@ def inspect_file(
 
 
 def _until_broken(rows: Iterable[Seen], bad: list[UserError]) -> Iterator[Seen]:
-    """The rows up to an error after which no reader can go on; a file of which nothing can be read is refused."""
+    """An inspected file's rows up to an error after which no reader can go on; one without any is refused."""
     read = False
     try:
         for row in rows:
@@ -279,7 +279,7 @@ class _Tally:
 
 
 def _normal(text: str) -> str:
-    """Without regard to case and spaces."""
+    """A label of an inspected file without regard to case and spaces."""
     return " ".join(text.casefold().split())
 
 
@@ -319,7 +319,7 @@ def _hashes(path: str | Path, encoding: str, columns: dict[str, Any]) -> set[int
 
 
 def _lengths(unit: str, counts: Counter[int]) -> Lengths:
-    """Exact percentiles from how often each length occurs."""
+    """Exact percentiles of an inspected file's texts, from how often each length occurs."""
     total, below, result = counts.total(), 0, Lengths(unit)
     waiting = [50, 90, 99, 100]
     for length in sorted(counts):

@@ -38,13 +38,13 @@ class Packing(Protocol):
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """Approximate tokens of an example of at most `length`."""
+        """What every packing tells: approximate tokens of an example of at most `length`."""
 
     def __len__(self) -> int:
         """Number of examples per pass."""
 
     def example(self, number: int, chance: Generator) -> Example:
-        """The example with this number."""
+        """What every packing gives: the example with this number."""
 
 
 def sentence_chunks(
@@ -92,11 +92,11 @@ class _Chunks:
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """Approximate tokens of an example, from which the examples per step follow."""
+        """Approximate tokens of a packing's example, from which the examples per step follow."""
         return length
 
     def _wrap(self, parts: list[tuple[int, int]], label: int = -1) -> Example:
-        """[CLS] a [SEP] (b [SEP]) from token ranges of the store."""
+        """A packing's row, [CLS] a [SEP] (b [SEP]), from token ranges of the store."""
         size = sum(b - a for a, b in parts) + 1 + len(parts)
         ids = np.empty(size, np.int64)
         segments = np.zeros(size, np.int64)
@@ -138,7 +138,7 @@ class FullSentences(_Chunks):
         return len(self.first)
 
     def example(self, number: int, chance: Generator) -> Example:
-        """The whole chunk as one example."""
+        """The packing `full-sentences`: the whole chunk as one example."""
         return self._wrap([(int(self.first[number]), int(self.last[number]))])
 
 
@@ -152,7 +152,7 @@ class Sentences(FullSentences):
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """The mean length of a sentence."""
+        """The packing `sentences`: the mean length of a sentence."""
         return min(length, round(store.tokens / max(1, store.sentences)) + cls.specials)
 
 
@@ -160,7 +160,7 @@ class MixedSentences(FullSentences):
     """A packing of rows and sentences at random: half of the chunks whole, one sentence of each of the others."""
 
     def example(self, number: int, chance: Generator) -> Example:
-        """The chunk, or one of its sentences; one of a word or two is joined with the next."""
+        """The packing `mixed-sentences`: the chunk, or one of its sentences; one of a word or two joins the next."""
         first, last = int(self.first[number]), int(self.last[number])
         if chance.random() < 0.5:
             a, b = (int(place) for place in np.searchsorted(self.starts, (first, last)))
@@ -172,7 +172,7 @@ class MixedSentences(FullSentences):
 
     @classmethod
     def typical(cls, store: Store, length: int) -> int:
-        """The mean of a row and a sentence."""
+        """The packing `mixed-sentences`: the mean of a row and a sentence."""
         return (length + Sentences.typical(store, length)) // 2
 
 
@@ -198,18 +198,18 @@ class _Pairs(_Chunks):
         return len(self.chunks)
 
     def _target(self, chance: Generator) -> int:
-        """The target length: all the room, or sometimes less, so that the model sees short texts too."""
+        """The target length of a packed pair: all the room, or sometimes less, to show the model short texts too."""
         return int(chance.integers(2, self.room + 1)) if chance.random() < self.short_prob else self.room
 
     def _cut(self, number: int, target: int, chance: Generator) -> tuple[int, int, int]:
-        """Sentences first, middle, last of the chunk: a is [first, middle), its real continuation [middle, last)."""
+        """A packed pair's sentences first, middle, last of the chunk: a is [first, middle), b really [middle, last)."""
         first, last = (int(n) for n in self.chunks[number])
         fits = int(np.searchsorted(self.starts[first : last + 1], self.starts[first] + target, side="left"))
         last = min(last, first + max(2, fits))
         return first, first + int(chance.integers(1, last - first)), last
 
     def _fitted(self, a: tuple[int, int], b: tuple[int, int], target: int, chance: Generator) -> list[tuple[int, int]]:
-        """Shorten the longer one, at a random end, until both fit (as in the paper's code)."""
+        """Shorten the longer one of a packed pair, at a random end, until both fit (as in the paper's code)."""
         sizes = [a[1] - a[0], b[1] - b[0]]
         over = sum(sizes) - target
         if over <= 0:
@@ -241,7 +241,7 @@ class NextSentence(_Pairs):
             )
 
     def example(self, number: int, chance: Generator) -> Example:
-        """[CLS] a [SEP] b [SEP], label 0 where b follows a and 1 where it does not."""
+        """The packing `next-sentence`: [CLS] a [SEP] b [SEP], label 0 where b follows a and 1 where it does not."""
         target = self._target(chance)
         first, middle, last = self._cut(number, target, chance)
         a, b = self._tokens(first, middle), self._tokens(middle, last)
@@ -271,7 +271,7 @@ class SentenceOrder(_Pairs):
     """The packing of ALBERT's pairs: two neighbouring runs, swapped in half of the examples."""
 
     def example(self, number: int, chance: Generator) -> Example:
-        """[CLS] a [SEP] b [SEP], label 0 in the right order and 1 swapped."""
+        """The packing `sentence-order`: [CLS] a [SEP] b [SEP], label 0 in the right order and 1 swapped."""
         target = self._target(chance)
         first, middle, last = self._cut(number, target, chance)
         parts = self._fitted(self._tokens(first, middle), self._tokens(middle, last), target, chance)

@@ -20,7 +20,7 @@ import numpy as np
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.json import open_regular, read_json
-from bertkit.files.manifest import Entries, check, digest_of, read_manifest, read_whole
+from bertkit.files.manifest import Entries, check, read_manifest, read_whole
 from bertkit.text.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -91,11 +91,11 @@ class Store:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids."""
+        """The tokenizer that made the store's ids."""
         return Tokenizer.load(self.folder / "tokenizer")
 
     def check(self, tokenizer: Tokenizer) -> None:
-        """Refuse a tokenizer under which the ids would mean other pieces."""
+        """Refuse a tokenizer under which the store's ids would mean other pieces."""
         if tokenizer.fingerprint() != self.fingerprint:
             raise UserError(
                 f"{self.folder} was made with a different tokenizer ({self.facts['pieces']:,} pieces) from the one "
@@ -105,7 +105,7 @@ class Store:
             )
 
     def split(self, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Documents for training and for evaluation, as sorted numbers; the same for the same seed and store size.
+        """The store's documents for training and for evaluation, as sorted numbers; the same for a seed and a size.
 
         held_out: the fraction for evaluation. 0 holds none out; otherwise each side has a document if there are two.
         """
@@ -152,7 +152,7 @@ def _missing(folder: Path) -> UserError:
 
 
 def _entries(folder: Path, facts: dict[str, Any]) -> Entries:
-    """What the manifest lists; a store of an early version lists it in store.json."""
+    """What a store's manifest lists; a store of an early version lists it in store.json."""
     entries = read_manifest(folder)
     return facts["files"] if entries is None else entries
 
@@ -170,9 +170,3 @@ def _facts(folder: Path) -> dict[str, Any]:
 def partial_of(folder: Path) -> Path:
     """The folder of a store that is being written."""
     return folder.with_name(folder.name + ".partial")
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file in hex."""
-    with open_regular(path) as file:
-        return digest_of(file.fileno())

@@ -80,7 +80,7 @@ def encode_rows(
 
 
 def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: int = 0) -> Rows:
-    """One encoding's rows; `number` names the text in messages."""
+    """One encoding's rows (windows where it is long); `number` names the text in messages."""
     size, limit = len(encoding), windows.limit
     if size <= limit:
         window = tokenizer.windows_of(encoding, limit=limit, overlap=0)[0]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import closed_at_end, open_new, write_errors
+from bertkit.files.atomic import open_writer_of, write_errors
 from bertkit.files.open import kind_of
 from bertkit.notify import note
 
@@ -31,7 +31,7 @@ class RowWriter(Protocol):
     """What `open_writer` yields."""
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one row; the first row's keys are the columns."""
+        """Append one row to the output file; the first row's keys are the columns."""
 
 
 @contextmanager
@@ -45,14 +45,12 @@ def open_writer(path: str | Path) -> Iterator[RowWriter]:
     kind = kind_of(path)
     if kind not in WRITERS:
         raise UserError(f"{path}: cannot write the format '{kind}'. {suggest(kind, list(WRITERS))}")
-    with open_new(path) as file:
-        writer = WRITERS[kind](file, str(path))
-        with closed_at_end(writer, path):
-            yield writer
+    with open_writer_of(WRITERS[kind], path) as writer:
+        yield writer
 
 
 def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write every row to a new file as it arrives."""
+    """Write every row to a new output file as it arrives."""
     with open_writer(path) as out:
         for row in rows:
             out.write(row)
@@ -265,7 +263,7 @@ class _Parquet:
 
 
 def _without_nulls(arrow: Any, schema: Any) -> Any:
-    """A column that is empty in the first batch may hold texts later."""
+    """For writing rows as parquet: a column that is empty in the first batch may hold texts later."""
     return arrow.schema([f.with_type(arrow.string()) if arrow.types.is_null(f.type) else f for f in schema])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.data.write_rows import arrow_for, as_json
 from bertkit.errors import UserError, suggest
-from bertkit.files.atomic import closed_at_end, open_new, write_errors
+from bertkit.files.atomic import open_writer_of, write_errors
 from bertkit.files.open import kind_of
 
 _NPY_HEADER = 128  # bytes: room for any shape, so that the header can be written again at the end
@@ -28,10 +28,8 @@ def open_vectors(path: str | Path) -> Iterator[VectorWriter]:
     kind = kind_of(path)
     if kind not in VECTOR_WRITERS:
         raise UserError(f"{path}: cannot write vectors as '{kind}'. {suggest(kind, list(VECTOR_WRITERS))}")
-    with open_new(path) as file:
-        writer = VECTOR_WRITERS[kind](file, str(path))
-        with closed_at_end(writer, path):
-            yield writer
+    with open_writer_of(VECTOR_WRITERS[kind], path) as writer:
+        yield writer
 
 
 class VectorWriter:
@@ -43,7 +41,7 @@ class VectorWriter:
         self.count = 0
 
     def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """vectors: (texts, width)."""
+        """Append vectors to the file: (texts, width)."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise ValueError(f"{len(texts)} texts and vectors of shape {vectors.shape}")
@@ -59,7 +57,7 @@ class VectorWriter:
         tokens: Sequence[Sequence[str]] | None = None,
         offsets: Sequence[Sequence[Sequence[int]]] | None = None,
     ) -> None:
-        """vectors: one (tokens, width) per text; tokens: their strings; offsets: [start, end) of each in the text."""
+        """Append token vectors: one (tokens, width) per text; tokens: their strings; offsets: [start, end) of each."""
         rows = [np.ascontiguousarray(each, dtype=np.float32) for each in vectors]
         if len(rows) != len(texts) or any(each.ndim != 2 for each in rows):
             raise ValueError(f"{len(texts)} texts and {len(rows)} arrays, which must be (tokens, width) each")
@@ -71,7 +69,7 @@ class VectorWriter:
         self.count += len(texts)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left of the vectors."""
 
     def _check_width(self, width: int) -> None:
         self._width = width if self._width is None else self._width
@@ -102,7 +100,7 @@ class _Npy(VectorWriter):
 
 
 def _npy_header(count: int, width: int) -> bytes:
-    """Version 1.0 of numpy's format: magic, version, length of the rest, a Python dict padded with spaces."""
+    """For a file of vectors: numpy's format 1.0, that is magic, version, length, a Python dict padded with spaces."""
     fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {width}), }}"
     start = b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little")
     return start + fields.ljust(_NPY_HEADER - 11).encode("ascii") + b"\n"
@@ -158,7 +156,7 @@ class _Parquet(VectorWriter):
 
 
 def _lists(arrow: Any, vectors: np.ndarray) -> Any:
-    """(n, width) as an arrow column of lists of float32."""
+    """Vectors (n, width) as an arrow column of lists of float32."""
     starts = np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1]
     return arrow.ListArray.from_arrays(
         arrow.array(starts, arrow.int32()), arrow.array(vectors.reshape(-1), arrow.float32())

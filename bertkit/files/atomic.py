@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, cast
+from typing import IO, Protocol, TypeVar, cast
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import manifest
@@ -126,7 +126,7 @@ def mend_folder(target: Path) -> bool:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """One mender at a time: a slow one must not remove what a later write put there."""
+    """One mender of a folder at a time: a slow one must not remove what a later write put there."""
     handle = os.open(target, os.O_RDONLY)
     try:
         for _ in range(MEND_TRIES):
@@ -151,7 +151,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _inside(target: Path, name: Path) -> Path:
-    """The place of a file, unless a link on the way leads out of the folder."""
+    """The place of a file of a folder being mended, unless a link on the way leads out of it."""
     place = target / name
     if not place.parent.resolve().is_relative_to(target.resolve()):
         raise DamagedFile(f"{place.parent} leads out of {target}, so {name} was not touched. Remove the link.")
@@ -159,7 +159,7 @@ def _inside(target: Path, name: Path) -> Path:
 
 
 def _replaced(target: Path, swap: Path) -> list[Path]:
-    """What the manifest in `target` lists and the one in `swap` does not; nothing where one of them is gone."""
+    """For an interrupted write: what the manifest in `target` lists and the one in `swap` does not."""
     try:
         before, after = manifest.read_manifest(target), manifest.read_manifest(swap)
     except UserError:
@@ -220,7 +220,7 @@ def _is_claimed(path: Path) -> bool:
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
-    """Write a new file and sync it to the disk. chunks: its bytes, in order. Returns (SHA-256 in hex, bytes)."""
+    """Write a new file atomically and sync it to the disk. chunks: its bytes, in order. Returns (SHA-256, bytes)."""
     digest, size = hashlib.sha256(), 0
     handle = calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -235,7 +235,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[str, i
 
 
 def write_all(handle: int, content: bytes | memoryview) -> None:
-    """Write every byte: one system call may take only a part."""
+    """Write every byte to a file descriptor: one system call may take only a part."""
     rest = memoryview(content)
     while len(rest):
         rest = rest[calls.write(handle, rest[:CHUNK]) :]
@@ -251,7 +251,7 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, each name synced."""
+    """Make a folder and those above it, each name synced to the disk."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -383,17 +383,29 @@ def not_the_input(out: str | Path | None, *sources: str | Path | None) -> None:
             raise UserError(f"--out {out} is also the input file. Choose another name.")
 
 
+class Closes(Protocol):
+    """A writer of one format."""
+
+    def close(self) -> None:
+        """Write what is left of the file."""
+
+
+Writer = TypeVar("Writer", bound=Closes)
+
+
 @contextmanager
-def closed_at_end(writer: Any, path: str | Path) -> Iterator[None]:
-    """Close a file's writer before the file, also after an error, when its own errors no longer matter."""
-    try:
-        yield
-    except BaseException:
-        with suppress(Exception):
+def open_writer_of(kind: Callable[[IO[bytes], str], Writer], path: str | Path) -> Iterator[Writer]:
+    """A writer of this kind to a new file, closed before the file; after an error its own errors no longer matter."""
+    with open_new(path) as file:
+        writer = kind(file, str(path))
+        try:
+            yield writer
+        except BaseException:
+            with suppress(Exception):
+                writer.close()
+            raise
+        with write_errors(path):
             writer.close()
-        raise
-    with write_errors(path):
-        writer.close()
 
 
 @contextmanager

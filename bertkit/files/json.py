@@ -82,7 +82,7 @@ def read_json(path: Path, kind: type | tuple[type, ...] = dict) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """A JSON value of bounded depth, size and numbers. where: the file, for messages."""
+    """Guarded parsing of a JSON value of bounded depth, size and numbers. where: the file, for messages."""
     if (count := sum(map(text.count, ",[{"))) > MOST_VALUES:
         raise DamagedFile(f"{where}: holds {count:,} values; at most {MOST_VALUES:,} are read. {AGAIN}")
     try:

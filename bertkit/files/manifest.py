@@ -231,7 +231,7 @@ def reading(folder: Path, *, verify: bool = True, what: str = "folder") -> Itera
 
 
 def _is_mended(folder: Path) -> bool:
-    """Whether no write is left half done, after finishing one if need be and possible."""
+    """Whether no write to a folder with a manifest is left half done, after finishing one if possible."""
     from bertkit.files.atomic import mend_folder  # which writes manifests
 
     try:
@@ -244,7 +244,7 @@ def _is_mended(folder: Path) -> bool:
 
 
 def _mark(folder: Path) -> tuple[int, ...]:
-    """Differs after every write."""
+    """What differs after every write to a folder with a manifest."""
     marks: list[int] = []
     for name in (MANIFEST, SWAP):
         try:

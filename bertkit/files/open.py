@@ -167,7 +167,7 @@ def _why_nul(path: str, encoding: str) -> str:
 
 
 def _inside(encoding: str) -> str:
-    """What `_raw_lines` gives: wide encodings come out of it as UTF-8."""
+    """The unpacked lines of a user's file, as `_raw_lines` gives them: wide encodings come out of it as UTF-8."""
     return "utf-8" if encoding.startswith(_WIDE) else encoding
 
 
@@ -325,7 +325,7 @@ def by_mark(sample: bytes) -> str:
 
 
 def guess_encoding(sample: bytes) -> str:
-    """The likeliest encoding of bytes that are not UTF-8. Always one that decodes (latin-1 takes anything)."""
+    """The likeliest encoding of a file's bytes that are not UTF-8. Always one that decodes (latin-1 takes anything)."""
     if marked := by_mark(sample):
         return marked
     best, best_share = _western(sample), 0.5

@@ -67,7 +67,7 @@ def read(handle: int, where: str) -> dict[str, Tensor]:
 
 
 def read_arrays(handle: int, where: str) -> dict[str, np.ndarray]:
-    """The same without torch, as float32 arrays where they hold real numbers."""
+    """All tensors of a safetensors file without torch, as float32 arrays where they hold real numbers."""
     return _read(handle, where, _array)
 
 

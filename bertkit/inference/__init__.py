@@ -73,19 +73,19 @@ class Report(dict[str, Any]):
 
 
 def framed(page: str) -> str:
-    """A whole page inside a notebook, with its own style and without scripts."""
+    """For inference's results in a notebook: a whole page, with its own style and without scripts."""
     return (
         f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:1px solid #ddd" sandbox></iframe>'
     )
 
 
 def escape(text: str) -> str:
-    """Text that is safe between tags."""
+    """For inference's answers in a notebook: text that is safe between tags."""
     return html.escape(text)
 
 
 def clip(text: str, most: int) -> str:
-    """The beginning of a long text."""
+    """For inference's answers in a notebook: the beginning of a long text."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -97,7 +97,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> s
 
 
 def _is_nought(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a column says nothing: no token was cut from any row."""
+    """For inference's answers in a notebook: whether a column says nothing, as where no token was cut."""
     return name == "cut" and not any(row.get(name) for row in rows)
 
 
@@ -106,7 +106,7 @@ def _value(value: Any) -> str:
 
 
 def _bars(scores: Any) -> str:
-    """A bar per name (of choices: their numbers), as long as its probability; the likeliest five."""
+    """For answers in a notebook: a bar per name (of choices: their numbers), as long as its probability; the best five."""
     if isinstance(scores, list):
         scores = dict(enumerate(scores))
     if not isinstance(scores, Mapping):

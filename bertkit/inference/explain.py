@@ -69,7 +69,7 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
 
 
 def encoded_text(predictor: Predictor, text: str, text_b: str | None = None, longest: int = LONGEST) -> Encoding:
-    """The tokens of a text or pair, unless there are none or too many to look at."""
+    """The tokens of a text or pair to explain, unless there are none or too many to look at."""
     encoding = predictor.tokenizer.encode(text, text_b)
     limit = min(longest, predictor.config.max_tokens)
     if len(encoding) > limit:
@@ -80,12 +80,12 @@ def encoded_text(predictor: Predictor, text: str, text_b: str | None = None, lon
 
 
 def row_of(encoding: Encoding) -> Row:
-    """A text as one row of a batch."""
+    """A text to explain as one row of a batch."""
     return Row(encoding.ids, encoding.segments, (0, len(encoding)))
 
 
 def tokens_of(predictor: Predictor, encoding: Encoding) -> list[dict[str, Any]]:
-    """[{id, token, start, end, special, side, word, segment}]."""
+    """Tokens to explain: [{id, token, start, end, special, side, word, segment}]."""
     return [
         {
             "id": piece, "token": predictor.tokenizer.id_to_token(piece) or "", "start": start, "end": end,
@@ -346,7 +346,7 @@ def layer_vectors(predictor: Predictor, text: str, text_b: str | None = None) ->
 
 
 def _layers(encoded: Encoded) -> list[np.ndarray]:
-    """Of each text of a batch: (layers + 1, tokens, width)."""
+    """For explaining, of each text of a batch: (layers + 1, tokens, width)."""
     by_layer = [encoded.batch.split(layer.float()) for layer in encoded.layers]
     return [torch.stack(layers).cpu().numpy() for layers in zip(*by_layer)]
 

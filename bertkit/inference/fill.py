@@ -82,7 +82,7 @@ def _guess(predictor: Predictor, ids: list[int], place: int, piece: int, score: 
 
 
 def spelled(predictor: Predictor, piece: int) -> str:
-    """A piece as users see it."""
+    """A guessed piece as users see it."""
     return (predictor.tokenizer.id_to_token(piece) or "").lstrip("Ġ▁")
 
 
@@ -93,7 +93,7 @@ def shown(predictor: Predictor, ids: Sequence[int]) -> str:
 
 
 def _best(scores: np.ndarray, top: int) -> tuple[list[list[float]], list[list[int]]]:
-    """The highest scores of each row and their columns, best first."""
+    """The best guesses for a mask: the highest scores of each row and their columns, best first."""
     columns = np.argpartition(-scores, top - 1, axis=-1)[:, :top]
     values = np.take_along_axis(scores, columns, -1)
     order = np.argsort(-values, axis=-1, kind="stable")
@@ -150,7 +150,7 @@ def fill_jointly(predictor: Predictor, encoding: Encoding, top: int, how: str) -
 
 
 def _logs_at(predictor: Predictor, texts: list[list[int]], segments: list[int], places: list[int]) -> np.ndarray:
-    """Log-probabilities of every piece at these places: (texts, places, pieces); special pieces are never chosen."""
+    """For guessing masks together: log-probabilities of every piece at these places: (texts, places, pieces)."""
     special = sorted(predictor.tokenizer.special_ids)
 
     def logs(numbers: list[int], logits: list[np.ndarray]) -> list[np.ndarray]:

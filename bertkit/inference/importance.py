@@ -68,7 +68,7 @@ def importance(
 
 
 def _plain_model(predictor: Predictor) -> Model:
-    """The model in float32 with ordinary linear maps, through which gradients flow."""
+    """For the importance of tokens: the model in float32 with ordinary linear maps, through which gradients flow."""
     if predictor.precision == "fp32":
         return predictor.model
     return predictor.as_written().model.eval().requires_grad_(False)
@@ -81,11 +81,11 @@ class Target:
         self.names, self.score, self.place = list(names), score, place
 
     def scores(self, encoded: Encoded) -> Tensor:
-        """(texts, names)."""
+        """What tokens are important for: the scores of labels or guesses, (texts, names)."""
         return self.score(encoded, self.place)
 
     def at(self, place: int) -> Target:
-        """The same target with its mask elsewhere."""
+        """The same target of importance with its mask elsewhere."""
         return Target(self.names, self.score, place)
 
 

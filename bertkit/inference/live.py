@@ -52,7 +52,7 @@ class _Rows:
     batch: int = 16
 
     def step(self, step: int) -> list[Batch]:
-        """The batch of this step."""
+        """The batch of this step of a model that learns live."""
         chance = np.random.default_rng((self.seed, step))
         chosen = [self.examples[n] for n in chance.integers(0, len(self.examples), self.batch)]
         settings = MaskSettings()
@@ -101,7 +101,7 @@ def pretrain_live(
 
 
 def _examples(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[Example]:
-    """Each line as rows of at most LENGTH tokens."""
+    """Each line of the text a tiny BERT learns from live as rows of at most LENGTH tokens."""
     for line in lines:
         encoding = tokenizer.encode(line)
         body = [n for n, special in enumerate(encoding.special) if not special]

@@ -107,22 +107,22 @@ class Predictor:
 
     @property
     def precision(self) -> str:
-        """What it computes in: fp32, bf16 or int8."""
+        """What a predictor computes in: fp32, bf16 or int8."""
         return self.engine.precision
 
     @property
     def device(self) -> str:
-        """Where it computes."""
+        """Where a predictor computes."""
         return self.engine.device
 
     @property
     def computed_by(self) -> str:
-        """Precision, device, and the engine where it is not torch, for notes."""
+        """The predictor's precision, device, and its engine where it is not torch, for notes."""
         return f"{self.precision} on {self.device}" + (f", {self.engine.name}" if self.engine.name != "torch" else "")
 
     @property
     def parameters(self) -> int:
-        """The number of weights; 0 if the engine does not know it."""
+        """The number of the predictor's weights; 0 if the engine does not know it."""
         return self.engine.parameters
 
     @property
@@ -136,11 +136,11 @@ class Predictor:
 
     @property
     def model(self) -> Model:
-        """The PyTorch model itself, for those who look inside."""
+        """The predictor's PyTorch model itself, for those who look inside."""
         return self._torch.model
 
     def as_written(self) -> Folder:
-        """The folder, read again: weights prepared for inference cannot be saved."""
+        """The predictor's folder, read again: weights prepared for inference cannot be saved."""
         if self.source is None:
             raise UserError("This model has no folder. Save it before preparing it for inference.")
         return read_folder(self.source)
@@ -148,7 +148,7 @@ class Predictor:
     def run(
         self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool = False, maps: bool = False
     ) -> list[Any]:
-        """Encode rows with PyTorch; `use` returns one answer per row of its batch, in the batch's row order."""
+        """The predictor encodes rows with PyTorch; `use` returns one answer per row of its batch, in that order."""
         return self._torch.encode(rows, use, layers=layers, maps=maps, steady=self.steady)
 
     def _pack(self, rows: Sequence[Row]) -> Batch:
@@ -211,18 +211,18 @@ class Predictor:
 
     @property
     def vector_limit(self) -> int:
-        """The most tokens of one row: the model's limit, or where sentence-transformers truncates, if that is less."""
+        """The most tokens a predictor reads in one row: the model's limit, or where sentence-transformers truncates."""
         return min(self.config.max_tokens, self.pooling.max_tokens or self.config.max_tokens)
 
     @property
     def width(self) -> int:
-        """The width of a text's vector."""
+        """The width of the vector a predictor gives a text."""
         return self.pooling.width(self.config.width)
 
     def encode_texts(
         self, texts: Sequence[str], prompts: Sequence[str], windows: Windows, *, keep: bool = False
     ) -> list[Rows]:
-        """Rows of texts, each with its prompt before it ("" for none)."""
+        """The predictor's rows of texts, each with its prompt before it ("" for none)."""
         together = [prompt + text for prompt, text in zip(prompts, texts, strict=True)] if any(prompts) else texts
         encoded = encode_rows(self.tokenizer, together, None, windows, keep=keep)
         if not self.pooling.include_prompt:
@@ -345,7 +345,7 @@ class Predictor:
         return validated(self.folder.about, f"{self.folder.name}/bertkit.json")
 
     def windows(self, on_long: str = "") -> Windows:
-        """How long texts are read: as in training, unless overridden."""
+        """How long a predictor reads texts: as in training, unless overridden."""
         saved = self.about.get("windows", {})
         limit = min(int(saved.get("limit", self.pooling.max_tokens or 512)), self.config.max_tokens)
         return Windows(limit, on_long or saved.get("on_long", "window"), int(saved.get("overlap", 64)))
@@ -385,7 +385,7 @@ class Predictor:
         return self.task.evaluate(rows, Reading(**columns), self.predict_examples)
 
     def needs(self, head: str, what: str) -> None:
-        """Refuse to use a head that is missing or untrained."""
+        """Refuse a predictor's head that is missing or untrained."""
         if head not in self.engine.heads:
             has = ", ".join(self.engine.heads) or "none"
             raise UserError(
@@ -396,7 +396,7 @@ class Predictor:
 
 
 def chosen_engine(source: Path, engine: str) -> str:
-    """The engine that opens a folder: as asked, or the one it has files for."""
+    """The engine of the predictor of a folder: as asked, or the one it has files for."""
     if engine not in ENGINES:
         raise UserError(f"engine is {engine!r}. {suggest(engine, list(ENGINES))}")
     has_file = source.is_dir() and onnx_file(source) is not None
@@ -410,7 +410,7 @@ def chosen_engine(source: Path, engine: str) -> str:
 
 
 def _merge(texts: Sequence[Rows], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
-    """Join the token vectors of each text's rows: each row contributes the tokens it owns."""
+    """For a predictor's token vectors: join those of a text's rows, each row contributing the tokens it owns."""
     parts = iter(vectors)
     merged = []
     for text in texts:

@@ -68,7 +68,7 @@ def score(
 
 
 def _log_likelihood(logits: np.ndarray, ids: Sequence[int]) -> float:
-    """Summed log-probability of ids. logits: (ids, vocabulary)."""
+    """A text's score: the summed log-probability of ids. logits: (ids, vocabulary)."""
     highest = logits.max(-1)
     log_sum = highest + np.log(np.exp(logits - highest[:, None]).sum(-1))
     return float((logits[np.arange(len(ids)), ids] - log_sum).sum(dtype=np.float64))
@@ -112,7 +112,7 @@ Run = tuple[list[int], list[int], list[int]]  # ids, places to predict, their id
 def _masked_runs(
     ids: list[int], special: list[bool], word_of: list[int], predictor: Predictor, words: bool
 ) -> list[Run]:
-    """One copy of the text per piece, with that piece masked (and optionally the rest of its word)."""
+    """For scoring a text: a copy per piece, with that piece masked (and optionally the rest of its word)."""
     mask = predictor.tokenizer.mask_id
     if mask is None:
         raise UserError("This tokenizer has no mask token, so texts cannot be scored.")
@@ -192,7 +192,7 @@ class TextScorer(Protocol):
     """Anything that says how likely a text is: masked, causal and n-gram language models."""
 
     def score(self, texts: list[str]) -> list[float]:
-        """How likely each text is; higher is likelier."""
+        """What scores texts: how likely each is; higher is likelier."""
 
 
 def score_minimal_pairs(scorer: TextScorer, path: str | Path, most: int = 0) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def score_minimal_pairs(scorer: TextScorer, path: str | Path, most: int = 0) -> 
 
 
 def _interval(groups: list[tuple[int, int]]) -> list[float]:
-    """The 95 % interval of the mean of groups, pairs resampled within each. groups: (won, pairs) of each."""
+    """The 95 % interval of minimal pairs' mean over groups, pairs resampled within each. groups: (won, pairs)."""
     chance = np.random.default_rng(0)
     drawn = [chance.binomial(pairs, won / pairs, RESAMPLES) / pairs for won, pairs in groups]
     return [float(edge) for edge in np.percentile(np.mean(drawn, axis=0), (2.5, 97.5))]

@@ -42,7 +42,7 @@ class Words:
         self.pieces = pieces
 
     def of(self, ids: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """The word of every token, -1 for special ones, and the words' spellings."""
+        """For matching a teacher's words: the word of every token, -1 for special ones, and the words' spellings."""
         begins = self.begins(ids)
         begins[1:] |= special[:-1]
         begins &= ~special
@@ -55,7 +55,7 @@ class Words:
         return number, [self._spelled(tuple(row[a : bounds[e]])) for a, e in zip(places, ends)]
 
     def begins(self, ids: np.ndarray) -> np.ndarray:
-        """Where a word begins in a row of pieces without special tokens; the first piece begins one."""
+        """For matching a teacher's words: where one begins in a row of pieces; the first piece begins one."""
         begins = ~self.continues[ids]
         begins[1:] |= self.chinese[ids[:-1]]
         begins[:1] = True

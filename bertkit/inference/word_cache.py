@@ -31,10 +31,11 @@ from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from bertkit.data.packing import Example, FullSentences
-from bertkit.data.store import Store, file_digest
+from bertkit.data.store import Store
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import atomic_write, explained, require_space
 from bertkit.files.lock import RunLock
+from bertkit.files.manifest import facts_of
 from bertkit.inference.teacher import Words, WordTeacher
 from bertkit.notify import note, status
 
@@ -71,7 +72,7 @@ class WordCache:
         return place[owner], states.to(torch.bfloat16)
 
     def _words_of(self, example: Example) -> np.ndarray:
-        """The store's number of each token's word, -1 for special tokens."""
+        """In the word cache: the store's number of each token's word, -1 for special tokens."""
         numbers = np.full(len(example.ids), -1)
         ordinary = np.flatnonzero(example.places >= 0)
         for run in np.split(ordinary, np.flatnonzero(np.diff(example.places[ordinary]) != 1) + 1):
@@ -90,7 +91,7 @@ def word_numbers(store: Store, words: Words, first: np.ndarray, start: int, last
 
 
 def _begins(store: Store, words: Words, start: int, stop: int) -> np.ndarray:
-    """Where a word begins among these tokens; `start` is the first token of a sentence."""
+    """For the word cache: where a word begins among these tokens; `start` is the first token of a sentence."""
     begins = words.begins(np.asarray(store.ids[start:stop], np.int64))
     a, b = np.searchsorted(store.sentence_starts, (start, stop))
     begins[np.asarray(store.sentence_starts[a:b]) - start] = True
@@ -117,7 +118,7 @@ def open_cache(store: Store, teacher: WordTeacher, numbers: int, length: int) ->
                 if not (folder / "cache.json").is_file():
                     _CacheWriter(folder, store, teacher, numbers, length).go()
     for name, file in json.loads((folder / "cache.json").read_bytes())["files"].items():
-        if not (folder / name).is_file() or file_digest(folder / name) != file["sha256"]:
+        if not (folder / name).is_file() or facts_of(folder / name)["sha256"] != file["sha256"]:
             raise DamagedFile(f"{folder / name} is missing or was altered. Delete {folder}; it will be made again.")
     return WordCache(folder, store, teacher.words)
 
@@ -133,7 +134,7 @@ class _CacheWriter:
         self.batches = [range(n, min(n + per_batch, len(self.rows))) for n in range(0, len(self.rows), per_batch)]
 
     def go(self) -> None:
-        """Write everything that is missing."""
+        """Write everything that is missing in the word cache."""
         first = self._first_words()
         words = int(first[-1])
         require_space(self.folder, words * self.layers * (self.numbers + 2) + first.nbytes)
@@ -149,10 +150,8 @@ class _CacheWriter:
             states.truncate(done["words"] * self.layers * self.numbers)
             scales.truncate(done["words"] * self.layers * 2)
             self._write(states, scales, done, mean, directions)
-        files = {
-            name: {"bytes": (self.folder / name).stat().st_size, "sha256": file_digest(self.folder / name)}
-            for name in ("basis.safetensors", "words.bin", "states.bin", "scales.bin")
-        }
+        names = ("basis.safetensors", "words.bin", "states.bin", "scales.bin")
+        files = {name: facts_of(self.folder / name) for name in names}
         if files["scales.bin"]["bytes"] != words * self.layers * 2:
             raise DamagedFile(f"{self.folder}: the words do not add up. Delete it; it will be made again.")
         facts = {
@@ -182,7 +181,7 @@ class _CacheWriter:
             status(f"{self.folder.name}: {number + 1:,} of {len(self.batches):,} batches, {seconds / 60:.0f} min to go")
 
     def _done(self) -> dict[str, int]:
-        """How many batches and words an interrupted run has completed."""
+        """How many batches and words of the word cache an interrupted run has completed."""
         try:
             return {
                 key: int(json.loads((self.folder / "progress.json").read_bytes())[key]) for key in ("batches", "words")
@@ -191,7 +190,7 @@ class _CacheWriter:
             return {"batches": 0, "words": 0}
 
     def _first_words(self) -> np.ndarray:
-        """The number of the first word of each sentence, and of all words at the end."""
+        """For the word cache: the number of each sentence's first word, and of all words at the end."""
         counts = []
         for a in range(0, self.store.sentences, 65536):
             b = min(a + 65536, self.store.sentences)
@@ -202,7 +201,7 @@ class _CacheWriter:
         return np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
 
     def _batch(self, numbers: range) -> tuple[np.ndarray, np.ndarray]:
-        """Of the words that begin in these rows, in order: whether there is a state, and the states."""
+        """For the word cache: whether each word that begins in these rows has a state, and the states."""
         chance = np.random.default_rng(0)
         examples = [self.rows.example(n, chance) for n in numbers]
         owner, states = self.teacher(examples)
@@ -226,7 +225,7 @@ class _CacheWriter:
         return known, filled
 
     def _basis(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and main directions of each layer's states, from batches spread over the text."""
+        """For the word cache: mean and main directions of each layer's states, from batches spread over the text."""
         path = self.folder / "basis.safetensors"
         if not path.is_file():
             picked = np.unique(np.linspace(0, len(self.batches) - 1, SAMPLE).astype(int))
@@ -253,7 +252,7 @@ class _CacheWriter:
 
 
 def _word_before(store: Store, words: Words, first: np.ndarray, place: int) -> int:
-    """The word of the token before this one in its sentence; -1 at a sentence's start."""
+    """For the word cache: the word of the token before this one in its sentence; -1 at its start."""
     sentence = int(np.searchsorted(store.sentence_starts, place, side="right")) - 1
     if place == int(store.sentence_starts[sentence]):
         return -1

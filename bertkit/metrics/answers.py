@@ -24,7 +24,7 @@ _MIXED = re.compile(rf"[{_BY_CHARACTER}]|[^\W_{_BY_CHARACTER}]+(?:[.,'][^\W_{_BY
 
 
 def answers(gold: Sequence[Sequence[str]], predicted: Sequence[str], *, chinese: bool | str = "auto") -> Scores:
-    """f1 and exact, each the best over a question's gold answers, averaged over questions.
+    """Metrics of answers to questions, f1 and exact: the best over a question's gold answers, averaged over questions.
 
     For a question without gold answers (none, or empty ones), "" is right and everything else wrong. When such
     questions occur, f1 and exact of the answerable ones and the accuracy on the others follow.
@@ -101,7 +101,7 @@ def _compare_chinese(gold: str, answer: str) -> tuple[float, float]:
 def _compare(
     gold: str, answer: str, split: Callable[[str], list[str]], shared: Callable[[list[str], list[str]], int]
 ) -> tuple[float, float]:
-    """(f1, exact) of one prediction against one gold answer, both cleaned."""
+    """(f1, exact) of one predicted answer against one gold answer, both cleaned."""
     exact = float(gold == answer)
     left, right = split(gold), split(answer)
     return 2 * shared(left, right) / (len(left) + len(right)) if left and right else exact, exact

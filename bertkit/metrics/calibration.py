@@ -39,14 +39,14 @@ class Bin(NamedTuple):
 
 
 def probabilities(logits: object, temperature: float = 1.0) -> Array:
-    """Softmax of logits / temperature: (rows, labels), each row summing to 1."""
+    """Calibrated softmax of logits / temperature: (rows, labels), each row summing to 1."""
     if not temperature > 0:
         raise UserError(f"temperature={temperature} is not above 0. Use 1 to leave the model as it is.")
     return softmax(np.asarray(logits, dtype=float) / temperature)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis."""
+    """Probabilities of logits, over the last axis."""
     exp = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(exp / exp.sum(-1, keepdims=True))
 
@@ -72,7 +72,7 @@ def fit_temperature(logits: object, gold: Gold) -> float:
 
 
 def reliability(probabilities: object, gold: Gold, bins: int = 15) -> list[Bin]:
-    """Non-empty, equally wide bins of confidence, least confident first."""
+    """Calibration in bins: non-empty, equally wide in confidence, least confident first."""
     if bins < 1:
         raise UserError(f"bins={bins} is too few. Use 15, or at least 1.")
     confidence, right = _confidence(probabilities, gold)
@@ -91,7 +91,7 @@ def expected_calibration_error(probabilities: object, gold: Gold, bins: int = 15
 
 
 def coverage_accuracy(probabilities: object, gold: Gold) -> list[Abstention]:
-    """Coverage and accuracy of each threshold, strictest first; rows of equal confidence stay together."""
+    """For abstaining: coverage and accuracy of each confidence threshold, strictest first; equal rows stay together."""
     confidence, right = _confidence(probabilities, gold)
     order = np.argsort(-confidence, kind="stable")
     answered, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])
@@ -112,7 +112,7 @@ LEAST_ROWS = 10  # rows with a label, and without it, that a threshold of its ow
 
 
 def label_thresholds(probabilities: object, gold: object) -> list[float]:
-    """For each label the probability from which on it is given, so that its F1 is highest: several labels per text.
+    """Calibration of several labels per text: the probability from which on each is given, so that its F1 is highest.
 
     probabilities, gold: (rows, labels). A label with fewer than ten rows on either side gets the threshold that is best
     for all labels together, and so does one whose own is no better; 0.5 where there are too few rows for that as well.

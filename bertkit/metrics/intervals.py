@@ -133,7 +133,7 @@ def _mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def _right(tally: Tally, columns: Array) -> np.ndarray:
-    """Which items are right, from the accuracy of each item alone: (items,) booleans."""
+    """For McNemar's test: which items are right, from the accuracy of each alone: (items,) booleans."""
     rows, row_of = np.unique(columns, axis=0, return_inverse=True)
     return tally.measure(rows, np.eye(len(rows)))["accuracy"][row_of.reshape(-1)] > 0.5
 
@@ -164,7 +164,7 @@ def _tallies(metric: Metric, gold: Sequence, predicted: Sequence, settings: Mapp
 def _pooled_tallies(
     metric: Metric, gold: Sequence, a: Sequence, b: Sequence, settings: Mapping[str, Any]
 ) -> list[Tally]:
-    """Tallies of twice the items, first with the answers of a, then of b, so that both are measured the same way."""
+    """For a paired test: tallies of twice the items, with a's answers, then b's, so that both are measured alike."""
     for side in (a, b):
         check_same_length(gold, side)
     scores = settings.get("scores", (None, None))
@@ -179,7 +179,7 @@ def _pooled_tallies(
 
 
 def _named(name: str | None, tallies: list[Tally]) -> tuple[str, Tally]:
-    """The metric's name, and the tally that measures it."""
+    """For an interval: the metric's name, and the tally that measures it."""
     by_name = {metric: tally for tally in tallies for metric in score([tally])}
     name = name or next(iter(by_name))
     if name not in by_name:
@@ -189,13 +189,13 @@ def _named(name: str | None, tallies: list[Tally]) -> tuple[str, Tally]:
 
 
 def _distinct(columns: Array) -> tuple[Array, np.ndarray]:
-    """The distinct rows, and how many items have each."""
+    """For resampling: the distinct rows of a tally, and how many items have each."""
     rows, counts = np.unique(columns, axis=0, return_counts=True)
     return rows, counts
 
 
 def _resample(counts: np.ndarray, resamples: int, random: np.random.Generator) -> Iterator[Array]:
-    """Draw as many items as there are, with replacement, `resamples` times: weights of (batch, distinct rows)."""
+    """Bootstrap: draw as many items as there are, with replacement, `resamples` times: (batch, distinct rows)."""
     items = int(counts.sum())
     for batch in _batches(resamples, len(counts)):
         yield random.multinomial(items, counts / items, size=batch).astype(float)

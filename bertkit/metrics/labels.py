@@ -14,7 +14,7 @@ from bertkit.metrics.tally import Array, Measures, Scores, Tally, check_same_len
 def classification(
     gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str], scores: object = None
 ) -> Scores:
-    """accuracy, macro_f1, micro_f1, mcc, and with scores (rows, labels) auc.
+    """Metrics of labels: accuracy, macro_f1, micro_f1, mcc, and with scores (rows, labels) auc.
 
     macro_f1 is the mean over labels that occur in gold or predicted, as in scikit-learn. auc takes the last of
     two labels as positive, and is the mean of one-against-the-rest for more; it needs rows of every label in gold.
@@ -84,14 +84,14 @@ def _rest_auc(columns: Array, weights: Array) -> Measures:
 
 
 def confusion(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """How often each label (row) was predicted as each label (column): (labels, labels) integers."""
+    """The confusion matrix of labels: how often each (row) was predicted as each (column): (labels, labels)."""
     check_same_length(gold, predicted)
     cell = codes(gold, labels, "gold") * len(labels) + codes(predicted, labels, "predicted")
     return np.bincount(cell.astype(int), minlength=len(labels) ** 2).reshape(len(labels), len(labels))
 
 
 def per_class(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> list[dict[str, str | float]]:
-    """One row per label: label, precision, recall, f1, and how often it is gold and predicted."""
+    """Metrics of each label: precision, recall, f1, and how often it is gold and predicted."""
     table = confusion(gold, predicted, labels).astype(float)
     return class_rows(labels, table.diagonal(), table.sum(1), table.sum(0))
 
@@ -108,7 +108,7 @@ def class_rows(labels: Sequence[str], right: Array, truth: Array, guess: Array) 
 def multi_label(
     gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Sequence[str], scores: object = None
 ) -> Scores:
-    """micro_f1, macro_f1, exact_match, hamming_loss (fraction of wrong yes/no decisions), and with scores auc.
+    """Metrics of several labels per text: micro_f1, macro_f1, exact_match, hamming_loss, and with scores auc.
 
     macro_f1 is the mean over labels that occur in gold or predicted. auc is the mean over labels that some gold
     rows have and others do not. Where nothing is gold and nothing is predicted, F1 is 0.

@@ -62,7 +62,7 @@ def correlation(x: Array, y: Array, weights: Array) -> Array:
 
 
 def minimal_pairs(good: Sequence[float], bad: Sequence[float]) -> Scores:
-    """accuracy: how often the good text scores higher. A tie counts as wrong (no preference); ties: their fraction."""
+    """Metric of minimal pairs: how often the good text scores higher; ties (no preference) are wrong and counted."""
     return score(minimal_pairs_tallies(good, bad))
 
 
@@ -76,7 +76,7 @@ def minimal_pairs_tallies(good: Sequence[float], bad: Sequence[float]) -> list[T
 
 
 def perplexity(loss: float) -> float:
-    """exp of the mean loss per token in nats: the effective number of equally likely tokens."""
+    """The metric of language models: exp of the mean loss per token in nats."""
     if math.isnan(loss):
         raise UserError(
             "The loss is nan, so perplexity cannot be computed. Lower the learning rate, or look for empty batches."
@@ -104,7 +104,7 @@ NAMES = (f"ndcg@{NEAR}", f"mrr@{NEAR}", *(f"recall@{k}" for k in RECALL_AT))
 
 
 def ranking(gold: Sequence[Collection[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """gold: the relevant ids of each query; predicted: the ids as they were ranked, best first, each once.
+    """Metrics of ranking. gold: each query's relevant ids; predicted: the ids as ranked, best first, each once.
 
     Relevance is binary: nDCG@10 is the sum of 1 / log2(1 + rank) over the relevant among the first ten, divided by the
     most that is possible; MRR@10 is 1 / rank of the first relevant one, 0 beyond ten places.
@@ -113,7 +113,7 @@ def ranking(gold: Sequence[Collection[str]], predicted: Sequence[Sequence[str]])
 
 
 def per_query(gold: Sequence[Collection[str]], predicted: Sequence[Sequence[str]]) -> Array:
-    """Every metric of every query: (queries, metrics), in the order of NAMES."""
+    """Every metric of every ranked query: (queries, metrics), in the order of NAMES."""
     check_same_length(gold, predicted, "queries")
     rows = []
     for number, (relevant, ranked) in enumerate(zip(gold, predicted), 1):
@@ -130,7 +130,7 @@ def per_query(gold: Sequence[Collection[str]], predicted: Sequence[Sequence[str]
 
 
 def ranking_tallies(gold: Sequence[Collection[str]], predicted: Sequence[Sequence[str]]) -> list[Tally]:
-    """The metrics of queries, averaged by their weights."""
+    """The tally that `ranking` is computed from: the metrics of queries, averaged by their weights."""
 
     def measure(columns: Array, weights: Array) -> Measures:
         means = weights @ columns / weights.sum(1, keepdims=True)

@@ -121,7 +121,7 @@ def per_type(gold: Sentences, predicted: Sentences) -> list[dict[str, str | floa
 
 
 def _compare(gold: Sentences, predicted: Sentences, kinds: dict[str, int]) -> tuple[Spans, Spans, np.ndarray]:
-    """Gold entities, predicted entities, and which of the gold ones were found: (gold entities,) booleans."""
+    """For metrics of tags: gold entities, predicted ones, and which gold ones were found: (gold entities,) booleans."""
     truths, guesses = _spans(gold, kinds), _spans(predicted, kinds)
     room = sum(map(len, gold)) + len(gold) + 1
     keys = [(s.start * room + s.end) * max(len(kinds), 1) + s.kind for s in (truths, guesses)]
@@ -129,7 +129,7 @@ def _compare(gold: Sentences, predicted: Sentences, kinds: dict[str, int]) -> tu
 
 
 def _spans(sentences: Sentences, kinds: dict[str, int]) -> Spans:
-    """All entities of the sentences, joined with an O after each; new labels are added to `kinds`."""
+    """For metrics of tags: all entities of the sentences, an O after each; new labels are added to `kinds`."""
     flat = [tag for sentence in sentences for tag in (*sentence, "O")]
     numbers = {tag: number for number, tag in enumerate(dict.fromkeys(flat))}
     readings = np.array([_read(tag, kinds) for tag in numbers])
@@ -143,7 +143,7 @@ def _spans(sentences: Sentences, kinds: dict[str, int]) -> Spans:
 
 
 def _read(tag: str, kinds: dict[str, int]) -> tuple[int, int, int]:
-    """(label's number, must begin an entity, must end one) of one tag."""
+    """One tag read as (label's number, must begin an entity, must end one)."""
     if tag == "O":
         return _OUTSIDE, 0, 0
     typed = _PREFIXED.fullmatch(tag)

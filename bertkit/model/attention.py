@@ -192,7 +192,7 @@ class Attention(nn.Module):
                 self.position_key = Linear(config.width, config.width)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Mix tokens. x: (tokens, width). Returns like x."""
+        """Self-attention: mix tokens. x: (tokens, width). Returns like x."""
         heads, head_width = self.config.heads, self.config.head_width
         batch, rotation = context.batch, context.rotation
         qkv = self.qkv(x)
@@ -258,7 +258,7 @@ class Attention(nn.Module):
         context: AttentionContext,
         near: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """One group. qkv: (group's tokens, 3, heads, head_width). Returns (group's tokens, width)."""
+        """Attention of one group. qkv: (group's tokens, 3, heads, head_width). Returns (group's tokens, width)."""
         rows = qkv if group.gather is None else _Padded.apply(qkv, group.gather, group.scatter)
         by_head = rows.view(group.texts, group.length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
         if near is not None:
@@ -274,7 +274,7 @@ class Attention(nn.Module):
         return flat if group.scatter is None else _Unpadded.apply(flat, group.scatter)
 
     def _plain(self, qkv: Tensor, hidden: Tensor | None, context: AttentionContext) -> Tensor:
-        """Two batched products with a softmax between. qkv: (3, texts, heads, length, head_width)."""
+        """Attention as two batched products with a softmax between. qkv: (3, texts, heads, length, head_width)."""
         _, texts, heads, length, head_width = qkv.shape
         exact = qkv.is_cpu and (length < EXACT_BELOW or context.batch.steady)
         # reshape copies: the batched products are slow on strided input.

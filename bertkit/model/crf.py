@@ -32,12 +32,12 @@ class Chain(NamedTuple):
     end: Array
 
     def under(self, rules: Chain | None) -> Chain:
-        """The same with `rules` (0 or FORBIDDEN) added where given."""
+        """The CRF's scores with `rules` (0 or FORBIDDEN) added where given."""
         return self if rules is None else Chain(*(a + b for a, b in zip(self, rules)))
 
 
 def log_marginals(emissions: Array, lengths: Sequence[int], chain: Chain) -> Array:
-    """Marginal log-probability of each tag at each word: (texts, words, labels)."""
+    """The CRF's marginal log-probability of each tag at each word: (texts, words, labels)."""
     is_word = _there(emissions, lengths)
     prefixes = [chain.start + emissions[:, 0]]
     for word in range(1, emissions.shape[1]):
@@ -52,7 +52,7 @@ def log_marginals(emissions: Array, lengths: Sequence[int], chain: Chain) -> Arr
 
 
 def best_path(emissions: Array, lengths: Sequence[int], chain: Chain) -> NDArray[np.int64]:
-    """The sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
+    """The CRF's sequence with the highest score (Viterbi): (texts, words); 0 past a text's end."""
     is_word = _there(emissions, lengths)
     texts = np.arange(len(emissions))
     best = chain.start + emissions[:, 0]
@@ -74,7 +74,7 @@ def _log_sum(x: Array, axis: int) -> Array:
 
 
 def _there(emissions: Array, lengths: Sequence[int]) -> NDArray[np.bool_]:
-    """Which places are words: (texts, words)."""
+    """For the CRF: which places are words: (texts, words)."""
     return np.arange(emissions.shape[1]) < np.asarray(lengths)[:, None]
 
 

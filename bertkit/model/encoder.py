@@ -47,7 +47,7 @@ class Embeddings(nn.Module):
         self.project = Linear(width, config.width) if width != config.width else None
 
     def forward(self, batch: Batch, dtype: torch.dtype) -> Tensor:
-        """Returns (tokens, width)."""
+        """The encoder's input vectors of a batch: (tokens, width)."""
         x = self.tokens(batch.ids)
         if self.positions is not None:
             x = x + self.positions(batch.positions + self.first_position)
@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
         self.narrow = Linear(config.inner, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (tokens, width). Returns like x."""
+        """The feed-forward half of an encoder layer. x: (tokens, width). Returns like x."""
         if not self.gated:
             return self.narrow(self.activation(self.wide(x)))
         content, gate = self.wide(x).chunk(2, dim=-1)
@@ -95,7 +95,7 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.dropout, dropout_masks)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """x: (tokens, width). Returns like x."""
+        """One encoder layer. x: (tokens, width). Returns like x."""
         if self.pre:
             normed = x if self.attention_norm is None else self.attention_norm(x)
             x = x + self.dropout(self.attention(normed, context))

@@ -49,7 +49,7 @@ class Wanted:
     layers: LayerChoice = LAST
 
     def of(self, numbers: Sequence[int]) -> Wanted:
-        """The same for some of the rows."""
+        """What an engine is asked for, for some of the rows only."""
         return self if self.places is None else replace(self, places=[self.places[n] for n in numbers])
 
 
@@ -68,11 +68,11 @@ class Engine:
     size: str = ""  # for people
 
     def compute(self, rows: Sequence[Row], wanted: Wanted, steady: bool = False) -> list[np.ndarray]:
-        """One batch: an array per row, in order. steady: a text's numbers are the same in any batch."""
+        """An engine computes one batch: an array per row, in order. steady: the same numbers in any batch."""
         raise NotImplementedError
 
     def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
-        """Call `compute` with lists of indices, in the fastest order, until all are done. sizes: tokens of each."""
+        """An engine's order of batches: call `compute` with lists of indices until all are done. sizes: tokens."""
         raise NotImplementedError
 
     def run(
@@ -83,7 +83,7 @@ class Engine:
         *,
         steady: bool = False,
     ) -> list[Any]:
-        """An array per row, in order; or what `use` makes of a batch's (numbers of rows, arrays) before the next."""
+        """An engine's array per row, in order; or what `use` makes of a batch's (numbers of rows, arrays)."""
         answers: list[Any] = [None] * len(rows)
 
         def compute(numbers: list[int]) -> None:
@@ -109,7 +109,7 @@ class Runtime(Protocol):
     outputs: dict[str, int]  # name → size of its last axis; 0: not fixed
 
     def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """These outputs."""
+        """What runs an ONNX file: these outputs."""
 
 
 class OnnxRuntime:
@@ -138,7 +138,7 @@ class OnnxRuntime:
         self.outputs = {entry.name: _last(entry.shape) for entry in self.session.get_outputs()}
 
     def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """These outputs."""
+        """These outputs of an ONNX file, by onnxruntime."""
         arrays: list[np.ndarray] = self.session.run(names, feed)
         return arrays
 
@@ -169,7 +169,7 @@ class OpenVino:
         self.outputs = {name: shape[-1].get_length() if shape[-1].is_static else 0 for name, shape in shapes.items()}
 
     def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """These outputs."""
+        """These outputs of an ONNX file, by OpenVINO."""
         if not hasattr(self._of_thread, "request"):
             self._of_thread.request = self.model.create_infer_request()
         results = self._of_thread.request.infer(feed)
@@ -226,7 +226,7 @@ def pruned(model: bytes, only: Sequence[str]) -> bytes:
 
 
 def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Number, content and all bytes of every field of a protobuf message."""
+    """Of an ONNX file's protobuf message: number, content and all bytes of every field."""
     view, at = memoryview(message), 0
     while at < len(view):
         start = at
@@ -242,7 +242,7 @@ def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview, memo
 
 
 def _number(view: memoryview, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """In an ONNX file: a number of variable length, and where it ends."""
     value = shift = 0
     while True:
         byte = view[at]
@@ -309,11 +309,11 @@ class OnnxEngine(Engine):
             return self._opened[key]
 
     def _pool(self, threads: int) -> ThreadPoolExecutor:
-        """Threads that compute on one core each."""
+        """Threads in which the ONNX engine computes on one core each."""
         return ThreadPoolExecutor(threads, initializer=setattr, initargs=(self._of_thread, "cores", 1))
 
     def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
-        """Each core computes batches of its own."""
+        """The ONNX engine's batches, each core's its own."""
         if len(sizes) == 1:  # the usual call of those who wait for an answer
             compute([0])
             return
@@ -321,7 +321,7 @@ class OnnxEngine(Engine):
         share_batches(sizes, compute, threads, self._pool)
 
     def compute(self, rows: Sequence[Row], wanted: Wanted, steady: bool = False) -> list[np.ndarray]:
-        """One padded batch."""
+        """The ONNX engine computes one padded batch."""
         lengths = [len(row.ids) for row in rows]
         if max(lengths, default=0) > self.config.max_tokens:
             raise UserError(
@@ -346,7 +346,7 @@ class OnnxEngine(Engine):
         return [self._joined(part, spots, wanted.join) for part, spots in zip(parts, wanted.places, strict=True)]
 
     def _at_places(self, rows: Sequence[Row], lengths: Sequence[int], wanted: Wanted) -> list[np.ndarray]:
-        """(places, outputs) per row, by a graph that computes no others."""
+        """(places, outputs) per row, by an ONNX graph that computes no others."""
         places = wanted.places or [[(place, 1) for place in range(length)] for length in lengths]
         length = max(1, *lengths)
         numbers = [n * length + first for n, spots in enumerate(places) for first, _ in spots]
@@ -355,7 +355,7 @@ class OnnxEngine(Engine):
         return np.split(self._runtime().run(["logits"], feed)[0], ends)
 
     def feed(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        """The inputs of the file for a padded batch."""
+        """The inputs of the ONNX file for a padded batch."""
         return self._feed(rows, [len(row.ids) for row in rows], self.runtime.inputs)
 
     def _feed(self, rows: Sequence[Row], lengths: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -374,7 +374,7 @@ class OnnxEngine(Engine):
         return {name: feed[name] for name in names}
 
     def _names(self, wanted: Wanted) -> list[str]:
-        """The outputs of the file that are needed."""
+        """The outputs of the ONNX file that the engine needs."""
         if wanted.head:
             return list(SPAN) if self.kind == "span" else ["logits"]
         names = self.runtime.outputs
@@ -390,7 +390,7 @@ class OnnxEngine(Engine):
         )
 
     def _joined(self, tokens: np.ndarray, spots: Spots, join: str) -> np.ndarray:
-        """Outputs of places from those of tokens: (places, outputs)."""
+        """The ONNX engine's outputs of places from those of tokens: (places, outputs)."""
         if join == "first":
             return tokens[[first for first, _ in spots]]
         if join != "mean" or self.transformed:
@@ -404,7 +404,7 @@ class OnnxEngine(Engine):
 
 
 def _pooled(tokens: np.ndarray, lengths: Sequence[int], pool: str) -> list[np.ndarray]:
-    """tokens: (texts, length, width). Returns (width,) per text, or (tokens, width) with pool none."""
+    """An ONNX engine's token vectors (texts, length, width), pooled: (width,) per text, or (tokens, width)."""
     parts = [row[:length].astype(np.float32, copy=False) for row, length in zip(tokens, lengths)]
     if pool == "none":
         return parts

@@ -26,7 +26,7 @@ class Transform(nn.Module):
         self.norm = norm_of(config, outputs) if norm else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (…, width). Returns (…, outputs)."""
+        """A head's hidden layer. x: (…, width). Returns (…, outputs)."""
         x = self.activation(self.dense(x))
         return x if self.norm is None else self.norm(x)
 
@@ -55,7 +55,7 @@ class Head(nn.Module):
             self.out = Linear(width, head.outputs or labels, bias=not no_bias)
 
     def vectors(self, x: Tensor) -> Tensor:
-        """The input of the output map. x: (…, width)."""
+        """The input of a head's output map. x: (…, width)."""
         return self.dropout(x if self.transform is None else self.transform(x))
 
     def forward(self, x: Tensor, words: Tensor | None = None) -> Tensor:
@@ -90,7 +90,7 @@ class Model(nn.Module):
         initialise(self, config)
 
     def head(self, kind: str) -> Head:
-        """The head of this kind."""
+        """The model's head of this kind."""
         return cast(Head, self.heads[kind])
 
     def mlm_weights(self) -> tuple[Tensor, Tensor | None]:
@@ -143,11 +143,11 @@ class Crf(nn.Module):
         self.end = nn.Parameter(torch.zeros(labels))
 
     def forward(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
-        """Log-probability of tags, (texts,). emissions: (texts, words, labels); tags: (texts, words)."""
+        """The CRF head's log-probability of tags, (texts,). emissions: (texts, words, labels); tags: (texts, words)."""
         return path_score(emissions, tags, lengths, self) - log_partition(emissions, lengths, self)
 
     def chain(self) -> Chain:
-        """The learned scores, as those who choose tags need them."""
+        """The CRF head's learned scores, as those who choose tags need them."""
         return Chain(*(part.detach().float().cpu().numpy() for part in (self.start, self.step, self.end)))
 
 
@@ -156,19 +156,19 @@ class Transitions(Protocol):
 
     @property
     def start(self) -> Tensor:
-        """(labels,)."""
+        """A CRF head's scores of first tags: (labels,)."""
 
     @property
     def step(self) -> Tensor:
-        """(labels, labels)."""
+        """A CRF head's scores of a tag after another: (labels, labels)."""
 
     @property
     def end(self) -> Tensor:
-        """(labels,)."""
+        """A CRF head's scores of last tags: (labels,)."""
 
 
 def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Transitions) -> Tensor:
-    """Score of one sequence per text. Tags beyond a text's length may be any number. Returns (texts,)."""
+    """The CRF head's score of one sequence per text. Tags beyond a text's length may be any number: (texts,)."""
     is_word = _there(emissions, lengths)
     words = emissions.gather(2, tags[:, :, None])[:, :, 0]
     steps = chain.step[tags[:, :-1], tags[:, 1:]]
@@ -178,7 +178,7 @@ def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Transiti
 
 
 def log_partition(emissions: Tensor, lengths: Tensor, chain: Transitions) -> Tensor:
-    """Log of the sum of exp(score) over all sequences: (texts,). Past its end, a text's sum does not change."""
+    """The CRF head's log of the sum of exp(score) over all sequences: (texts,). Past its end, a sum does not change."""
     is_word = _there(emissions, lengths)
     reached = chain.start + emissions[:, 0]
     for word in range(1, emissions.shape[1]):
@@ -188,5 +188,5 @@ def log_partition(emissions: Tensor, lengths: Tensor, chain: Transitions) -> Ten
 
 
 def _there(emissions: Tensor, lengths: Tensor) -> Tensor:
-    """Which places are words: (texts, words)."""
+    """For the CRF head: which places are words: (texts, words)."""
     return torch.arange(emissions.shape[1], device=emissions.device) < lengths[:, None]

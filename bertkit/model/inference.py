@@ -57,7 +57,7 @@ class Int8Linear(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.detach().float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (tokens, in). Returns (tokens, out), in x's precision."""
+        """A linear layer prepared for int8 inference. x: (tokens, in). Returns (tokens, out), in x's precision."""
         numbers, scale = to_int8(x)
         y = torch._int_mm(numbers, self.numbers.t()).float().mul_(scale).mul_(self.scale)
         return (y if self.bias is None else y.add_(self.bias)).to(x.dtype)
@@ -92,7 +92,7 @@ class PreparedLinear(nn.Module):
         self.fused = fused
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (…, in). Returns (…, out)."""
+        """A linear layer prepared for inference. x: (…, in). Returns (…, out)."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.fused[0], [], self.fused[1])
 
 
@@ -105,7 +105,7 @@ class CastLinear(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (…, in). Returns (…, out)."""
+        """A linear layer that inference runs in another precision. x: (…, in). Returns (…, out)."""
         return nn.functional.linear(x, self.weight, self.bias)
 
 
@@ -174,11 +174,11 @@ class TorchEngine(Engine):
         self.crf = None if model.crf is None else model.crf.chain()
 
     def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
-        """Each core computes batches of its own."""
+        """Torch's inference: each core computes batches of its own."""
         run_batched(sizes, compute, self.device)
 
     def pack(self, rows: Sequence[Row], multiple: int = 1, steady: bool = False) -> Batch:
-        """Rows as a batch on the model's device."""
+        """For torch's inference: rows as a batch on the model's device."""
         segmented = any(row.segments is not None for row in rows) and self.config.segments > 1
         segments = [row.segments or [0] * len(row.ids) for row in rows] if segmented else None
         return pack([row.ids for row in rows], segments, multiple=multiple, steady=steady).to(self.device)
@@ -186,7 +186,7 @@ class TorchEngine(Engine):
     def encode(
         self, rows: Sequence[Row], use: Callable[[Encoded], Sequence[Any]], *, layers: bool, maps: bool, steady: bool
     ) -> list[Any]:
-        """Encode rows in the fastest order; `use` returns one answer per row of its batch, in the batch's row order."""
+        """Torch's inference: encode rows in the fastest order; `use` returns one answer per row of its batch."""
         answers: list[Any] = [None] * len(rows)
 
         def compute(numbers: list[int]) -> None:
@@ -199,7 +199,7 @@ class TorchEngine(Engine):
         return answers
 
     def compute(self, rows: Sequence[Row], wanted: Wanted, steady: bool = False) -> list[np.ndarray]:
-        """One packed batch."""
+        """Torch's inference of one packed batch."""
         batch = self.pack(rows, ROUND if wanted.head else 1, steady)
         encoded: Encoded = self.model.encoder(batch, layers=not wanted.layers.only_last)
         if wanted.head and wanted.places is not None:
@@ -213,7 +213,7 @@ class TorchEngine(Engine):
         return _pooled(encoded, wanted.pool)
 
     def _at_places(self, encoded: Encoded, wanted: Wanted, places: Sequence[Spots]) -> list[np.ndarray]:
-        """(places, outputs) per row: the head sees nothing else."""
+        """Torch's inference of places alone: (places, outputs) per row; the head sees nothing else."""
         batch = encoded.batch
         counts = [len(spots) for spots in places]
         spots = torch.tensor([spot for row in places for spot in row], dtype=torch.long, device=batch.starts.device)
@@ -228,7 +228,7 @@ class TorchEngine(Engine):
 
 
 def torch_engine(model: Model, precision: str, device: str, *, int8: bool = False) -> TorchEngine:
-    """A model, prepared for inference. int8: its weights are stored so, and computed with where that is fast."""
+    """A torch model, prepared for inference. int8: its weights are stored so, and computed with where that is fast."""
     machine.set_up(machine.threads())
     device = machine.device_for(device)
     if precision == "auto" and int8 and device == "cpu":
@@ -246,12 +246,12 @@ def _outputs(head: Head) -> int:
 
 
 def outputs_of_heads(model: Model) -> dict[str, int]:
-    """Head → how many numbers it gives; without the words'."""
+    """For inference: head → how many numbers it gives; without the words'."""
     return {kind: count for kind in model.heads if (count := _outputs(model.head(kind)))}
 
 
 def join_tokens(tokens: Tensor, at: Tensor, pieces: Tensor, how: str) -> Tensor:
-    """Words' vectors from their pieces'. tokens: (tokens, width); at, pieces: (words,). Returns (words, width)."""
+    """For inference: words' vectors from their pieces'. tokens: (tokens, width); at, pieces: (words,)."""
     if how == "first":
         return tokens[at]
     within = torch.arange(int(pieces.sum()), device=at.device) - (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
@@ -260,7 +260,7 @@ def join_tokens(tokens: Tensor, at: Tensor, pieces: Tensor, how: str) -> Tensor:
 
 
 def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
-    """One vector per text in the caller's order; pool none: one (tokens, width) per text."""
+    """For inference: one vector per text in the caller's order; pool none: one (tokens, width) per text."""
     batch = encoded.batch
     if pool == "none":
         return [part.float().cpu().numpy() for part in batch.split(encoded.tokens)]

@@ -37,24 +37,24 @@ class LayerChoice:
 
     @property
     def only_last(self) -> bool:
-        """Whether only the last layer is needed (set by `choose`, which knows the depth)."""
+        """Whether the layer choice needs only the last layer (set by `choose`, which knows the depth)."""
         return self.numbers == (-1,)
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
-        """(tokens, width) of each layer → (tokens, width or width × layers)."""
+        """The chosen layers' vectors: (tokens, width) of each layer → (tokens, width or width × layers)."""
         chosen = [layers[n] for n in self.numbers]
         if self.join == "concat":
             return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=-1)
         return torch.stack([layer.float() for layer in chosen]).sum(0)
 
     def join_arrays(self, chosen: Sequence[np.ndarray]) -> np.ndarray:
-        """The same, of the chosen layers alone, as arrays: (…, width) each."""
+        """The chosen layers joined, given them alone as arrays: (…, width) each."""
         if self.join == "concat":
             return chosen[0] if len(chosen) == 1 else np.concatenate(chosen, axis=-1)
         return np.sum(chosen, axis=0)
 
     def width(self, width: int) -> int:
-        """The width of the feature."""
+        """The width of the feature that the chosen layers make."""
         return width * len(self.numbers) if self.join == "concat" else width
 
 

@@ -25,7 +25,7 @@ class Linear(nn.Linear):
     """A linear map whose float32 weights are used in the precision of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (…, in). Returns (…, out), in x's precision."""
+        """A linear layer. x: (…, in). Returns (…, out), in x's precision."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.weight.to(x.dtype), bias)
 
@@ -37,7 +37,7 @@ class Norm(nn.LayerNorm):
         super().__init__(width, eps=eps, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (…, width). Returns like x."""
+        """A norm layer. x: (…, width). Returns like x."""
         if x.dtype == self.weight.dtype or (x.is_cpu and self.bias is not None):
             return super().forward(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -48,7 +48,7 @@ class RmsNorm(nn.RMSNorm):
     """Division by the root mean square; its weights and sums are float32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (…, width). Returns like x."""
+        """A norm layer without a mean. x: (…, width). Returns like x."""
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -73,7 +73,7 @@ class DropoutMasks:
         self.seed(0, 0)
 
     def seed(self, seed: int, step: int, rank: int = 0, part: int = 0) -> None:
-        """Restart from these numbers; `part` counts the micro-batches of a step."""
+        """Restart the dropout masks from these numbers; `part` counts the micro-batches of a step."""
         key = (seed, step // self.RENEWED, rank)
         if key != getattr(self, "_key", None):
             self._key = key
@@ -81,11 +81,11 @@ class DropoutMasks:
         self._places = np.random.Generator(np.random.SFC64((seed, step, rank, part)))
 
     def uniform(self, count: int) -> np.ndarray:
-        """Numbers between 0 and 1, float32."""
+        """For dropout: numbers between 0 and 1, float32."""
         return self._places.random(count, dtype=np.float32)
 
     def mask(self, shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
-        """Zero with probability `rate`, else the scale that keeps the mean. Returns a tensor of this shape.
+        """A dropout mask of this shape: zero with probability `rate`, else the scale that keeps the mean.
 
         In bf16 the scale is a multiple of 1/128, so the rate used is the nearest one that needs no
         rounding: 0.0986 for 0.1.
@@ -112,7 +112,7 @@ class Dropout(nn.Module):
         self.dropout_masks = dropout_masks
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: any shape. Returns like x."""
+        """A dropout layer. x: any shape. Returns like x."""
         if not self.training or not self.rate:
             return x
         if not x.is_cpu:

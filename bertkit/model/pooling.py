@@ -118,7 +118,7 @@ class Step:
         return STEPS[self.kind](vectors, self.config, self.tensors).astype(np.float32, copy=False)
 
     def width(self, width: int) -> int:
-        """The width of its vectors, given the width of those it takes."""
+        """The width of the vectors of a step after pooling, given the width of those it takes."""
         return len(self.tensors["linear.weight"]) if self.kind == "Dense" else width
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class Pooling:
     include_prompt: bool = True
 
     def check(self) -> None:
-        """Refuse to compute vectors that differ from those the folder was made for."""
+        """Refuse a pooling whose vectors differ from those the folder was made for."""
         if self.refused:
             raise UserError(
                 f"This folder's vectors use {self.refused}, which bertkit does not support. Ask for the "
@@ -154,7 +154,7 @@ class Pooling:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Prompts by name."""
+        """The prompts that come with a folder's pooling, by name."""
         return self.kept.get("prompts") or {}
 
     def prompt(self, name: str | None = None, text: str | None = None) -> str:
@@ -177,7 +177,7 @@ class Pooling:
         return self.prompts[name] if name else ""
 
     def prompt_for(self, role: str) -> str:
-        """The prompt for one side of a search, of ROLES; "" if the folder has none."""
+        """The prompt of a pooling for one side of a search, of ROLES; "" if the folder has none."""
         return next((self.prompts[name] for name in ROLES[role] if name in self.prompts), "")
 
     def finish(self, vectors: np.ndarray, normalize: bool | None = None) -> np.ndarray:
@@ -194,7 +194,7 @@ class Pooling:
         return width
 
     def widths(self, width: int) -> Iterator[tuple[Step, int, int]]:
-        """Each step, the width it is given, and the width it expects."""
+        """Each step of the pooling, the width it is given, and the width it expects."""
         width *= len(self.mode.split(JOIN))
         for step in self.steps:
             first = step.tensors.get("linear.weight", step.tensors.get("norm.weight"))

@@ -21,20 +21,20 @@ class NextToken(Objective):
         self.model = model
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """next: over every piece but the first of each text."""
+        """The causal objective's loss, `next`: over every piece but the first of each text."""
         return self.guess(self.model.encoder(batch))
 
     def guess(self, encoded: Encoded) -> dict[str, Tensor]:
-        """The same, from the encoder's output."""
+        """The causal objective's loss from the encoder's output."""
         return {"next": next_term(self.model, encoded)}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of predicted pieces."""
+        """The number of pieces the causal objective predicts."""
         return {"next": batch.tokens - batch.texts}
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """The loss and the number of correct predictions."""
+        """The causal objective's loss and the number of correct predictions."""
         places, targets = next_pieces(batch)
         logits = self.model.ask("mlm", self.model.encoder(batch), places).float()
         return {

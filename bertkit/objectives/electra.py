@@ -38,7 +38,7 @@ class Electra(Objective):
         theirs.tokens, theirs.positions, theirs.segments = ours.tokens, ours.positions, ours.segments
 
     def _filled(self, batch: Batch) -> tuple[Tensor, Batch, Tensor]:
-        """The generator's loss, the batch with its predictions filled in, and which pieces are replaced: (tokens,)."""
+        """ELECTRA's generator's loss, the batch with its guesses filled in, which pieces are replaced: (tokens,)."""
         places, targets = batch.extra["places"], batch.extra["targets"]
         encoded = self.generator.encoder(batch)
         loss = mlm_term(self.generator, encoded, batch)
@@ -55,7 +55,7 @@ class Electra(Objective):
         return loss, replace(batch, ids=filled), wrong
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """words: the generator's; replaced: over every piece that is not special."""
+        """ELECTRA's losses. words: the generator's; replaced: over every piece that is not special."""
         loss, filled, wrong = self._filled(batch)
         real = (~batch.extra["special"]).nonzero()[:, 0]
         scores = self.model.ask("replaced", self.model.encoder(filled))[:, 0].float()
@@ -65,12 +65,12 @@ class Electra(Objective):
         }
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of masked places, and of pieces that are not special."""
+        """What ELECTRA's losses are divided by: masked places, and pieces that are not special."""
         return {"words": len(batch.extra["targets"]), "replaced": int((~batch.extra["special"]).sum())}
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """Losses and correct predictions of the generator and of the discriminator."""
+        """Losses and correct predictions of ELECTRA's generator and of its discriminator."""
         loss, filled, wrong = self._filled(batch)
         real = (~batch.extra["special"]).nonzero()[:, 0]
         scores = self.model.ask("replaced", self.model.encoder(filled))[:, 0].float()[real]

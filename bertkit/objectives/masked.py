@@ -38,7 +38,7 @@ class Masked(Objective):
         self.pair = next((head for head in PAIR_HEADS if head in model.heads), None)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """words: over masked places; next_sentence or order: over texts; next: over pieces, from left to right."""
+        """Masked-word training's losses: over masked places; next_sentence or order: over texts; next: over pieces."""
         matched = self._matched(batch)
         encoded = self.model.encoder(batch, layers=matched)
         if batch.causal:
@@ -52,7 +52,7 @@ class Masked(Objective):
         return losses
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of masked places, of texts, and of pieces with a predecessor."""
+        """Masked-word training: the number of masked places, of texts, and of pieces with a predecessor."""
         if batch.causal:
             return {"next": batch.tokens - batch.texts}
         counts = {"words": len(batch.extra["targets"])}
@@ -61,7 +61,7 @@ class Masked(Objective):
         return counts | {self.pair: batch.texts} if self.pair else counts
 
     def weights_at(self, progress: float) -> dict[str, float]:
-        """Lower the weight of the matching loss as the run progresses."""
+        """Masked-word training with a teacher: lower the weight of the matching loss as the run progresses."""
         return {STATES: self.match_weight(progress)}
 
     def _matched(self, batch: Batch) -> bool:
@@ -69,7 +69,7 @@ class Masked(Objective):
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """Losses and correct predictions of every term."""
+        """Losses and correct predictions of every term of masked-word training."""
         encoded = self.model.encoder(batch, layers=self._matched(batch))
         logits = self.model.ask("mlm", encoded, batch.extra["places"]).float()
         targets = batch.extra["targets"]
@@ -105,13 +105,13 @@ class MaskedTaught(Masked):
         self.task = task
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """vectors: over texts; words (and the pairs' term): as without a teacher."""
+        """Masked words with a sentence teacher. vectors: over texts; words (and the pairs' term): as without one."""
         if "target" not in batch.extra:
             return super().forward(batch)
         return {"vectors": self.task.loss(self.model, self.model.encoder(batch))}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of texts, or the counts of the masked-word terms."""
+        """With a sentence teacher: the number of texts, or the counts of the masked-word terms."""
         return super().counts(batch) if "target" not in batch.extra else {"vectors": self.task.count(batch)}
 
 
@@ -141,7 +141,7 @@ class WordStates(nn.Module):
         self.maps = nn.ModuleList(Linear(width, teacher_width) for _ in self.chosen)
 
     def forward(self, encoded: Encoded) -> Tensor:
-        """Summed over the words of the batch; `encoded` has its layers."""
+        """The loss against a word teacher's states, summed over the words of the batch; `encoded` has its layers."""
         targets, word = encoded.batch.extra[STATES], encoded.batch.extra["word"]
         words = len(targets)
         total = targets.new_zeros((), dtype=torch.float32)
@@ -158,5 +158,5 @@ class WordStates(nn.Module):
 
     @staticmethod
     def count(batch: Batch) -> int:
-        """The number of words that have a teacher state."""
+        """The number of words that have a word teacher's state."""
         return len(batch.extra[STATES])

@@ -31,12 +31,12 @@ class Supervised(Objective):
         self.weights = {"next": language}  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The task's summed loss, and the language-modelling loss if requested."""
+        """The supervised loss of a task, summed, and the language-modelling loss if requested."""
         encoded = self.model.encoder(batch)
         return {"loss": self.task.loss(self.model, encoded), **(self.guess.guess(encoded) if self.guess else {})}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The task's count, and the number of predicted pieces."""
+        """What supervised losses are divided by: the task's count, and the number of predicted pieces."""
         return {"loss": self.task.count(batch), **(self.guess.counts(batch) if self.guess else {})}
 
 
@@ -99,12 +99,12 @@ class Distill(Objective):
         self.weights = {"soft": 1.0 - alpha, "hard": alpha}  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """soft: over all rows; hard: over those with a known label."""
+        """Distillation's losses. soft: over all rows; hard: over those with a known label."""
         taught, known, target = (batch.extra[name] for name in ("taught", "known", "target"))
         logits = self.task.logits(self.model, self.model.encoder(batch), int(batch.extra["owner"].max()) + 1)
         soft = self.kind.soft(logits, taught, self.temperature).sum()
         return {"soft": soft, "hard": self.kind.hard(logits[known], target[known]).sum()}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of rows, and of rows with a known label."""
+        """What distillation's losses are divided by: rows, and rows with a known label."""
         return {"soft": len(batch.extra["known"]), "hard": int(batch.extra["known"].sum())}

@@ -114,7 +114,7 @@ def curve_figures(
 
 
 def _caption(panel: Panel, names: list[str], on: str, lang: str) -> str:
-    """on: the rows that all curves were measured on; empty where the legend says so."""
+    """The caption of a figure of curves. on: the rows all were measured on; empty where the legend says so."""
     strings = words(lang)
     caption = names[0] if len(names) == 1 else strings[panel.word]
     if panel.of_rows and on:

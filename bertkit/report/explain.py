@@ -67,12 +67,12 @@ def _heads(habits: Sequence[Mapping[str, Any]], lang: str) -> Table:
 
 
 def _rounded(value: Any, places: int = 4) -> Any:
-    """Rounded, so that a tiny number is shown as 0, not as 1e-44."""
+    """In the report of `explain`: rounded, so that a tiny number is shown as 0, not as 1e-44."""
     return round(value, places) if isinstance(value, float) else value
 
 
 def _maps(attention: Any, tokens: Sequence[Mapping[str, Any]], lang: str) -> list[Block]:
-    """One figure per layer, with one drawing per head."""
+    """The attention maps of a report: one figure per layer, with one drawing per head."""
     strings = words(lang)
     labels = _labels([token["token"] for token in tokens])
     blocks: list[Block] = []
@@ -86,7 +86,7 @@ def _maps(attention: Any, tokens: Sequence[Mapping[str, Any]], lang: str) -> lis
 
 
 def _labels(tokens: Sequence[str]) -> list[str]:
-    """The labels of a map's rows and columns: the tokens or, if there are too many, some of their numbers."""
+    """The labels of an attention map's rows and columns: the tokens or, if too many, some of their numbers."""
     if len(tokens) <= MOST_NAMED:
         return [clip(token, 10) for token in tokens]
     step = next(step for step in (5, 10, 20, 50, 100, 10**9) if len(tokens) / step <= 16)
@@ -94,7 +94,7 @@ def _labels(tokens: Sequence[str]) -> list[str]:
 
 
 def _map(head: Any, labels: Sequence[str], name: str, title: str) -> str:
-    """One head: a picture with its tokens at the left and above."""
+    """One head's attention map: a picture with its tokens at the left and above."""
     side = max(220.0, 14.0 * len(labels)) if len(labels) <= MOST_NAMED else 300.0
     cell = side / len(labels)
     widths = [text_width(label, SMALL) for label in labels]

@@ -113,7 +113,7 @@ class FinetuneResult:
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> FinetuneResult:
-        """From a stored file; what is not a part of a result is left out."""
+        """A fine-tuning result from a stored file; what is not a part of a result is left out."""
         return cls(**{part.name: table[part.name] for part in fields(cls) if part.name in table})
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,17 +122,17 @@ class FinetuneResult:
         return {name: value for name, value in parts.items() if value is not None}
 
     def stored(self) -> dict[str, Any]:
-        """The parts that result.json holds."""
+        """The parts of a fine-tuning result that result.json holds."""
         return {name: value for name, value in self.to_dict().items() if name not in LISTS}
 
     @property
     def score(self) -> float:
-        """The headline's value."""
+        """The headline's value of a fine-tuning result."""
         return float((self.metrics or {})[self.headline or ""])
 
     @property
     def dev_score(self) -> float:
-        """The headline on the dev rows: what is chosen by a score is chosen by this, never by the test rows'."""
+        """A fine-tuning result's headline on the dev rows: choices are made by this, never by the test rows'."""
         scores = self.metrics if self.dev_metrics is None else self.dev_metrics
         return float((scores or {})[self.headline or ""])
 
@@ -236,7 +236,7 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
 
 
 def _against_baseline(result: FinetuneResult, metric: str, level: str, lang: str) -> list[Block]:
-    """How much better than the baseline, as a sentence; a warning where that may be chance."""
+    """In a fine-tuning's report: how much better than the baseline, as a sentence; a warning where it may be chance."""
     facts = dict(result.baseline or {})
     difference, low, high = (as_number(facts.get(key)) for key in ("difference", "low", "high"))
     if difference is None or low is None or high is None:
@@ -335,7 +335,7 @@ def _predictions(result: FinetuneResult, lang: str) -> list[Block]:
 def _examples(
     examples: Sequence[Mapping[str, Any]], caption: str, uncounted: str, count: float | None, lang: str, **blanks: str
 ) -> list[Block]:
-    """A table of the first ones. count: how many there were before any were cut off; a short list was never cut."""
+    """In a fine-tuning's report: a table of the first examples. count: how many there were before any were cut off."""
     if not examples:
         return []
     if count is None and len(examples) < MOST_ERRORS:

@@ -27,7 +27,7 @@ class Between(NamedTuple):
 
 
 def printable(text: object) -> str:
-    """The text with control characters and lone surrogates as visible signs."""
+    """Text for a report with control characters and lone surrogates as visible signs."""
     return _UNPRINTABLE.sub(_sign, str(text))
 
 
@@ -42,7 +42,7 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def shorten(text: object, limit: int = LONGEST_CELL, lang: str = "en") -> str:
-    """At most about `limit` characters; a shortened text ends with its full length. Not yet escaped."""
+    """Text for a report of at most about `limit` characters; a shortened one ends with its full length. Not escaped."""
     full = str(text)
     if len(full) <= limit:
         return full
@@ -70,7 +70,7 @@ def as_number(value: Any) -> float | None:
 
 
 def plain(value: Any, digits: int = 4) -> str:
-    """A number for people: 12,345 · 0.9134 · 0.00045 · 3.2e-5; NaN and nothing are –. Not yet escaped.
+    """A number formatted for a report: 12,345 · 0.9134 · 0.00045 · 3.2e-5; NaN and nothing are –. Not yet escaped.
 
     digits: how many decimals; a small number has more, so that two significant digits are shown.
     """
@@ -133,7 +133,7 @@ def duration(seconds: Any, lang: str = "en") -> str:
 
 
 def between(value: Any, interval: Any = None) -> Between:
-    """A score with its interval: from a number and (low, high), or from {"value", "low", "high"}."""
+    """A score formatted for a report with its interval: a number and (low, high), or {"value", "low", "high"}."""
     if isinstance(value, Mapping):
         return Between(*(as_number(value.get(key)) for key in ("value", "low", "high")))
     ends = [as_number(end) for end in interval][:2] if interval else [None, None]
@@ -156,7 +156,7 @@ def facts_of(facts: Mapping[str, Any], lang: str, table: str = "facts") -> dict[
 
 
 def readable(key: str, value: Any, lang: str) -> Any:
-    """A value formatted in the unit its key names."""
+    """A value formatted for a report in the unit its key names."""
     if isinstance(value, bool) or as_number(value) is None:
         return clip(value, 19) if key.endswith("sha256") else value
     if key == "seconds" or key.endswith("_seconds"):

@@ -153,7 +153,7 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _section(section: Section, lang: str) -> dict[str, Any]:
-    """Figures, and tables and facts that are as narrow, are placed side by side."""
+    """A section of the HTML page: figures, and tables and facts that are as narrow, are placed side by side."""
     groups = groupby(section.body, key=_is_narrow)
     return {
         "title": shorten(section.title, 160, lang),
@@ -174,7 +174,7 @@ def _is_narrow(block: Block) -> bool:
 
 
 def _letters(value: Any, digits: int) -> float:
-    """The width of a value, in characters."""
+    """The width of a value in an HTML table, in characters."""
     if isinstance(value, Between):
         return 20.0
     return text_width(str(value) if isinstance(value, str) else plain(value, digits), 1.7)

@@ -15,7 +15,7 @@ MOST_EVALUATIONS = 16
 
 
 def pretraining_report(run: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], *, lang: str = "en") -> str:
-    """The page. run: the settings as in run.toml (or under "settings"), and besides them, all optional:
+    """The report page of a pretraining. run: the settings as in run.toml (or under "settings"), and besides them,
 
     | key | meaning |
     |---|---|

@@ -31,7 +31,7 @@ class Terms:
         self.is_chinese = np.array([len(piece) == 1 and is_cjk(piece) for piece in pieces], bool)
 
     def of(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The term numbers of each text, pieces first."""
+        """BM25's term numbers of each text, pieces first."""
         return [self._with_pairs(np.asarray(ids, np.int32)) for ids in self.tokenizer.pieces_batch(texts)]
 
     def _with_pairs(self, ids: np.ndarray) -> np.ndarray:
@@ -43,11 +43,11 @@ class Terms:
         return np.concatenate([ids, self.tokenizer.size + hashes.astype(np.int32)])
 
     def pieces_in(self, row: np.ndarray) -> int:
-        """How many terms of a text are pieces."""
+        """How many of BM25's terms of a text are pieces."""
         return int((row < self.tokenizer.size).sum())
 
     def numbers(self, rows: Iterable[np.ndarray]) -> int:
-        """The size of the table that these texts need: without Chinese, only the pieces."""
+        """The size of BM25's table that these texts need: without Chinese, only the pieces."""
         paired = any(len(row) and row[-1] >= self.tokenizer.size for row in rows)
         return self.tokenizer.size + (PAIRS if paired else 0)
 
@@ -60,7 +60,7 @@ class BM25:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int] | np.ndarray], vocabulary: int) -> BM25:
-        """Build the table from the terms of every passage. vocabulary: how many different terms there may be."""
+        """Build BM25's table from the terms of every passage. vocabulary: how many different terms there may be."""
         pieces, counts, sizes, lengths = [], [], [], []
         for row in rows:
             distinct, often = np.unique(np.asarray(row, np.int32), return_counts=True)
@@ -78,17 +78,17 @@ class BM25:
         )
 
     def save(self, folder: Path) -> None:
-        """Save one file per array."""
+        """Save BM25's table, one file per array."""
         for name in ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
 
     @classmethod
     def open(cls, folder: Path) -> BM25:
-        """Open the table memory-mapped: a question reads only its own terms."""
+        """Open BM25's table memory-mapped: a question reads only its own terms."""
         return cls(*(read_array(folder / f"{name}.npy") for name in ARRAYS))
 
     def check(self, passages: int) -> None:
-        """Refuse a table whose numbers point outside it. passages: how many the index has."""
+        """Refuse a BM25 table whose numbers point outside it. passages: how many the index has."""
         starts = self.starts
         if not (starts.ndim == self.passages.ndim == self.counts.ndim == 1 and len(self.passages) == len(self.counts)):
             raise DamagedFile("The table of words has another shape. Rebuild the index with `bertkit index`.")
@@ -100,7 +100,7 @@ class BM25:
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[BM25, np.ndarray]]) -> BM25:
-        """One table of several, with the passages that are alive: (table, whether each passage is)."""
+        """One BM25 table of several, with the passages that are alive: (table, whether each passage is)."""
         from scipy import sparse
 
         terms = max(len(table.starts) for table, _ in parts) - 1
@@ -119,7 +119,7 @@ class BM25:
         return scores([self], terms)
 
     def having(self, term: int) -> tuple[np.ndarray, np.ndarray]:
-        """The passages that contain a term, and how often each does."""
+        """The passages that contain a term of BM25's table, and how often each does."""
         if term >= len(self.starts) - 1:
             return self.passages[:0], self.counts[:0]
         here = slice(int(self.starts[term]), int(self.starts[term + 1]))
@@ -158,14 +158,14 @@ def scores(
 
 
 def best_of(scores: np.ndarray, top: int) -> np.ndarray:
-    """Indices of the highest scores, best first; ties go to the earlier."""
+    """Passages with the highest scores (BM25, or cosines), best first; ties go to the earlier."""
     top = min(top, len(scores))
     some = np.flatnonzero(scores >= np.partition(scores, len(scores) - top)[len(scores) - top])
     return some[np.argsort(-scores[some], kind="stable")][:top]
 
 
 def fused(cosines: np.ndarray, words: np.ndarray, weight: float) -> np.ndarray:
-    """Combine two scores of every passage, each scaled to 0 … 1; weight: of the cosines.
+    """Combine BM25 and cosine of every passage, each scaled to 0 … 1; weight: of the cosines.
 
     Scores, not ranks: a passage that shares a rare word is far ahead by BM25, and its rank would not say so.
     """

@@ -52,14 +52,14 @@ class Measured:
     p_value: float | None = None  # of its nDCG@10 against the best one's; None for the best itself
 
     def plain(self) -> dict[str, Any]:
-        """Values for JSON."""
+        """A measured way to search as values for JSON."""
         intervals = {name: list(pair) for name, pair in self.intervals.items()}
         costs = {"ms_per_query": round(self.ms, 3), "megabytes": round(self.megabytes, 4)}
         return {"name": self.name, "metrics": self.metrics, "intervals": intervals, "p_value": self.p_value, **costs}
 
 
 def read_queries(path: Path, encoding: str = "utf-8") -> list[Query]:
-    """Rows with `query` and `relevant`: an id or a text, or (in jsonl and parquet) a list of them."""
+    """Queries to evaluate a search with: rows with `query` and `relevant`, an id or a text, or a list of them."""
     queries = []
     for line, row in cells_of(path, ["query", "relevant"], encoding):
         where = f"{path}, line {line}"
@@ -114,7 +114,7 @@ def _containing(wanted: str, documents: dict[str, list[str]]) -> set[str]:
 
 
 def measure(name: str, search: Search, queries: Sequence[Query], passages: int, megabytes: float = 0.0) -> Measured:
-    """Rank the documents of every query. passages: how many there are to be found."""
+    """Evaluate a search: rank the documents of every query. passages: how many there are to be found."""
     wanted = min(2 * DEPTH, passages)
     search(queries[0].text, wanted)  # warm-up: one-time preparation is not part of the cost per query
     ranked, seconds = [], []
@@ -132,7 +132,7 @@ def measure(name: str, search: Search, queries: Sequence[Query], passages: int, 
 
 
 def judge(contenders: Sequence[Measured], gold: Sequence[set[str]], seed: int = 0) -> list[Measured]:
-    """Score all of them, each with intervals and its p-value against the best; the best first."""
+    """Score all measured ways to search, each with intervals and its p-value against the best; the best first."""
     for each in contenders:
         each.metrics = dict(metrics.ranking(gold, each.ranked))
         if len(gold) > 1:
@@ -145,8 +145,19 @@ def judge(contenders: Sequence[Measured], gold: Sequence[set[str]], seed: int = 
     return ordered
 
 
+def ranked(
+    measured: Sequence[Measured], queries: Sequence[Query], gold: Sequence[set[str]], seed: int = 0
+) -> dict[str, Any]:
+    """The result of measured ways to search: {headline, ranked_by, worst}, the best way first."""
+    ordered = judge(measured, gold, seed)
+    return {
+        "headline": next(iter(ordered[0].metrics)), "ranked_by": [each.plain() for each in ordered],
+        "worst": worst_queries(ordered[0], queries, gold),
+    }  # fmt: skip
+
+
 def worst_queries(best: Measured, queries: Sequence[Query], gold: Sequence[set[str]]) -> list[dict[str, Any]]:
-    """The queries with the lowest nDCG@10, with what was relevant and what was first instead."""
+    """The queries of a measured search with the lowest nDCG@10, what was relevant and what was first instead."""
     values = per_query(gold, best.ranked)[:, 0]
     rows = []
     for n in np.argsort(values, kind="stable")[:WORST].tolist():
@@ -189,7 +200,7 @@ class Reranker:
         self._last: tuple[str, dict[str, float]] = ("", {})  # a question, and the scores of the texts it was read with
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers the question. A question asked again for more texts reads only those."""
+        """The reranker's score of each text as an answer. A question asked again for more texts reads only those."""
         known = self._last[1] if self._last[0] == question else {}
         new = list(dict.fromkeys(text for text in texts if text not in known))
         predictions = self.predictor.predict([{"text": question, "text_b": text} for text in new]) if new else []
@@ -198,7 +209,7 @@ class Reranker:
         return [self._last[1][text] for text in texts]
 
     def rank(self, question: str, hits: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The first RERANKED hits, by the mean of the model's scores and the search's; the others after them."""
+        """The first RERANKED hits, by the mean of the reranker's scores and the search's; the others after them."""
         if not hits:
             return []
         scores = self.scores(question, [hit["text"] for hit in hits[:RERANKED]])

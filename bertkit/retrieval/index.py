@@ -91,7 +91,7 @@ def shown(name: Path | str) -> str:
 def build(
     predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, run: str = "", **about: Any
 ) -> dict[str, Any]:
-    """Embed passages in order and write the folder, completely or not at all. run: the content of run.toml.
+    """Build an index: embed passages in order and write the folder, completely or not at all.
 
     about: what index.json keeps besides: dimensions, vectors (f16, int8 or binary), engine, passage.
     """
@@ -113,12 +113,12 @@ def build(
 
 
 def _form(about: dict[str, Any]) -> tuple[int, str, str]:
-    """How a segment of this index is written: dimensions, kind of vectors, engine."""
+    """How a segment of an index is written: dimensions, kind of vectors, engine."""
     return int(about.get("dimensions", 0)), about.get("vectors", "f16"), about.get("engine", "auto")
 
 
 def _weight(predictor: Predictor, segments: Sequence[Segment], dimensions: int) -> float:
-    """The weight of vectors, measured on passages spread over the segments."""
+    """An index's weight of vectors, measured on passages spread over the segments."""
     places = [(segment, n) for segment in segments for n in np.flatnonzero(segment.alive).tolist()]
     some = [places[n] for n in np.unique(np.linspace(0, len(places) - 1, min(AMONG, len(places))).astype(int))]
     texts = [segment.passage(n)["text"] for segment, n in some]
@@ -135,7 +135,7 @@ def change(
     delete: Collection[str] = (),
     **opening: Any,
 ) -> dict[str, Any]:
-    """Add passages and delete documents (by id, or all of a file by its name), in one step: all of it or nothing.
+    """Change an index: add passages and delete documents (by id, or all of a file by its name), all or nothing.
 
     A document whose id is in the index replaces it; a file without ids replaces all documents of that file.
     read: gives the passages, for the open index; opening: options of `Index.open`.
@@ -177,7 +177,7 @@ def change(
 
 
 def _names(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of a new segment's ids, and of its files whose documents have no ids of their own."""
+    """For changing an index: the keys of a new segment's ids, and of its files whose documents have no ids."""
     values = segment.columns.values
     files = set(values["file"])
     unnamed = {name for given in values["id"] for name in (given, given.rpartition("#")[0]) if name in files}
@@ -185,7 +185,7 @@ def _names(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _absorb(index: Index, new: Segment, staging: Path, number: int, about: dict[str, Any]) -> list[str]:
-    """Put the new segment in place, joined with the last ones that are not larger: so there are always few.
+    """Put an index's new segment in place, joined with the last ones that are not larger: so there are always few.
 
     A passage is copied as often as its segment doubles, so adding costs time in proportion to what is added.
     """
@@ -213,7 +213,7 @@ def _absorb(index: Index, new: Segment, staging: Path, number: int, about: dict[
 
 
 def fingerprint(model: str | Path) -> str:
-    """A fingerprint of the files that determine a model's vectors."""
+    """A fingerprint of the files that determine the vectors of an index's model."""
     place = locate(model)
     folder = place if place.is_dir() else place.parent
     if is_google(place):
@@ -235,7 +235,7 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def check_question(question: str, top: int) -> None:
-    """Refuse a question that no search can answer."""
+    """Refuse a question that no index can answer."""
     if top < 1:
         raise UserError(f"{top} passages requested; ask for at least 1.")
     if not question.strip():
@@ -278,7 +278,7 @@ class Index:
     def open(
         cls, folder: Path, model: str = "", precision: str = "auto", device: str = "auto", verify: bool = True
     ) -> Index:
-        """Open the folder and its model (`model`: where it is, if it has moved)."""
+        """Open an index's folder and its model (`model`: where it is, if it has moved)."""
         return read_whole(folder, lambda: cls._open(folder, model, precision, device), what="index", verify=verify)
 
     @classmethod
@@ -312,16 +312,16 @@ class Index:
 
     @property
     def width(self) -> int:
-        """The numbers of a vector."""
+        """The numbers of a vector in the index."""
         return int(self.about["width"])
 
     @property
     def vectors(self) -> np.ndarray:
-        """The vectors of all passages that can be found: (passages, width)."""
+        """The vectors of all passages that can be found in the index: (passages, width)."""
         return np.concatenate([segment.vectors.exact[segment.alive] for segment in self.segments])
 
     def bury(self, dead: Callable[[np.ndarray, np.ndarray], np.ndarray], must: Collection[str] = ()) -> int:
-        """Mark passages as deleted, by the keys of their ids and files. Returns how many documents they were of.
+        """Mark an index's passages as deleted, by keys of ids and files. Returns how many documents they were of.
 
         must: names that have to be in the index.
         """
@@ -343,7 +343,7 @@ class Index:
         self, question: str, top: int = 10, by: str = "both", reranker: Reranker | None = None,
         where: Where | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """The nearest passages, best first: {score, cosine, text, file, document, id, columns}.
+        """Search the index: the nearest passages, best first: {score, cosine, text, file, document, id, columns}.
 
         By "words", no vector is computed and there is no cosine. score: the cosine; or BM25 (by "words"); or (by
         "both") the weighted mean of both, each scaled so that the best passage has 1 and the worst 0. A reranker reads
@@ -376,7 +376,7 @@ class Index:
     def _proposed(
         self, question: str, top: int, by: str, alive: np.ndarray, allowed: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers, cosines and scores of the passages that vectors and words propose. Few allowed ones: all of them."""
+        """Numbers, cosines and scores of the index's passages that vectors and words propose. Few allowed ones: all."""
         asked, share = self._asked(question), allowed.mean()
         if allowed.sum() <= max(FEWEST, 10 * top) or share < 0.01:
             numbers = np.flatnonzero(allowed)
@@ -400,17 +400,17 @@ class Index:
 
     @property
     def weight(self) -> float:
-        """Of vectors beside words."""
+        """The index's weight of vectors beside words."""
         return float(self.about["vector_weight"])
 
     @property
     def starts(self) -> np.ndarray:
-        """The number of each segment's first passage, and of the end."""
+        """The number of the first passage of each of the index's segments, and of the end."""
         return np.cumsum([0, *(len(segment) for segment in self.segments)])
 
     @cached_property
     def terms(self) -> Terms:
-        """How a question is split into terms."""
+        """How the index splits a question into terms."""
         return Terms(self.predictor.tokenizer)
 
     def _asked(self, question: str) -> np.ndarray:
@@ -433,7 +433,7 @@ class Index:
         return np.concatenate([where.mask(segment.columns) for segment in self.segments])
 
     def documents(self) -> dict[str, list[str]]:
-        """The texts of every document's passages, by its id."""
+        """The texts of every document's passages in the index, by its id."""
         texts: dict[str, list[str]] = {}
         for segment in self.segments:
             for number in np.flatnonzero(segment.alive).tolist():
@@ -443,11 +443,11 @@ class Index:
 
     @property
     def megabytes(self) -> float:
-        """The size of its files."""
+        """The size of the index's files."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) / 1e6
 
     def passage(self, number: int) -> dict[str, Any]:
-        """The passage with this number, read from its line."""
+        """The index's passage with this number, read from its line."""
         place = int(np.searchsorted(self.starts, number, "right")) - 1
         return self.segments[place].passage(number - int(self.starts[place]))
 

@@ -59,7 +59,7 @@ class Passage:
 
 
 def read_passages(documents: Iterator[Document], tokenizer: Tokenizer, size: int) -> Iterator[Passage]:
-    """The passages of documents, in order."""
+    """The passages of documents to be indexed, in order."""
     for document in documents:
         for text in cut(document.text, tokenizer, size):
             yield Passage(text, document.file, document.number, document.id, document.columns)
@@ -68,7 +68,7 @@ def read_passages(documents: Iterator[Document], tokenizer: Tokenizer, size: int
 def read_with_ids(
     paths: Sequence[Path], text: str = "text", key: str = "id", encoding: str = "utf-8"
 ) -> Iterator[Document]:
-    """The documents of files, in order. text, key: the columns of texts and ids, where there are columns."""
+    """The documents of files to be cut into passages, in order. text, key: the columns of texts and ids, if any."""
     for path in paths:
         name = os.fsencode(path).decode("utf-8", "replace")  # a file's name may be any bytes
         kind = kind_of(path)
@@ -86,7 +86,7 @@ def read_with_ids(
 
 
 def _rows(path: Path, name: str, text: str, key: str, encoding: str) -> Iterator[Document]:
-    """The rows of a table; what is neither text nor id is kept as a column, unless it is a list or an object."""
+    """Documents in the rows of a table; what is neither text nor id is kept as a column, unless a list or an object."""
     lines: dict[str, int] = {}
     nested: set[str] = set()
     number = 0
@@ -165,19 +165,19 @@ class _Html(HTMLParser):
         self.hidden = 0
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        """A block, or the beginning of what is not shown."""
+        """In an HTML document cut into passages: a block, or the beginning of what is not shown."""
         self.hidden += tag in self.HIDDEN
         if tag not in self.INLINE:
             self.parts.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        """The end of either."""
+        """In an HTML document cut into passages: the end of a block, or of what is not shown."""
         self.hidden = max(0, self.hidden - (tag in self.HIDDEN))
         if tag not in self.INLINE:
             self.parts.append("\n")
 
     def handle_data(self, data: str) -> None:
-        """Text, if it is shown."""
+        """In an HTML document cut into passages: text, if it is shown."""
         if not self.hidden:
             self.parts.append(" ".join(["", *data.split(), ""]) if data.strip() else " ")
 
@@ -218,7 +218,7 @@ WHOLE = {"md": _plain, "html": _html, "htm": _html, "pdf": _pdf, "docx": _docx} 
 
 
 def cut(document: str, tokenizer: Tokenizer, size: int) -> list[str]:
-    """As many whole sentences as fit `size` tokens; a longer sentence is its own passage.
+    """Cut a document into passages: as many whole sentences as fit `size` tokens; a longer sentence is its own.
 
     A passage is the document's text from its first sentence to its last, with everything between them.
     """
@@ -271,7 +271,7 @@ class Columns:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]]) -> Columns:
-        """rows: the values of each passage by column."""
+        """The passages' columns. rows: the values of each passage by column."""
         names = list(dict.fromkeys(name for row in rows for name in row))
         places: list[dict[tuple[type, Any], int]] = [{} for _ in names]
         numbers = np.full((len(rows), len(names)), -1, np.int32)
@@ -283,13 +283,13 @@ class Columns:
         return cls({name: [value for _, value in places[n]] for n, name in enumerate(names)}, numbers)
 
     def save(self, folder: Path) -> None:
-        """Save as columns.json and columns.npy."""
+        """Save the passages' columns as columns.json and columns.npy."""
         (folder / "columns.json").write_text(json.dumps(self.values, ensure_ascii=False), "utf-8")
         np.save(folder / "columns.npy", self.numbers)
 
     @classmethod
     def open(cls, folder: Path, passages: int) -> Columns:
-        """Those of a folder; none where it has none."""
+        """The columns of a folder's passages; none where it has none."""
         if not (folder / "columns.json").is_file():
             return cls({}, np.zeros((passages, 0), np.int32))
         values, numbers = read_json(folder / "columns.json"), read_array(folder / "columns.npy")
@@ -320,11 +320,11 @@ class Where:
             self._refuse(f"{self.tokens[self.at][1]!r} was not expected there")
 
     def mask(self, columns: Columns) -> np.ndarray:
-        """Which passages the condition holds for: (passages,)."""
+        """Which passages a condition on columns holds for: (passages,)."""
         return _mask(self.tree, columns)
 
     def check(self, known: Sequence[str]) -> None:
-        """Refuse a column that no document has."""
+        """Refuse a condition on a column that no document has."""
         for name in sorted(self.names - set(known)):
             has = suggest(name, list(known)) if known else "The documents have no columns."
             raise UserError(f"--where {self.condition}: no document has a column {name!r}. {has}")
@@ -438,7 +438,7 @@ def _mask(tree: tuple[Any, ...], columns: Columns) -> np.ndarray:
 
 
 def holds(sign: str, value: Any, given: Any) -> bool:
-    """Whether a comparison holds. Numbers that a table spells as text are numbers where they are compared with one."""
+    """Whether a condition on a passage's column holds. Numbers that a table spells as text compare as numbers."""
     if sign == "contains":
         return TESTS[sign](value, given)
     if isinstance(given, bool) or isinstance(value, bool):

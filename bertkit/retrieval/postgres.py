@@ -54,7 +54,7 @@ FILTERED = 20_000  # passages that a condition leaves: up to so many, all are co
 def build(
     predictor: Predictor, model: str, passages: Iterator[Passage], url: str, run: str = "", **about: Any
 ) -> dict[str, Any]:
-    """Embed passages and write an index in one transaction; one of the same name is replaced."""
+    """Build an index in PostgreSQL: embed passages and write it in one transaction; a namesake is replaced."""
     place = Place.of(url)
     if about.get("vectors", "f16") != "f16":
         raise UserError("--store keeps vectors in 16 bits. Remove --vectors.")
@@ -108,7 +108,7 @@ def build(
 
 
 def _prepare(connection: psycopg.Connection[Any], place: Place) -> None:
-    """The extension, and the table of indexes."""
+    """Make the extension and the table of indexes in PostgreSQL."""
     try:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
     except (psycopg.errors.UndefinedFile, psycopg.errors.FeatureNotSupported):
@@ -135,7 +135,7 @@ def _drop(connection: psycopg.Connection[Any], names: dict[str, sql.Identifier])
 
 
 def about_of(connection: psycopg.Connection[Any], name: str) -> dict[str, Any] | None:
-    """What is known of an index; None where there is none of this name."""
+    """What PostgreSQL's table says of an index; None where there is none of this name."""
     if only(connection.execute("SELECT to_regclass('bertkit_indexes')")) is None:
         return None
     about: dict[str, Any] | None = only(
@@ -155,7 +155,7 @@ def _insert(
     connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], predictor: Predictor,
     passages: Iterator[Passage], dimensions: int, first: int, before: Callable[[list[Passage]], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Embed passages and copy them into the tables, some at a time. Returns counts, and the columns they have."""
+    """Embed passages and copy them into PostgreSQL, some at a time. Returns counts, and the columns they have."""
     terms, files, columns = Terms(predictor.tokenizer), set(), {"file": None, "id": None}
     counts = {"passages": 0, "tokens": 0, "pieces": 0}
     changed = 0
@@ -190,7 +190,7 @@ def _insert(
 
 
 def _cells(passage: Passage) -> str:
-    """The columns as JSON; numbers that JSON does not have become text."""
+    """A passage's columns as JSON for PostgreSQL; numbers that JSON does not have become text."""
     odd = (float("inf"), float("-inf"))
     cells = {
         clean(name): clean(value) if isinstance(value, str) else str(value) if value != value or value in odd else value
@@ -202,7 +202,7 @@ def _cells(passage: Passage) -> str:
 def change(
     url: str, read: Callable[[Any], Iterator[Passage]] | None = None, delete: Collection[str] = (), **opening: Any
 ) -> dict[str, Any]:
-    """Add passages and delete documents, as `index.change` does, in one transaction."""
+    """Change an index in PostgreSQL: add passages and delete documents, as `index.change` does, in one transaction."""
     index = PostgresIndex.open(url, **opening)
     place, counts = index.place, {"added": 0, "replaced": 0, "deleted": 0}
     with place.changing() as connection:
@@ -243,7 +243,7 @@ def change(
 def _delete(
     connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], ids: list[str], files: list[str], below: int
 ) -> dict[str, int]:
-    """Delete by id or file what was there before this change. Returns how many documents, passages and pieces."""
+    """Delete from PostgreSQL by id or file what was there before this change. Returns documents, passages, pieces."""
     statement = sql.SQL(
         "WITH gone AS (DELETE FROM {passages} WHERE number < %s AND (id = ANY(%s) OR file = ANY(%s)) "
         "RETURNING number, id) SELECT count(DISTINCT gone.id), count(*), coalesce(sum(length), 0) FROM gone "
@@ -260,7 +260,7 @@ def _subtract(about: dict[str, Any], lost: dict[str, int]) -> None:
 
 
 def _spread(connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], total: int, count: int) -> list[Any]:
-    """Texts and vectors of passages spread over the index."""
+    """Texts and vectors of passages spread over the index in PostgreSQL."""
     places = np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)) + 1
     statement = (
         "SELECT text, vector::text FROM (SELECT text, vector, row_number() OVER (ORDER BY number) AS place "
@@ -280,7 +280,7 @@ def _weight(
 
 
 def _recall(connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], total: int, top: int = 10) -> float:
-    """The share of the true nearest `top` among the candidates of the graph, for vectors spread over the index."""
+    """The share of the true nearest `top` that pgvector's graph finds, for vectors spread over the index."""
     hits, rows = 0, _spread(connection, names, total, SAMPLE)
     top = min(top, total)
     by_graph = sql.SQL("SELECT number FROM {passages} ORDER BY vector <#> %s::halfvec LIMIT %s").format(**names)
@@ -310,7 +310,7 @@ class PostgresIndex:
     def open(
         cls, url: str, model: str = "", precision: str = "auto", device: str = "auto", verify: bool = True
     ) -> PostgresIndex:
-        """Connect, and open the index's model (`model`: where it is, if it has moved)."""
+        """Connect to PostgreSQL, and open the index's model (`model`: where it is, if it has moved)."""
         place = Place.of(url)
         connection = place.connect()
         with place.explained():
@@ -330,7 +330,7 @@ class PostgresIndex:
         return int(self.about["passages"])
 
     def current(self, connection: psycopg.Connection[Any]) -> dict[str, Any]:
-        """What is known of the index now: others may have changed it since it was opened."""
+        """What PostgreSQL says of the index now: others may have changed it since it was opened."""
         about = about_of(connection, self.place.name)
         if about is None:
             raise UserError(_none_of(connection, self.place))
@@ -343,7 +343,7 @@ class PostgresIndex:
         self, question: str, top: int = 10, by: str = "both", reranker: Reranker | None = None,
         where: Where | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """The nearest passages, best first, as `Index.search` gives them."""
+        """Search PostgreSQL: the nearest passages, best first, as `Index.search` gives them."""
         if reranker is not None:
             return reranker.rank(question, self.search(question, max(top, RERANKED), by, where=where))[:top]
         check_question(question, top)
@@ -402,11 +402,11 @@ class PostgresIndex:
 
     @cached_property
     def terms(self) -> Terms:
-        """How a question is split into terms."""
+        """How an index in PostgreSQL splits a question into terms."""
         return Terms(self.predictor.tokenizer)
 
     def documents(self) -> dict[str, list[str]]:
-        """The texts of every document's passages, by its id."""
+        """The texts of every document's passages in PostgreSQL, by its id."""
         texts: dict[str, list[str]] = {}
         with self.place.explained(), self.connection.transaction():
             names = tables(self.place.name, int(self.current(self.connection)["generation"]))
@@ -418,7 +418,7 @@ class PostgresIndex:
 
     @property
     def megabytes(self) -> float:
-        """The size of its tables and their indexes."""
+        """The size of an index's tables in PostgreSQL and their indexes."""
         with self.place.explained():
             names = tables(self.place.name, int(self.about["generation"]))
             sizes = [
@@ -436,7 +436,7 @@ def _hit(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _none_of(connection: psycopg.Connection[Any], place: Place) -> str:
-    """That there is no index of this name, and which there are."""
+    """The message that PostgreSQL has no index of this name, and which there are."""
     names: list[str] = []
     if only(connection.execute("SELECT to_regclass('bertkit_indexes')")) is not None:
         names = [name for (name,) in connection.execute("SELECT name FROM bertkit_indexes ORDER BY name LIMIT 20")]

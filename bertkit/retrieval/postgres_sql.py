@@ -47,7 +47,7 @@ class Place:
 
     @classmethod
     def of(cls, url: str) -> Place:
-        """The parts of a URL. No message repeats what may be a password."""
+        """The parts of a PostgreSQL URL. No message repeats what may be a password."""
         address, _, query = url.partition("?")
         options = [pair for pair in query.split("&") if pair]
         name = next((unquote(pair[len("index=") :]) for pair in options if pair.startswith("index=")), DEFAULT)
@@ -75,7 +75,7 @@ class Place:
         return cls(address, name, shown, secrets)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection that commits every statement, unless a transaction is begun."""
+        """A connection to PostgreSQL that commits every statement, unless a transaction is begun."""
         try:
             connection = psycopg.connect(self.connection, autocommit=True, application_name="bertkit")
         except psycopg.Error as error:
@@ -90,7 +90,7 @@ class Place:
         return connection
 
     def reason(self, error: BaseException) -> str:
-        """What went wrong, in a line and without a password."""
+        """What went wrong with a statement, in a line and without a password."""
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         for secret in self.secrets:
             text = text.replace(secret, "…")
@@ -98,7 +98,7 @@ class Place:
 
     @contextmanager
     def explained(self, effect: str = "") -> Iterator[None]:
-        """Turn an error of the server into a message with its fix. effect: what it means for a change."""
+        """Turn an error of PostgreSQL's server into a message with its fix. effect: what it means for a change."""
         try:
             yield
         except psycopg.errors.InsufficientPrivilege as error:
@@ -117,7 +117,7 @@ class Place:
 
     @contextmanager
     def changing(self) -> Iterator[psycopg.Connection[Any]]:
-        """One transaction, by one process at a time; rolled back unless it ends well."""
+        """One transaction of PostgreSQL, by one process at a time; rolled back unless it ends well."""
         # A lost connection during the commit itself leaves open whether it happened; doing it again is harmless,
         # because documents with the same ids are replaced.
         with self.connect() as connection, self.explained(" Nothing was changed."), connection.transaction():
@@ -130,23 +130,23 @@ class Place:
 
 
 def only(cursor: psycopg.Cursor[Any]) -> Any:
-    """The one value of an answer; None where there is none."""
+    """The one value of an SQL answer; None where there is none."""
     row = cursor.fetchone()
     return row[0] if row else None
 
 
 def clean(text: str) -> str:
-    """Without what PostgreSQL cannot hold: NUL and half characters become U+FFFD."""
+    """Text for SQL, without what PostgreSQL cannot hold: NUL and half characters become U+FFFD."""
     return re.sub("[\0\ud800-\udfff]", "\ufffd", text)
 
 
 def as_text(vector: np.ndarray) -> str:
-    """A vector as pgvector reads it."""
+    """A vector in SQL, as pgvector reads it."""
     return "[" + ",".join([f"{number:.9g}" for number in vector.tolist()]) + "]"
 
 
 def tables(name: str, generation: int) -> dict[str, sql.Identifier]:
-    """The names of an index's tables, quoted."""
+    """The names of an index's tables in SQL, quoted."""
     table = f"bertkit_{name}_{generation}"
     return {"passages": sql.Identifier(table), "words": sql.Identifier(f"{table}_words")}
 

@@ -44,7 +44,7 @@ _COUNTS = np.array([bin(number).count("1") for number in range(256)], np.uint8)
 
 
 def shortened(vectors: np.ndarray, width: int) -> np.ndarray:
-    """The first `width` numbers of each vector, of length one again: of a model trained for it, they suffice."""
+    """The first `width` numbers of each of a segment's vectors, of length one again: a model may be trained for it."""
     if not 0 < width < vectors.shape[1]:
         return vectors
     first = vectors[:, :width]
@@ -53,7 +53,7 @@ def shortened(vectors: np.ndarray, width: int) -> np.ndarray:
 
 
 def write_copies(folder: Path, width: int, kind: str, engine: str) -> dict[str, Any]:
-    """Write the smaller copy and the graph that were asked for. Returns what was made, and its recall."""
+    """Write a segment's smaller copy and graph that were asked for. Returns what was made, and its recall."""
     vectors = np.memmap(folder / "vectors.f16", np.float16, "r").reshape(-1, width)
     graph = engine == "usearch" or (engine == "auto" and len(vectors) > EXACT_UP_TO and _usearch(needed=False))
     if kind == "int8":
@@ -123,19 +123,19 @@ class Vectors:
 
     @property
     def proposes(self) -> bool:
-        """Whether candidates are found without computing every cosine."""
+        """Whether a segment finds candidates without computing every cosine."""
         return self.graph is not None or self.kind != "f16"
 
     def cosines(self, asked: np.ndarray) -> np.ndarray:
-        """With every vector: (vectors,)."""
+        """A question's cosines with every vector of a segment: (vectors,)."""
         return np.concatenate([part.astype(np.float32) @ asked for part in _blocks(self.exact)] or [np.zeros(0)])
 
     def cosines_of(self, asked: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """With some of them: (numbers,)."""
+        """A question's cosines with some vectors of a segment: (numbers,)."""
         return np.asarray(self.exact[numbers], np.float32) @ asked
 
     def candidates(self, asked: np.ndarray, top: int) -> np.ndarray:
-        """The numbers of vectors among which the nearest `top` are likely to be."""
+        """The numbers of a segment's vectors among which the nearest `top` are likely to be."""
         count = min(len(self), max(FEWEST, top * OVERSAMPLE[self.kind]))
         if self.graph is not None:
             self.graph.expansion_search = count
@@ -161,7 +161,7 @@ class Vectors:
         return round(hits / (top * len(some)), 4)
 
     def nearest(self, asked: np.ndarray, top: int) -> np.ndarray:
-        """The numbers of the nearest `top` by all cosines, for several vectors at once: (asked, top)."""
+        """The nearest `top` in a segment by all cosines, for several vectors at once: (asked, top)."""
         best = np.zeros((len(asked), 0), np.float32)
         numbers = np.zeros((len(asked), 0), np.int64)
         for start, part in zip(range(0, len(self), BLOCK), _blocks(self.exact)):
@@ -176,12 +176,12 @@ class Vectors:
 
 
 def key_of(name: str) -> int:
-    """A hash of an id or a file's name, 64 bits."""
+    """In a segment: a hash of an id or a file's name, 64 bits."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def embedded(predictor: Predictor, texts: Sequence[str], dimensions: int = 0, role: str = "document") -> np.ndarray:
-    """Vectors of length one, with the model's prompt for this side of a search, if it has one."""
+    """Vectors for a segment, of length one, with the model's prompt for this side of a search, if it has one."""
     prompt = predictor.pooling.prompt_for(role)
     return shortened(np.asarray(predictor.embed(texts, normalize=True, prompt_text=prompt)), dimensions)
 
@@ -189,7 +189,7 @@ def embedded(predictor: Predictor, texts: Sequence[str], dimensions: int = 0, ro
 def write_segment(
     folder: Path, predictor: Predictor, passages: Iterator[Passage], dimensions: int, kind: str, engine: str
 ) -> dict[str, Any]:
-    """Embed passages in order and write their files. dimensions: numbers of a vector that are kept; 0: all.
+    """Embed passages in order and write a segment's files. dimensions: numbers of a vector that are kept; 0: all.
 
     Texts and vectors are written as they arrive; terms are kept in memory, four bytes each, until they are inverted.
     Returns counts, and the recall of a copy or graph.
@@ -253,7 +253,7 @@ class Segment:
 
     @classmethod
     def open(cls, folder: Path, width: int) -> Segment:
-        """Open memory-mapped; ValueError where the files do not fit each other."""
+        """Open a segment memory-mapped; ValueError where the files do not fit each other."""
         lines = np.array(read_array(folder / "lines.npy"))
         passages = open_regular(folder / "passages.jsonl")
         size = os.fstat(passages.fileno()).st_size
@@ -273,12 +273,12 @@ class Segment:
         return len(self.vectors)
 
     def line(self, number: int) -> bytes:
-        """The passage as its line."""
+        """A segment's passage as its line."""
         begin, end = int(self.lines[number]), int(self.lines[number + 1])
         return os.pread(self.passages.fileno(), end - begin, begin)
 
     def passage(self, number: int) -> dict[str, Any]:
-        """The passage with this number, read from its line."""
+        """A segment's passage with this number, read from its line."""
         where = f"{self.folder / 'passages.jsonl'}, line {number + 1}"
         try:
             row: dict[str, Any] = parse_json(self.line(number).decode("utf-8", "surrogatepass"), where)
@@ -290,7 +290,7 @@ class Segment:
 
     @cached_property
     def keys(self) -> np.ndarray:
-        """Hashes of ids and of files' names: (passages, 2)."""
+        """A segment's hashes of ids and of files' names: (passages, 2)."""
         if (self.folder / "keys.npy").is_file():
             keys = np.array(read_array(self.folder / "keys.npy"))
             if keys.shape != (len(self), 2) or keys.dtype != np.uint64:
@@ -301,7 +301,7 @@ class Segment:
 
     @cached_property
     def columns(self) -> Columns:
-        """The columns of the documents."""
+        """The columns of a segment's documents."""
         try:
             return Columns.open(self.folder, len(self))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -48,7 +48,7 @@ FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; port 0: any free port."""
+    """For the server: a bound socket that does not listen yet; port 0: any free port."""
     if not 0 <= port <= 65535:
         raise UserError(f"--port is {port}; it must be from 0 (any free port) to 65535.")
     try:
@@ -66,7 +66,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """http://… of a bound socket."""
+    """The server's address, http://… of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
         self.until = 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, and call `ready`."""
+        """The server starts listening, and calls `ready`."""
         self.door.open()
         await super().startup(sockets)
         for listening in sockets or ():
@@ -94,13 +94,13 @@ class Server(uvicorn.Server):
             self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """The server handles a signal."""
         now = time.monotonic()
         self.until = now if self.until else now + self.service.limits.stop_seconds
         self.service.queue.closing = True  # no lock here: the thread that a signal interrupts may hold it
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second, check whether to exit."""
+        """Ten times a second, the server checks whether to exit."""
         self.door.close_silent(asyncio.get_running_loop().time(), self.config.timeout_keep_alive)
         done = await super().on_tick(counter)
         if self.until and time.monotonic() >= self.until:
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
 
 
 def server_of(app: FastAPI, service: InferenceService, ready: Callable[[], None] = lambda: None) -> Server:
-    """A server that has not started."""
+    """A server of the app that has not started."""
     door = Door(service)
     config = uvicorn.Config(
         app, http=cast(Any, door.protocol), lifespan="on", log_level="error", access_log=False, server_header=False,
@@ -122,6 +122,6 @@ def server_of(app: FastAPI, service: InferenceService, ready: Callable[[], None]
 def run(
     app: FastAPI, service: InferenceService, bound: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve until a signal arrives."""
+    """Run the server until a signal arrives."""
     server_of(app, service, ready).run([bound])
     service.queue.join(1)  # it is idle, or its time is up

@@ -141,7 +141,7 @@ def _with_errors(app: FastAPI) -> dict[str, Any]:
 
 
 def _fill_in(schema: Any, bounds: dict[str, dict[str, Any]]) -> None:
-    """Add what depends on the models that are served, by title."""
+    """Add to the documented errors what depends on the models that are served, by title."""
     if isinstance(schema, dict):
         schema.update(bounds.get(str(schema.get("title")), {}))
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -178,7 +178,7 @@ def _as_api_error(error: Exception) -> ApiError:
 
 
 def _problems(problems: Any) -> str:
-    """The first three problems; those of one field as alternatives."""
+    """The first three problems of an invalid request; those of one field as alternatives."""
     by_field: dict[str, list[str]] = {}
     for problem in problems:
         place = ".".join(str(part) for part in problem["loc"][1:2]) or "body"

@@ -34,11 +34,11 @@ class WrongKeys:
         self.until: dict[str, float] = {}  # client → when all its wrong keys will be forgotten
 
     def wait(self, client: str) -> int:
-        """Seconds until the client may try again; 0: now."""
+        """Seconds until a client that sent wrong keys may try again; 0: now."""
         return math.ceil(max(0.0, self.until.get(client, 0.0) - self.clock() - 60 * (1 - 1 / self.most)))
 
     def add(self, client: str) -> None:
-        """Count a wrong key."""
+        """Count a wrong key of a client."""
         now = self.clock()
         self.until[client] = max(now, self.until.pop(client, now)) + 60 / self.most
         if len(self.until) > self.REMEMBERED:
@@ -87,7 +87,7 @@ class GuardMiddleware:
                 await refuse(ApiError("stopping", "The server is stopping.", retry=5))
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        """Read the body if there is room for it, and pass the request on."""
+        """The middleware reads the body if there is room for it, and passes the request on."""
         # A request that arrived in one piece is counted already; those without a body are answered at once.
         counted = scope["method"] == "POST" and not scope["state"].get("admitted")
         self._check_room(counted)
@@ -113,7 +113,7 @@ class GuardMiddleware:
             raise refusal
 
     def _directed(self, scope: Scope) -> Scope:
-        """The scope of the route itself, with the model named by the path."""
+        """The middleware's scope of the route itself, with the model named by the path."""
         path, model = scope["path"], None
         asks_model = scope["method"] == "POST" and path.startswith(PREFIX)
         for prefix, name in self.prefixes.items():
@@ -149,7 +149,7 @@ class GuardMiddleware:
             raise ApiError("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
 
     async def _read_body(self, receive: Receive, headers: Headers, parts: list[bytes]) -> None:
-        """Collect the whole body in `parts`, if it is small enough and arrives in time."""
+        """The middleware collects the whole body in `parts`, if it is small enough and arrives in time."""
         large = ApiError("large", f"The body is larger than {self.limits.body} bytes. Send less per request.")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > LINGER * self.limits.body:
@@ -175,14 +175,14 @@ class GuardMiddleware:
 
 
 def hosts_of(host: str, allowed: Collection[str]) -> tuple[str, ...]:
-    """Values of the Host header to allow: this machine's local names, or any if others may connect."""
+    """For the middleware: values of the Host header to allow: this machine's names, or any if others may connect."""
     if allowed:
         return tuple(one.lower() for one in allowed)
     return (*LOCAL, host.lower()) if host in LOCAL or host.startswith("127.") else ()
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return the body once, then the server's own messages (a disconnect)."""
+    """Past the middleware: return the body once, then the server's own messages (a disconnect)."""
     waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

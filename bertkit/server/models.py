@@ -32,7 +32,7 @@ LACKS = {  # ability that does not belong to one task → the model that has it
 
 
 def lacking(ability: str) -> str:
-    """Which model has an ability, for those who serve none."""
+    """The message for those who serve no model with this ability: which model has it."""
     if ability in LACKS:
         return LACKS[ability]
     first, *others = (name for name, task in task_classes().items() if ability in task.abilities)
@@ -50,7 +50,7 @@ class ServedModel:
 
     @cached_property
     def task(self) -> str:
-        """The task it was fine-tuned for; empty if there is none, or its head is untrained."""
+        """The task a served model was fine-tuned for; empty if there is none, or its head is untrained."""
         try:
             task = self.predictor.task
             if task.head:
@@ -61,7 +61,7 @@ class ServedModel:
 
     @cached_property
     def pairs(self) -> bool | None:
-        """Whether the task reads two texts; None if the folder does not say."""
+        """Whether a served model's task reads two texts; None if the folder does not say."""
         if not self.task:
             return False
         if "task" not in self.predictor.folder.about and self.predictor.task.for_pairs() is not None:
@@ -70,7 +70,7 @@ class ServedModel:
 
     @cached_property
     def abilities(self) -> tuple[str, ...]:
-        """The operations it supports, in the order of the routes."""
+        """The operations a served model supports, in the order of the routes."""
         can = [*(self.predictor.task.abilities if self.task else BY_VECTORS), *ALWAYS]
         engine, mask = self.predictor.engine, self.predictor.tokenizer.mask_id
         causal = self.predictor.config.causal  # it guesses what comes next, not what is hidden
@@ -82,16 +82,16 @@ class ServedModel:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The label names of its task."""
+        """The label names of a served model's task."""
         return self.predictor.task.labels if self.task else ()
 
     @property
     def _is_steady(self) -> bool:
-        """Whether its numbers do not depend on what else is computed with them: torch's on a CPU do not."""
+        """Whether a served model's numbers do not depend on what else is computed with them: torch's on a CPU."""
         return (self.predictor.engine.name, self.predictor.device) == ("torch", "cpu")
 
     def info(self, limits: Limits, on_long: str) -> dict[str, Any]:
-        """TEI's /info, and what this model can do."""
+        """A served model in TEI's /info, and what it can do."""
         named = {
             "id2label": {str(n): label for n, label in enumerate(self.labels)},
             "label2id": {label: n for n, label in enumerate(self.labels)},
@@ -129,7 +129,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
         return len(self._models)
 
     def bounds(self) -> dict[str, dict[str, Any]]:
-        """Titles of the schema → what every model here accepts: its ids, dimensions, prompts and masks."""
+        """Titles of the schema → what every served model accepts: its ids, dimensions, prompts and masks."""
         predictors = [model.predictor for model in self.values()]
         ids = min(min(one.tokenizer.size, one.config.vocabulary) for one in predictors)
         masks = {one.tokenizer.id_to_token(one.tokenizer.mask_id) or "" for one in predictors if one.tokenizer.mask_id}
@@ -143,7 +143,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
         }
 
     def pick(self, name: str | None, ability: str) -> ServedModel:
-        """The model with this name, else the first that supports the operation."""
+        """The served model with this name, else the first that supports the operation."""
         if name is not None and name not in self:
             raise ApiError(
                 "model", f"There is no model {name[:80]!r} here. Choose from: {', '.join(self)}.", param="model"
@@ -180,7 +180,7 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
 
 
 def load(models: Sequence[str], precision: str = "auto", device: str = "auto", engine: str = "auto") -> ModelRegistry:
-    """Open the models, each once. Ancestors (word vectors, ELMo, the Transformer) are for the page, beside encoders."""
+    """Open the models to serve, each once. Ancestors (word vectors, ELMo, the Transformer) are for the page."""
     opened = {name: open_model(model, precision, device, engine=engine) for name, model in names_of(models).items()}
     encoders = {name: model for name, model in opened.items() if isinstance(model, Predictor)}
     ancestors = {name: model for name, model in opened.items() if name not in encoders}
@@ -199,5 +199,5 @@ ANCESTORS = {"WordVectors": "word2vec", "Elmo": "elmo", "Seq2Seq": "transformer"
 
 
 def kind_of_ancestor(model: Any) -> str | None:
-    """What the page calls this ancestor."""
+    """What the page calls a served ancestor."""
     return ANCESTORS.get(type(model).__name__)

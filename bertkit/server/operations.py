@@ -61,7 +61,7 @@ class Operation:
 
 
 def encode_texts(predictor: Predictor, inputs: list[Any], how: How) -> list[Rows]:
-    """Rows of texts, or of (prompt, text); a list of numbers is a text already encoded, with its special tokens."""
+    """A served operation's rows of texts, or of (prompt, text); numbers are a text that is already encoded."""
     windows = Windows(predictor.vector_limit, how.on_long or "window", from_start=how.from_start)
     texts = [given if isinstance(given, tuple) else ("", given) for given in inputs if not isinstance(given, list)]
     rows = iter(predictor.encode_texts([text for _, text in texts], [prompt for prompt, _ in texts], windows))
@@ -85,7 +85,7 @@ def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
 
 
 def vectors(predictor: Predictor, encoded: list[Rows], how: How) -> list[Answer]:
-    """One vector per text, float32 (width,), with the model's own pooling."""
+    """The operation behind /embed: one vector per text, float32 (width,), with the model's own pooling."""
     found = predictor.vectors(encoded)
     unknown = [_unknown(predictor, one.rows) for one in encoded]
     return [Answer(_finite(v), one.tokens, one.cut, n) for v, one, n in zip(found, encoded, unknown, strict=True)]
@@ -100,7 +100,7 @@ class Scores:
 
 
 def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[tuple[Task, Item]]:
-    """Inputs as the model's task reads them; two texts of a pair are a tuple."""
+    """A served operation's inputs as the model's task reads them; two texts of a pair are a tuple."""
     windows = replace(predictor.windows(how.on_long), from_start=how.from_start)
     encoded = []
     for task, same in _by_task(predictor, inputs):
@@ -109,7 +109,7 @@ def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[t
 
 
 def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[Any]]]:
-    """A folder not made by bertkit does not say whether it reads one text or two: it accepts either."""
+    """For a served folder not made by bertkit, which does not say whether it reads one text or two: either."""
     task = predictor.task
     paired = task.for_pairs()
     if "task" in predictor.folder.about or paired is None:
@@ -124,7 +124,7 @@ def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[A
 
 
 def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How) -> list[Answer]:
-    """The task's prediction for every input."""
+    """The operation behind /predict: the task's prediction for every input."""
     task = predictor.task
     if task.head:
         predictor.needs(task.head, "predict")
@@ -136,7 +136,7 @@ def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How
 
 
 def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
-    """Encode texts with masks."""
+    """The operation behind /fill: encode texts with masks."""
     encodings = fill.encode_masked(predictor, inputs)
     for encoding in encodings:
         masks = encoding.ids.count(predictor.tokenizer.mask_id or 0)
@@ -148,7 +148,7 @@ def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any
 
 
 def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
-    """The best predictions for every mask of a text."""
+    """The operation behind /fill: the best predictions for every mask of a text."""
     return [
         Answer(value, len(text), unknown=_unknown(predictor, [text]))
         for value, text in zip(fill.guesses(predictor, encoded, how.top), encoded, strict=True)
@@ -156,12 +156,12 @@ def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
 
 
 def encode_whole(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
-    """Texts with their encodings, however long."""
+    """The operation behind /tokenize: texts with their encodings, however long."""
     return list(zip(inputs, predictor.tokenizer.encode_batch(inputs), strict=True))
 
 
 def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
-    """The tokens of a text as in TEI; `text` is the user's own characters."""
+    """The operation behind /tokenize: the tokens of a text as in TEI; `text` is the user's own characters."""
     answers = []
     for text, one in encoded:
         shown = [
@@ -180,7 +180,7 @@ MOST_NUMBERS = 1_500_000  # of an answer of a view: some 10 MB
 
 
 def _inside(module: str, name: str) -> Callable[..., dict[str, Any]]:
-    """A function that looks inside a model: its module needs torch, so it is imported when it is first called."""
+    """For operations that look inside a model: their module needs torch, so it is imported at the first call."""
     return lambda first, **given: getattr(import_module(f"bertkit.{module}"), name)(first, **given)
 
 
@@ -208,12 +208,12 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → t
 
 
 def as_given(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
-    """The inputs of views, which encode them themselves."""
+    """The inputs of the operation `views`, which encodes them itself."""
     return inputs
 
 
 def views(predictor: Predictor, inputs: list[Any], how: How) -> list[Answer]:
-    """What the page shows. inputs: {view, and the arguments of its function}."""
+    """The operation behind what the page shows. inputs: {view, and the arguments of its function}."""
     answers = []
     for given in inputs:
         arguments = {name: value for name, value in given.items() if name != "view"}
@@ -226,7 +226,7 @@ def views(predictor: Predictor, inputs: list[Any], how: How) -> list[Answer]:
 
 
 def plain(value: Any) -> Any:
-    """Arrays as lists with five digits after the point; what is hidden from a token (minus infinity) as null."""
+    """An operation's arrays as lists with five digits; what is hidden from a token (minus infinity) as null."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):
@@ -240,7 +240,7 @@ def plain(value: Any) -> Any:
 
 
 def _unknown(predictor: Predictor, rows: Sequence[Any]) -> int:
-    """The unknown pieces of a text's rows (or encodings)."""
+    """The unknown pieces an operation saw in a text's rows (or encodings)."""
     unknown = predictor.tokenizer.unk_id
     return 0 if unknown is None else sum(row.ids.count(unknown) for row in rows)
 

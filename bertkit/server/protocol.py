@@ -30,7 +30,7 @@ OTHER_FRAMING = re.compile(
 
 
 def path_of_whole(data: bytes) -> str | None:
-    """The path of a POST request, if the data is exactly one such request; None otherwise."""
+    """In the HTTP protocol: the path of a POST request, if the data is exactly one such request; None otherwise."""
     if not data.startswith(b"POST /"):
         return None
     head, blank, body = data.partition(b"\r\n\r\n")
@@ -65,7 +65,7 @@ class Door:
         self.placeless: dict[Placeless, float] = {}  # → since when they have been silent, longest first
 
     def open(self) -> None:
-        """Allow as many files as connections need, as far as the system does."""
+        """Before connections come: allow as many files as they need, as far as the system does."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = (1 + SPARES) * self.limits.connections + SPARE
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -75,11 +75,11 @@ class Door:
         self.most = max(1, min(self.limits.connections, (files - SPARE) // 2))
 
     def protocol(self, **more: Any) -> asyncio.Protocol:
-        """What reads a new connection."""
+        """What reads a new HTTP connection."""
         return Placeless(self, more)
 
     def has_place(self, now: float) -> bool:
-        """Whether another request can be read; the connection that has been silent longest may give up its place."""
+        """Whether another HTTP request can be read; the connection silent longest may give up its place."""
         if self.connections < self.most:
             return True
         oldest = next(iter(self.waiting), None)
@@ -100,7 +100,7 @@ class Door:
                 connection.leave()
 
     def refused(self, refusal: ApiError, path: str, *, close: bool) -> bytes:
-        """Count a refusal. path: as it was sent, perhaps with a model's prefix."""
+        """Count a connection's refusal. path: as it was sent, perhaps with a model's prefix."""
         self.service.metrics.failed(REASONS[refusal.why].tei)
         openai = path.startswith(OPENAI) or (path.startswith("/models/") and OPENAI in path)
         return written(refusal.why, refusal.message, refusal.retry, openai=openai, close=close)
@@ -115,7 +115,7 @@ class Placeless(asyncio.Protocol):
         self.door, self.more = door, more
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for a request. If there are too many of us, the one that has been silent longest is closed."""
+        """A connection without a place waits for a request. If there are too many, the one silent longest is closed."""
         self.transport = transport
         self.more["server_state"].connections.add(self)
         now, silent = asyncio.get_running_loop().time(), self.door.placeless
@@ -125,11 +125,11 @@ class Placeless(asyncio.Protocol):
             (oldest if now - since >= GRACE else self).leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget a connection without a place."""
         self._forget()
 
     def data_received(self, data: bytes) -> None:
-        """Take a place for the request, or refuse it in the shape of its path, as far as that can be seen."""
+        """Take a place for the connection's request, or refuse it in the shape of its path, as far as it shows."""
         if self.transport.is_closing():
             return
         now = asyncio.get_running_loop().time()
@@ -151,7 +151,7 @@ class Placeless(asyncio.Protocol):
             self.door.placeless[self] = now
 
     def leave(self) -> None:
-        """Close the connection, without waiting for a client that does not read."""
+        """Close a connection without a place, without waiting for a client that does not read."""
         self._forget()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -161,11 +161,11 @@ class Placeless(asyncio.Protocol):
     shutdown = leave  # uvicorn's word for it
 
     def pause_writing(self) -> None:
-        """The client sends requests, but does not read the refusals: read no more of them."""
+        """The connection's client sends requests, but does not read the refusals: read no more of them."""
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The connection's client reads again."""
         self.transport.resume_reading()
 
     def _forget(self) -> None:
@@ -180,7 +180,7 @@ class StrictConnection(h11.Connection):
     status = 400
 
     def next_event(self) -> Any:
-        """The next event; raises for a request whose end two readers may see in two places."""
+        """The HTTP connection's next event; raises where two readers may see a request's end in two places."""
         try:
             event = super().next_event()
             if isinstance(event, h11.Request):
@@ -205,24 +205,24 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being read or answered, as far as its header has arrived."""
+        """Whether no request of this HTTP connection is being read or answered, as far as its header has arrived."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first request."""
+        """An HTTP connection waits for its first request."""
         super().connection_made(transport)
         self.door.connections += 1
         self.door.waiting[self] = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget an HTTP connection."""
         self.door.connections -= 1
         self.door.waiting.pop(self, None)
         self._dismiss()
         super().connection_lost(exc)
 
     def step_back(self) -> None:
-        """Give up the place, between two requests; the connection stays open."""
+        """An HTTP connection gives up its place, between two requests, and stays open."""
         transport, resting = self.transport, Placeless(self.door, self.more)
         self.door.connections -= 1
         self.door.waiting.pop(self)
@@ -231,7 +231,7 @@ class Connection(H11Protocol):
         resting.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read a request; refuse it at once if the server is full."""
+        """An HTTP connection reads a request; it is refused at once if the server is full."""
         if self.transport.is_closing():
             return
         if self.is_idle:
@@ -247,7 +247,7 @@ class Connection(H11Protocol):
         self._mark()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; uvicorn's own timer is not needed."""
+        """An HTTP connection waits for the next request; uvicorn's own timer is not needed."""
         self._dismiss()
         self.app_state["arrived"] = self.loop.time()  # of a request that was sent before this answer
         super().on_response_complete()
@@ -256,14 +256,14 @@ class Connection(H11Protocol):
         self._mark()
 
     def _mark(self) -> None:
-        """Note whether this connection waits for a request; one that is already sending it keeps its start time."""
+        """Note whether this HTTP connection waits for a request; one already sending it keeps its start time."""
         if not self.is_idle:
             self.door.waiting.pop(self, None)
         elif not self.transport.is_closing():
             self.door.waiting.setdefault(self, self.loop.time())
 
     def _admit(self) -> None:
-        """Count a whole request before it is parsed: others that arrive at the same moment are refused cheaply."""
+        """Count an HTTP request before it is parsed: others that arrive at the same moment are refused cheaply."""
         self.app_state["admitted"] = True
         self.door.service.requests += 1
 
@@ -281,7 +281,7 @@ class Connection(H11Protocol):
             self.door.waiting[self] = self.loop.time()
 
     def leave(self) -> None:
-        """Close the connection, without waiting for a client that does not read."""
+        """Close an HTTP connection, without waiting for a client that does not read."""
         self.door.waiting.pop(self, None)
         if self.transport.get_write_buffer_size():
             self.transport.abort()

@@ -63,27 +63,27 @@ class Queue:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is waiting or being computed."""
+        """Whether nothing is waiting or being computed in the queue."""
         with self._changed:
             return not self._waiting and not self._running
 
     @property
     def running(self) -> int:
-        """How many jobs are being computed."""
+        """How many of the queue's jobs are being computed."""
         return self._running
 
     @property
     def long(self) -> bool:
-        """Whether a further job would wait too long for its turn, at the speed of the last batches."""
+        """Whether a further job would wait too long in the queue, at the speed of the last batches."""
         return self._size > self._speed * self.limits.waiting_seconds
 
     @property
     def alive(self) -> bool:
-        """Whether jobs are accepted and computed."""
+        """Whether the queue accepts and computes jobs."""
         return self._thread.is_alive() and not self.closing
 
     def submit(self, job: Job) -> None:
-        """Accept a job, or refuse it at once: one rule for small and large requests."""
+        """The queue accepts a job, or refuses it at once: one rule for small and large requests."""
         with self._changed:
             if self.closing:
                 raise ApiError("stopping", "The server is stopping.", retry=5)
@@ -97,7 +97,7 @@ class Queue:
             self._changed.notify()
 
     def withdraw(self, job: Job) -> None:
-        """Drop a job that nobody waits for any more, if it is not being computed yet."""
+        """Drop a queued job that nobody waits for any more, if it is not being computed yet."""
         job.future.cancel()
         with self._changed:
             if job in self._waiting:
@@ -105,11 +105,11 @@ class Queue:
                 self._size -= job.size
 
     def patience(self) -> int:
-        """Approximate seconds until the waiting jobs are done."""
+        """Approximate seconds until the queue's waiting jobs are done."""
         return max(1, min(60, math.ceil(self._size / self._speed)))
 
     def abandon(self) -> None:
-        """Accept no more jobs, and drop those that wait."""
+        """The queue accepts no more jobs, and drops those that wait."""
         with self._changed:
             self.closing = True
             for job in self._waiting:
@@ -118,18 +118,18 @@ class Queue:
             self._changed.notify()
 
     def close(self) -> None:
-        """Accept no more jobs; accepted ones are still computed."""
+        """The queue accepts no more jobs; accepted ones are still computed."""
         with self._changed:
             self.closing = True
             self._changed.notify()
 
     def join(self, seconds: float | None = None) -> None:
-        """Close, and wait for the thread to end."""
+        """Close the queue, and wait for its thread to end."""
         self.close()
         self._thread.join(seconds)
 
     def _next(self) -> list[Job]:
-        """The oldest job and all that can be computed with it; none if the queue is closed and empty."""
+        """The queue's oldest job and all that can be computed with it; none if it is closed and empty."""
         with self._changed:
             self._running = 0
             self._was_empty = not self._waiting
@@ -162,7 +162,7 @@ class Queue:
         self._running = 0
 
     def _do(self, jobs: list[Job], began: float) -> None:
-        """Compute jobs together; if that fails, one by one, so that an error affects only its own request."""
+        """Compute queued jobs together; if that fails, one by one, so that an error affects only its own request."""
         if not jobs:
             return
         try:

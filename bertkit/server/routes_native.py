@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from bertkit.server.errors import ApiError
 from bertkit.server.models import ServedModel
-from bertkit.server.routes_tei import embed, labels_of, parsed, predict, service_of, similarity
+from bertkit.server.routes_tei import embed, labels_of, predict, similarity
 from bertkit.server.schemas import (
     AnswerBody,
     AnswerParameters,
@@ -29,8 +29,9 @@ from bertkit.server.schemas import (
     TextParameters,
     TokenParameters,
     ZeroShotParameters,
+    parsed,
 )
-from bertkit.server.service import Asked, reply
+from bertkit.server.service import Asked, reply, service_of
 
 router = APIRouter()
 
@@ -100,7 +101,7 @@ async def choose(body: ChooseBody, request: Request) -> Response:
 
 
 def _plain(body: PipelineBody, **more: Any) -> dict[str, Any]:
-    """The body of the route that answers a pipeline."""
+    """The body of the native route that answers a pipeline."""
     return {"inputs": body.inputs, "model": body.model} | more
 
 
@@ -114,7 +115,7 @@ async def _sentence_similarity(body: PipelineBody, request: Request, model: Serv
 
 
 async def _fill_mask(body: PipelineBody, request: Request, model: ServedModel) -> Response:
-    """For one mask, its guesses; for several, a list of these."""
+    """The pipeline fill-mask: for one mask, its guesses; for several, a list of these."""
     chosen = _parameters(FillParameters, body)
     given = parsed(FillBody, _plain(body, top=chosen.top_k or 5))
     service = service_of(request)
@@ -133,7 +134,7 @@ def _guess(guess: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _text_classification(body: PipelineBody, request: Request, model: ServedModel) -> Response:
-    """The labels of a text, as a list in a list; without parameters, TEI's response."""
+    """The pipeline text-classification: labels as a list in a list; without parameters, TEI's response."""
     if body.parameters is None:
         own = {key: value for key, value in (body.model_extra or {}).items() if key in PredictBody.model_fields}
         return await predict(parsed(PredictBody, _plain(body, **own)), request)
@@ -165,7 +166,7 @@ async def _question_answering(body: PipelineBody, request: Request, model: Serve
 
 
 async def _table_answering(body: PipelineBody, request: Request, model: ServedModel) -> Response:
-    """The cells in which the answer lies. The reader sees each row as a line of `column: cell` pairs."""
+    """The pipeline table-question-answering: cells in which the answer lies; rows are read as `column: cell` pairs."""
     _parameters(TableParameters, body)
     given = parsed(Table, body.inputs if isinstance(body.inputs, dict) else {})
     context, places = "", []  # (start, end, row, column) of every cell
@@ -186,7 +187,7 @@ async def _table_answering(body: PipelineBody, request: Request, model: ServedMo
 
 
 async def _zero_shot(body: PipelineBody, request: Request, model: ServedModel) -> Response:
-    """How likely a model of entailment finds it that each label follows from the text."""
+    """The pipeline zero-shot-classification: how likely a model of entailment finds that each label follows."""
     chosen = _parameters(ZeroShotParameters, body)
     names = [label.lower() for label in model.labels]
     if model.pairs is False or not {"entailment", "contradiction"} <= set(names):
@@ -238,7 +239,7 @@ def _parameters(kind: type[Parameters], body: PipelineBody) -> Parameters:
 
 
 def _task_of(body: PipelineBody, model: ServedModel) -> str:
-    """The task a request is for: as its body shows, else the one the model was made for."""
+    """The pipeline a request is for: as its body shows, else the one the model was made for."""
     keys = {*(body.inputs if isinstance(body.inputs, dict) else ()), *(body.parameters or ())}
     for key, task in TELLING.items():
         if key in keys:

@@ -11,16 +11,16 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from bertkit.server.errors import ApiError
-from bertkit.server.routes_tei import prompted, service_of, shaped, stacked
+from bertkit.server.routes_tei import prompted, shaped, stacked
 from bertkit.server.schemas import OpenAIBody
-from bertkit.server.service import reply
+from bertkit.server.service import reply, service_of
 
 router = APIRouter(prefix="/v1")
 STARTED = int(time.time())
 
 
 def _encoded(vector: np.ndarray) -> str:
-    """float32, little-endian, in base64: what the official client requests."""
+    """A vector for OpenAI's client: float32, little-endian, in base64."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 

@@ -19,9 +19,8 @@ from bertkit.server.errors import ApiError
 from bertkit.server.middleware import PAGE
 from bertkit.server.models import ServedModel, kind_of_ancestor
 from bertkit.server.operations import plain
-from bertkit.server.routes_tei import service_of
 from bertkit.server.schemas import Text
-from bertkit.server.service import InferenceService, reply
+from bertkit.server.service import InferenceService, reply, service_of
 from bertkit.settings.training import LIVE_CHARACTERS, LIVE_ROWS, LIVE_SECONDS, LIVE_STEPS
 
 router = APIRouter()
@@ -360,7 +359,7 @@ async def tune(body: TuneBody, request: Request) -> Response:
 
 
 async def _streamed(service: InferenceService, events: Iterator[dict[str, Any]]) -> Response:
-    """Events of a generator that computes in its own thread; it ends when the client leaves or the server stops."""
+    """For the page: events of a generator in its own thread; it ends when the client leaves or the server stops."""
     for _ in range(30):  # one that was just left needs a moment to end
         if _learning.acquire(blocking=False):
             break

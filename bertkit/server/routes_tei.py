@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import (
-    Any,
-    NotRequired,  # pydantic asks for this one before Python 3.12
-    TypeVar,
-)
+from typing import Any, NotRequired
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ValidationError
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from bertkit.errors import UserError
 from bertkit.server.errors import ApiError
 from bertkit.server.models import ServedModel
 from bertkit.server.operations import Scores
 from bertkit.server.schemas import EmbedBody, PredictBody, Prompted, RerankBody, SimilarityBody, TokenizeBody
-from bertkit.server.service import Asked, InferenceService, reply
+from bertkit.server.service import Asked, reply, service_of
 
 router = APIRouter()
-Kind = TypeVar("Kind", bound=BaseModel)  # Python 3.11 has no shorter way
 
 
 class Label(TypedDict):
@@ -52,14 +45,8 @@ class Piece(TypedDict):
     stop: int | None
 
 
-def service_of(request: Request) -> InferenceService:
-    """The service of the request's app."""
-    service: InferenceService = request.app.state.service
-    return service
-
-
 def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
-    """The first `dimensions` numbers of each vector, scaled to length 1 if requested. vectors: (n, width)."""
+    """For TEI's /embed: the first `dimensions` numbers of each vector, scaled to length 1 if requested: (n, width)."""
     if dimensions is not None and dimensions > vectors.shape[1]:
         raise ApiError(
             "invalid", f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}.", param="dimensions"
@@ -71,12 +58,12 @@ def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.n
 
 
 def stacked(asked: Asked) -> np.ndarray:
-    """The vectors of a job: (n, width)."""
+    """For TEI's /embed: the vectors of a job: (n, width)."""
     return np.stack([answer.value for answer in asked.answers])
 
 
 def prompted(model: ServedModel, inputs: Sequence[Any], body: Prompted | None = None) -> list[Any]:
-    """Inputs as (prompt, text), with the prompt that the body asks for, else the model's default; ids stay as they are.
+    """For TEI's /embed: inputs as (prompt, text), with the body's prompt, else the model's default; ids stay.
 
     An embedding model's default prompt goes before texts alone: ids are taken as they are sent.
     """
@@ -91,7 +78,7 @@ def prompted(model: ServedModel, inputs: Sequence[Any], body: Prompted | None = 
 
 
 def _sides(model: ServedModel, query: str, texts: Sequence[str]) -> list[Any]:
-    """A query and the texts it is compared with, each with the model's prompt for its side, if it has one."""
+    """For TEI's /rerank and /similarity: a query and its texts, each with the model's prompt for its side, if any."""
     pooling = model.predictor.pooling
     query_prompt, text_prompt = pooling.prompt_for("query"), pooling.prompt_for("document")
     return [(query_prompt, query), *((text_prompt, text) for text in texts)]
@@ -124,7 +111,7 @@ async def predict(body: PredictBody, request: Request) -> Response:
 
 
 def labels_of(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
-    """The labels with their scores, best first."""
+    """For TEI's /predict: the labels with their scores, best first."""
     numbers = model.predictor.task.label_scores(scores.raw, scores.said, raw)
     return [Label(score=numbers[name], label=name) for name in sorted(numbers, key=lambda name: -numbers[name])]
 
@@ -157,13 +144,13 @@ async def rerank(body: RerankBody, request: Request) -> Response:
 
 
 def _relevance(scores: Scores, body: RerankBody, model: ServedModel) -> float:
-    """The score of the label that was asked for; of a model without label names its one number."""
+    """For TEI's /rerank: the score of the label that was asked for; without label names, the one number."""
     numbers = model.predictor.task.label_scores(scores.raw, scores.said, body.raw_scores)
     return float(numbers[body.label] if body.label in numbers else next(iter(numbers.values())))
 
 
 def _cosines(asked: Asked) -> list[float]:
-    """Cosines of the first vector with each of the others."""
+    """For TEI's /rerank and /similarity: cosines of the first vector with each of the others."""
     vectors = shaped(stacked(asked), None, True)
     return (vectors[1:] @ vectors[0]).tolist()
 
@@ -190,14 +177,6 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
         texts = ["".join(pair) for pair in prompted(model, texts, body)]
     asked = await service.ask(request, model, "tokenize", texts, service.how(specials=body.add_special_tokens))
     return reply(request, [answer.value for answer in asked.answers], asked)
-
-
-def parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
-    """A body in this schema; its mistakes are reported like those of a route's own body."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
 
 
 @router.get("/info")

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from fastapi.exceptions import RequestValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 # What a schema says beside what is checked: checks that come later have a status of their own (an empty list: 400).
 NOT_EMPTY: Any = {"minItems": 1}
@@ -16,12 +26,23 @@ Direction = Literal["Left", "Right", "left", "right"]
 
 
 def _text(value: str) -> str:
-    """Refuse strings that JSON allows but that are not text: NUL and lone surrogates."""
+    """In a request's body: refuse strings that JSON allows but that are not text: NUL and lone surrogates."""
     if "\0" in value:
         raise ValueError("a text contains a NUL character: remove it")
     if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
         raise ValueError("a text contains a lone surrogate, which is not a character: correct it")
     return value
+
+
+Kind = TypeVar("Kind", bound=BaseModel)  # Python 3.11 has no shorter way
+
+
+def parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
+    """A body in this schema; its mistakes are reported like those of a route's own body."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
 
 
 NO_NUL = "^[^\\u0000]*$"
@@ -71,7 +92,7 @@ class EmbedBody(Cut, Prompted):
     dimensions: Dimensions | None = None
 
     def listed(self) -> list[str | Ids]:
-        """The inputs as a list."""
+        """The inputs of an /embed body as a list."""
         if isinstance(self.inputs, str):
             return [self.inputs]
         ids = [one for one in self.inputs if isinstance(one, int)]
@@ -99,11 +120,11 @@ class PredictBody(Cut):
 
     @property
     def single(self) -> bool:
-        """Whether this is one input, not a batch."""
+        """Whether a /predict body is one input, not a batch."""
         return isinstance(self.inputs, str) or (bool(self.inputs) and isinstance(self.inputs[0], str))
 
     def listed(self) -> list[str | tuple[str, ...]]:
-        """The inputs as a list of texts or pairs."""
+        """The inputs of a /predict body as a list of texts or pairs."""
         rows: Any = [self.inputs] if self.single else self.inputs
         return [one if isinstance(one, str) else one[0] if len(one) == 1 else tuple(one) for one in rows]
 
@@ -159,7 +180,7 @@ class OpenAIBody(Prompted):
     user: str | None = None
 
     def listed(self) -> list[str | Ids]:
-        """The inputs as a list; OpenAI refuses empty ones."""
+        """The inputs of an OpenAI body as a list; OpenAI refuses empty ones."""
         single = isinstance(self.input, str) or any(isinstance(one, int) for one in self.input)
         return [self.input] if single else list(self.input)  # type: ignore[list-item, arg-type]
 
@@ -220,11 +241,11 @@ class AnswerBody(OwnBody):
 
     @property
     def single(self) -> bool:
-        """Whether this is one question."""
+        """Whether an /answer body is one question."""
         return not isinstance(self.inputs, list)
 
     def listed(self) -> list[dict[str, str]]:
-        """The questions as a list."""
+        """The questions of an /answer body as a list."""
         rows = self.inputs if isinstance(self.inputs, list) else [self.inputs] if self.inputs else None
         if rows is None:
             return [{"question": self.question or "", "context": self.context or ""}]

@@ -55,7 +55,7 @@ class Turns:
         return len(self._waiting)
 
     async def take(self) -> None:
-        """Wait for a turn, in the order of arrival."""
+        """A request waits for its turn at the service, in the order of arrival."""
         loop = asyncio.get_running_loop()
         if self._taken == 0:
             loop.call_soon(self._next, loop)
@@ -94,7 +94,7 @@ class InferenceService:
         self._trimmed = time.monotonic()
 
     def refusal(self) -> ApiError | None:
-        """Why no further request can be accepted now; None if one can. Cheap: it is asked before a body is read."""
+        """Why the service can accept no further request now; None if it can. Cheap: asked before a body is read."""
         if self.queue.closing:
             return ApiError("stopping", "The server is stopping.", retry=5)
         full = self.requests >= self.limits.waiting + self.queue.running or self.bytes > self.limits.waiting_bytes
@@ -103,12 +103,12 @@ class InferenceService:
         return None
 
     def abandon(self) -> None:
-        """Refuse what is still waiting, in the event loop's thread: the server exits now."""
+        """The service refuses what is still waiting, in the event loop's thread: the server exits now."""
         self.queue.abandon()
         self.stopped.set()
 
     def _compute(self, key: tuple[str, str, How], inputs: list[Any]) -> Computed:
-        """Compute a batch, in the queue's thread."""
+        """The service computes a batch, in the queue's thread."""
         name, operation, how = key
         done = OPERATIONS[operation](self.registry[name].predictor, inputs, how)
         self.metrics.batch(len(inputs), sum(answer.tokens for answer in done.answers))
@@ -119,11 +119,11 @@ class InferenceService:
         return done
 
     def model(self, request: Request, name: str | None, ability: str) -> ServedModel:
-        """The model of a request: by its path, its body, or the operation."""
+        """The service's model for a request: by its path, its body, or the operation."""
         return self.registry.pick(request.state.model or name, ability)
 
     def how(self, truncate: bool | None = None, direction: str = "Right", **more: Any) -> How:
-        """TEI's options for long texts in our terms. By default, long texts are read in windows."""
+        """TEI's options for long texts in the service's terms. By default, long texts are read in windows."""
         on_long = self.on_long if truncate is None else TRUNCATE[truncate]
         return How(on_long=on_long, from_start=direction.lower() == "left", **more)
 
@@ -131,7 +131,7 @@ class InferenceService:
         self, request: Request, model: ServedModel, ability: str, inputs: Sequence[Any], how: How = How(),  # noqa: B008
         beside: int = 0, most: int = 0,
     ) -> Asked:  # fmt: skip
-        """Queue inputs, and wait for their answers as long as the client does.
+        """The service queues inputs, and waits for their answers as long as the client does.
 
         beside: inputs not counted as items. most: items the route allows (default: the general limit).
         """
@@ -159,7 +159,7 @@ class InferenceService:
         return Asked(model, done.answers, done, size)
 
     def _checked(self, inputs: Sequence[Any], beside: int, most: int) -> int:
-        """The number of characters of the inputs, after checking the limits."""
+        """The service checks its limits. Returns the number of characters of the inputs."""
         items = len(inputs) - beside
         if items < 1 or [] in inputs:
             raise ApiError("empty", "`inputs` cannot be empty.", param="input")
@@ -203,8 +203,14 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
+def service_of(request: Request) -> InferenceService:
+    """The service behind the app that a request was sent to."""
+    service: InferenceService = request.app.state.service
+    return service
+
+
 def _characters(value: Any) -> int:
-    """The characters of all nested texts; an id counts as a short word."""
+    """For the service's limits: the characters of all nested texts; an id counts as a short word."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -213,7 +219,7 @@ def _characters(value: Any) -> int:
 
 
 def reply(request: Request, body: Any, asked: Asked) -> Response:
-    """The response with its headers: time taken, tokens seen, tokens truncated."""
+    """The service's response with its headers: time taken, tokens seen, tokens truncated."""
     total = time.perf_counter() - request.state.began
     tokens = [one.tokens for one in asked.answers]
     cut = [one.cut for one in asked.answers]
@@ -250,7 +256,7 @@ class Histogram:
     total: float = 0.0
 
     def add(self, value: float) -> None:
-        """Add one value."""
+        """Add one value to a histogram of the service's metrics."""
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
@@ -277,13 +283,13 @@ class Metrics:
         } | {name: Histogram(COUNTS) for name in ("request_input_length", "batch_next_size", "batch_next_tokens")}
 
     def arrived(self, operation: str, items: int) -> None:
-        """Count a request with this many inputs."""
+        """The service's metrics count a request with this many inputs."""
         self._count("request_count", items)
         if operation in FAMILY:
             self.counters[f"{FAMILY[operation]}_count"][""] += items
 
     def answered(self, operation: str, tokens: list[int], seconds: dict[str, float]) -> None:
-        """Count a successful response; seconds: by stage."""
+        """The service's metrics count a successful response; seconds: by stage."""
         self._count("request_success", len(tokens))
         families = ["request"]
         if operation in FAMILY:
@@ -296,16 +302,16 @@ class Metrics:
             self.histograms["request_input_length"].add(count)
 
     def failed(self, kind: str) -> None:
-        """Count a failed request."""
+        """The service's metrics count a failed request."""
         self.counters["request_failure"][f'{{err="{kind.lower()}"}}'] += 1
 
     def batch(self, items: int, tokens: int) -> None:
-        """Count a batch."""
+        """The service's metrics count a batch."""
         self.histograms["batch_next_size"].add(items)
         self.histograms["batch_next_tokens"].add(tokens)
 
     def text(self, waiting: int) -> str:
-        """All metrics as Prometheus text."""
+        """All of the service's metrics as Prometheus text."""
         lines = []
         for name, values in sorted(self.counters.items()):
             lines.append(f"# TYPE {self.prefix}_{name} counter")

@@ -44,7 +44,7 @@ class Shape:
 
     @property
     def encoder(self) -> Config:
-        """The encoder's config: bertkit's own encoder without learned positions, segments or a first norm."""
+        """The Transformer's settings as its encoder's config: without learned positions, segments or a first norm."""
         return Config(
             vocabulary=self.vocabulary, width=self.width, depth=self.depth, heads=self.heads, inner=self.inner,
             max_tokens=self.max_tokens, positions=0, segments=0, embedding_norm=False, norm=self.norm,
@@ -53,7 +53,7 @@ class Shape:
 
     @property
     def decoder(self) -> Config:
-        """The decoder's config: a token sees no later ones."""
+        """The Transformer's settings as its decoder's config: a token sees no later ones."""
         return replace(self.encoder, depth=self.decoder_depth or self.depth, unique_layers=0, causal=True)
 
 

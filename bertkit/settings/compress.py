@@ -64,7 +64,7 @@ class ExportSettings(CompareSettings):
     node: Path | None = option(None, "For web: the folder where npm installed @huggingface/transformers.")
 
     def check(self) -> None:
-        """Refuse a precision that the format does not support."""
+        """Refuse export settings whose precision the format does not support."""
         known = {"onnx": ("fp32", "int8"), "web": ("fp32", "int8"), "hf": ("fp32", "bf16", "fp16")}[self.format]
         if self.weights and self.weights not in known:
             raise UserError(f"--weights {self.weights}: the format {self.format} supports {', '.join(known)}.")

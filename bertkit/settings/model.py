@@ -118,7 +118,7 @@ class Config:
 
     @property
     def key_width(self) -> int:
-        """Width of all keys, and of all values, of one token."""
+        """From a model's settings: the width of all keys, and of all values, of one token."""
         return (self.key_heads or self.heads) * self.head_width
 
     def __repr__(self) -> str:
@@ -128,15 +128,15 @@ class Config:
 
     @property
     def head_width(self) -> int:
-        """Width of one attention head."""
+        """From a model's settings: the width of one attention head."""
         return self.width // self.heads
 
     def is_global(self, layer: int) -> bool:
-        """Whether this layer sees the whole text."""
+        """By a model's settings: whether this layer sees the whole text."""
         return not self.local_window or layer % self.global_every == 0
 
     def rotary(self, layer: int) -> float:
-        """The rotation base of this layer; 0 means none."""
+        """By a model's settings: the rotation base of this layer; 0 means none."""
         return self.rotary_base if self.is_global(layer) else (self.local_rotary_base or self.rotary_base)
 
 
@@ -165,12 +165,12 @@ HEADS = {
 
 
 def is_trained(kind: str, untrained: Collection[str]) -> bool:
-    """Whether a head can be used: neither it nor the pooler it sees is untrained."""
+    """By a model's settings: whether a head can be used: neither it nor the pooler it sees is untrained."""
     return kind not in untrained and HEADS[kind].looks_at not in untrained
 
 
 def _requirement(name: str, kind: str, value: Any) -> str:
-    """What this number must be, or empty if it is valid."""
+    """What this number of a model's settings must be, or empty if it is valid."""
     if kind == "int":
         least, most = LEAST.get(name, 0), MOST.get(name, math.inf)
         fits = type(value) is int and least <= value <= most

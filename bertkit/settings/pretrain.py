@@ -55,7 +55,7 @@ class TeachingSettings:
         return [(int(a), int(b)) for a, b in self.pairs]
 
     def at(self, progress: float) -> float:
-        """The weight after this fraction of the run."""
+        """Settings of a teacher in pretraining: its weight after this fraction of the run."""
         return self.weight + (self.weight_end - self.weight) * min(1.0, progress / max(self.fall, 1e-9))
 
 
@@ -110,7 +110,7 @@ class PretrainSettings(RunSettings):
 
     @property
     def length_plan(self) -> tuple[tuple[float, int], ...]:
-        """Check that lengths are pairs of a fraction and a length."""
+        """Check that the lengths of pretraining's settings are pairs of a fraction and a length."""
         if not self.lengths or any(len(pair) != 2 or min(pair) <= 0 for pair in self.lengths):
             raise UserError(
                 f"lengths is {self.lengths!r}; it must be pairs of a fraction of the steps and a length, each above 0, "
@@ -120,5 +120,5 @@ class PretrainSettings(RunSettings):
 
     @property
     def hiding(self) -> MaskSettings:
-        """The masking in effect: none where each next piece is predicted, whatever the settings say."""
+        """Pretraining's settings of masking in effect: none where each next piece is predicted."""
         return replace(self.masking, rate=0.0, rate_end=0.0) if self.objective == "next-token" else self.masking

@@ -74,16 +74,16 @@ class Plan:
 
     @property
     def timed(self) -> bool:
-        """Whether the clock sets the last step."""
+        """Whether the clock sets the last step of a run's plan."""
         return bool(self.minutes) and (self.capped or not self.steps)
 
     @property
     def seconds(self) -> float:
-        """Of training."""
+        """Seconds of training in a run's plan."""
         return self.minutes * 60 * self.share
 
     def fitting(self, done: int, passed: float, seconds_per_step: float) -> int:
-        """The last step, when `done` steps were made in `passed` seconds and the next ones take this long."""
+        """The plan's last step, when `done` steps were made in `passed` seconds and the next ones take this long."""
         last = done + max(1, round((self.seconds - passed) / seconds_per_step))
         return max(done, min(last, self.steps)) if self.capped else last
 
@@ -120,7 +120,7 @@ class RunSettings(BudgetSettings):
     log_every: int = option(10, "Steps between rows of metrics.jsonl.", at_least=1)
 
     def run_plan(self, tokens_per_step: int) -> Plan:
-        """The budget in minutes, steps or tokens as steps."""
+        """A run's settings of minutes, steps or tokens as its plan in steps."""
         asked = [name for name in BUDGETS if getattr(self, name)]
         if not asked:
             raise UserError("No training budget: pass --minutes, --steps or --tokens.")
@@ -159,7 +159,7 @@ class MaskSettings:
             raise UserError(f"masking.mask {self.mask} and masking.random {self.random} add up to more than 1.")
 
     def at(self, progress: float) -> float:
-        """The masking rate at this point of the run (0 to 1)."""
+        """The settings' masking rate at this point of the run (0 to 1)."""
         return self.rate + (self.rate_end - self.rate) * progress if self.rate_end else self.rate
 
 

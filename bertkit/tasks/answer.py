@@ -46,7 +46,7 @@ class Answer(Task):
     not_distilled: ClassVar[str] = "Fine-tune a smaller model on the questions instead: `bertkit finetune answer`."
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Question]:
-        """Questions of a SQuAD file or JSON lines."""
+        """Question answering reads SQuAD files or JSON lines."""
         found = list(read_questions(path, encoding=reading.encoding))
         silent = [q for q in found if not q.answers and not q.impossible] if labelled is True else []
         if silent:
@@ -57,7 +57,7 @@ class Answer(Task):
         return found
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Question]:
-        """Dicts with question and context, or pairs of them."""
+        """Question answering takes dicts with question and context, or pairs of them."""
         found = []
         for number, one in enumerate(inputs, first):
             if isinstance(one, Question):
@@ -71,7 +71,7 @@ class Answer(Task):
         return found
 
     def fit_labels(self, examples: Sequence[Question]) -> None:
-        """Whether some questions have no answer; there must be something to learn."""
+        """For question answering: whether some questions have no answer; there must be something to learn."""
         if not any(q.impossible or any(start >= 0 for _, start in q.answers) for q in examples):
             raise UserError(
                 "No answer occurs in the context of its question: there is nothing to learn. Correct the rows."
@@ -79,11 +79,11 @@ class Answer(Task):
         self.options["impossible"] = any(q.impossible for q in examples)
 
     def outputs(self) -> int:
-        """Start and end."""
+        """Question answering's head gives two numbers: start and end."""
         return 2
 
     def encode(self, examples: Sequence[Question], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """The question whole, the context in windows."""
+        """For question answering: the question whole, the context in windows."""
         questions, contexts = [q.question for q in examples], [q.context for q in examples]
         found = encode_rows(tokenizer, questions, contexts, replace(windows, side=1), keep=True)
         return [Item.of(question, rows) for question, rows in zip(examples, found)]
@@ -97,7 +97,7 @@ class Answer(Task):
         return {"target": torch.tensor(pairs)}
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Cross-entropy of start and end over each row's tokens, halved."""
+        """Question answering's loss: cross-entropy of start and end over each row's tokens, halved."""
         batch = encoded.batch
         parts = batch.split(model.ask("span", encoded).float())
         target = batch.extra["target"].to(parts[0].device)
@@ -105,12 +105,12 @@ class Answer(Task):
         return torch.stack(losses).sum() / 2
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """Start and end scores of every row, end to end: (tokens of all rows, 2)."""
+        """Question answering's start and end scores of every row, end to end: (tokens of all rows, 2)."""
         rows = iter(outputs)
         return [np.concatenate([next(rows) for _ in item.rows]) for item in items]
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """The best span over all windows: {answer, start, end, score}; "" where no answer is likelier."""
+        """The best answer span over all windows: {answer, start, end, score}; "" where no answer is likelier."""
         question: Question = item.example
         best, null = (-np.inf, 0, 0), np.inf
         at = 0
@@ -142,48 +142,48 @@ class Answer(Task):
     def metric_inputs(
         self, examples: Sequence[Question], predictions: Sequence[Prediction]
     ) -> tuple[Any, list, list, dict]:
-        """F1 and exact match by SQuAD's rules; Chinese by character."""
+        """Question answering is measured by F1 and exact match by SQuAD's rules; Chinese by character."""
         gold = [[text for text, _ in q.answers] for q in examples]
         return metrics.answers, gold, [p["answer"] for p in predictions], {}
 
     def key(self, example: Question) -> tuple[Any, ...]:
-        """Question and context."""
+        """What identifies a question: question and context."""
         return (example.question, example.context)
 
     def answer_of(self, example: Question) -> tuple[tuple[str, int], ...]:
-        """All answers that count as right."""
+        """All answers to a question that count as right."""
         return example.answers
 
     def labels_of(self, example: Question) -> tuple[str, ...]:
-        """None."""
+        """Question answering has no label names."""
         return ()
 
     def stratum(self, example: Question) -> str:
-        """None: hardly two questions have the same answer."""
+        """None for question answering: hardly two questions have the same answer."""
         return ""
 
     def digest_of(self, example: Question) -> list[Any]:
-        """In the second place."""
+        """The answers to a question in a digest, in the second place."""
         return [None, example.answers]
 
     def answer_in(self, prediction: Prediction) -> str:
-        """The text that was cut out."""
+        """The answer to a question: the text that was cut out."""
         return str(prediction["answer"])
 
     def shown(self, example: Question) -> dict[str, Any]:
-        """The question and its line."""
+        """A question in a report: the question and its line."""
         return {"text": example.question, "line": example.line}
 
     def cells(self, example: Question) -> dict[str, Any]:
-        """Id, question and context."""
+        """Columns beside an answer to a question: id, question and context."""
         return {"id": example.id, "question": example.question, "context": example.context}
 
     def reads_table(self, path: str | Path, reading: Reading) -> bool:
-        """Not SQuAD's nested lists."""
+        """Question answering reads tables, but not SQuAD's nested lists, as rows."""
         return kind_of(path) != "json" and super().reads_table(path, reading)
 
     def mistake(self, example: Question, prediction: Prediction) -> dict[str, Any] | None:
-        """The surer, the worse; a dash stands for no answer."""
+        """A wrong answer to a question: the surer, the worse; a dash stands for no answer."""
         gold, predicted = [text for text, _ in example.answers], prediction["answer"]
         if predicted in gold or not (gold or predicted):
             return None
@@ -192,7 +192,7 @@ class Answer(Task):
 
     @classmethod
     def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A span head."""
+        """A folder is one of question answering if it has a span head."""
         return {} if head == cls.head else None
 
 
@@ -212,7 +212,7 @@ def _place(row: Row, question: Question) -> tuple[int, int]:
 
 
 def _best(row: Row, scores: np.ndarray) -> tuple[float, int, int]:
-    """The likeliest span inside the context: (score, first token, last token)."""
+    """The likeliest answer span inside the context: (score, first token, last token)."""
     assert row.encoding is not None
     context = np.array([n for n, side in enumerate(row.encoding.sides) if side == 1], dtype=int)
     if not len(context):

@@ -59,7 +59,7 @@ class Item:
 
     @classmethod
     def of(cls, example: Any, found: Rows) -> Item:
-        """From an example and its rows."""
+        """A task's item from an example and its rows."""
         return cls(example, found.rows, found.tokens, found.cut)
 
 
@@ -87,15 +87,15 @@ class Task:
     not_distilled: ClassVar[str] = "Fine-tune a smaller model instead."  # what to do where `answer_kind` is empty
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Any]:
-        """Every example of a file."""
+        """Every task: read every example of a file."""
         raise NotImplementedError
 
     def stream(self, path: str | Path, reading: Reading) -> Iterator[Any]:
-        """Examples without answers, one at a time: for prediction over files of any size."""
+        """Every task: examples without answers, one at a time, for prediction over files of any size."""
         yield from self.read(path, reading, labelled=False)
 
     def reads_table(self, path: str | Path, reading: Reading) -> bool:
-        """Whether a file's rows have columns, which `predict` keeps beside its answers."""
+        """Every task: whether a file's rows have columns, which `predict` keeps beside its answers."""
         return kind_of(path) in ROW_KINDS
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
@@ -111,7 +111,7 @@ class Task:
             return list(self.stream(paths["input"], reading))
 
     def evaluate(self, rows: Any, reading: Reading, predict: Callable[[list[Any]], list[Any]]) -> dict[str, float]:
-        """Every metric of `predict` on labelled rows: a file, or a table in memory."""
+        """Every task's metrics of `predict` on labelled rows: a file, or a table in memory."""
         if not isinstance(rows, (str, Path)):
             with in_memory({"rows": rows}, digest=False) as paths:
                 return self.evaluate(paths["rows"], reading, predict)
@@ -130,10 +130,10 @@ class Task:
         return [Rows([*one.rows, *other.rows], one.tokens, one.cut) for one, other in zip(found, turned)]
 
     def fit_labels(self, examples: Sequence[Any]) -> None:
-        """Take what must be known of all examples: label names, the scale of numbers."""
+        """Every task: take what must be known of all examples: label names, the scale of numbers."""
 
     def finalize(self, model: Model) -> None:
-        """After training: bring into the weights what other tools would not know of."""
+        """Every task, after training: bring into the weights what other tools would not know of."""
 
     def fold_temperature(self, model: Model) -> float:
         """Divide the head by the calibration temperature: a plain softmax then gives calibrated probabilities.
@@ -149,15 +149,15 @@ class Task:
         return temperature
 
     def outputs(self) -> int:
-        """Numbers the head gives a text or token."""
+        """Every task: how many numbers the head gives a text or token."""
         return max(1, len(self.labels))
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """Examples as rows of ids."""
+        """Every task: examples as rows of ids."""
         raise NotImplementedError
 
     def collate(self, items: Sequence[Item], training: bool, steady: bool = False) -> Batch:
-        """Items as one packed batch; in training with their answers in `extra`. steady: see `pack`."""
+        """Every task: items as one packed batch; in training with their answers in `extra`. steady: see `pack`."""
         rows = [row for item in items for row in item.rows]
         segments = [row.segments or [0] * len(row.ids) for row in rows]
         batch = pack([row.ids for row in rows], segments, multiple=ROUND, steady=steady)
@@ -167,102 +167,102 @@ class Task:
         return batch
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """The answers of items, for training."""
+        """Every task: the answers of items, for training."""
         raise NotImplementedError
 
     def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
-        """What the head says before it is an answer, float32 and with gradients: a row what `count` counts."""
+        """Every task: what the head says, float32 and with gradients, a row for what `count` counts."""
         raise NotImplementedError
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Summed over what `count` counts."""
+        """Every task: the loss, summed over what `count` counts."""
         raise NotImplementedError
 
     def count(self, batch: Batch) -> int:
-        """What the loss is divided by."""
+        """Every task: what the loss is divided by."""
         return len(batch.extra["target"])
 
     def weights(self, device: torch.device | str = "cpu") -> Tensor | None:
-        """What a mistake about each label costs, from options class_weights {label: weight}: (labels,), or None."""
+        """Any task with labels: what a mistake about each costs, from options class_weights: (labels,), or None."""
         given = self.options.get("class_weights")
         return torch.tensor([float(given.get(name, 1.0)) for name in self.labels], device=device) if given else None
 
     def wanted(self, items: Sequence[Item]) -> Wanted:
-        """What an engine is asked about the rows of items."""
+        """Every task: what an engine is asked about the rows of items."""
         return Wanted(self.head)
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """Each item's numbers, from what an engine gave for each row of `items` (see `wanted`)."""
+        """Every task: each item's numbers, from what an engine gave for each row of `items` (see `wanted`)."""
         return list(self.merged_rows(outputs, items))
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """An item's numbers as a prediction with the user's own labels."""
+        """Every task: an item's numbers as a prediction with the user's own labels."""
         raise NotImplementedError
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Scores:
-        """How good predictions are; the first key is the headline."""
+        """Every task: how good predictions are; the first key is the headline."""
         metric, gold, said, extra = self.metric_inputs(examples, predictions)
         return metric(gold, said, **extra)
 
     def check(self, examples: Sequence[Any], where: str) -> None:
-        """Refuse answers this task does not know before any work is done; `where` names their file."""
+        """Every task: refuse answers it does not know before any work is done; `where` names their file."""
 
     def metric_inputs(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> tuple[Any, list, list, dict]:
-        """The metric, what is right, what was said, and the metric's settings."""
+        """Every task: the metric, what is right, what was said, and the metric's settings."""
         raise NotImplementedError
 
     # ---- What is asked of one example and its prediction: here for a `TextRow`, whose label is a name, several names
     # ---- or a number. A task of other examples says it of its own.
 
     def key(self, example: Any) -> tuple[Any, ...]:
-        """What makes two examples the same text: twins stay on one side of a split."""
+        """Every task: what makes two examples the same text: twins stay on one side of a split."""
         return (example.text, example.text_b)
 
     def answer_of(self, example: Any) -> Any:
-        """The right answer as the file has it; None where it is not known."""
+        """Every task: the right answer as the file has it; None where it is not known."""
         return example.label
 
     def labels_of(self, example: Any) -> tuple[str, ...]:
-        """The label names of an example; none where labels are no names."""
+        """Every task: the label names of an example; none where labels are no names."""
         answer = self.answer_of(example)
         return answer if isinstance(answer, tuple) else (answer,) if isinstance(answer, str) else ()
 
     def stratum(self, example: Any) -> str:
-        """What a split keeps in equal shares: the label, where it is a name."""
+        """Every task: what a split keeps in equal shares: the label, where it is a name."""
         answer = self.answer_of(example)
         return str(answer) if isinstance(answer, (str, tuple, int)) else ""
 
     def digest_of(self, example: Any) -> list[Any]:
-        """The answer as the digest of training rows has it, beside `labels_of`: checkpoints hold that digest."""
+        """Every task: the answer as the digest of training rows has it, beside `labels_of`; checkpoints hold it."""
         return [self.answer_of(example), None]
 
     def answer_in(self, prediction: Prediction) -> Any:
-        """The answer alone."""
+        """Every task: the answer alone, out of a prediction."""
         return prediction["label"]
 
     def answers_in(self, prediction: Prediction) -> list[Any]:
-        """What two models may agree in, one by one: the answer, or one for each word."""
+        """Every task: what two models may agree in, one by one: the answer, or one for each word."""
         return [self.answer_in(prediction)]
 
     def with_answer(self, example: Any, prediction: Prediction) -> Any:
-        """The example with a prediction as its answer."""
+        """Every task: the example with a prediction as its answer."""
         return replace(example, label=self.answer_in(prediction))
 
     def shown(self, example: Any) -> dict[str, Any]:
-        """The example in a report's list: its text and line."""
+        """Every task: the example in a report's list: its text and line."""
         second = {"text_b": example.text_b} if example.text_b else {}
         return {"text": example.text, "line": example.line, **second}
 
     def cells(self, example: Any) -> dict[str, Any]:
-        """The columns that `predict` writes beside an answer if the file is not a table."""
+        """Every task: the columns that `predict` writes beside an answer if the file is not a table."""
         return {name: value for name, value in self.shown(example).items() if name != "line"}
 
     def mistake(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
-        """`shown` with gold, predicted and score (the higher, the worse) where the prediction is wrong."""
+        """Every task: `shown` with gold, predicted and score (the higher, the worse) where a prediction is wrong."""
         return None
 
     def suspicion(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
-        """A row whose own label a model that never saw it does not believe; score: how likely the label is to it."""
+        """Every task: a row whose own label a model that never saw it does not believe; score: its likelihood."""
         return None
 
     # ---- What is asked of the task as a whole.
@@ -274,55 +274,55 @@ class Task:
 
     @property
     def problem_type(self) -> str:
-        """What config.json calls the task: by it, transformers' pipelines know whether scores add up to one."""
+        """Every task: what config.json calls it; by it, transformers' pipelines know whether scores add up to one."""
         return ""
 
     @property
     def calibrates(self) -> bool:
-        """Whether `answers` are logits of labels that exclude each other, to be calibrated by a temperature."""
+        """Every task: whether `answers` are logits of labels that exclude each other, to be calibrated."""
         return False
 
     @property
     def has_thresholds(self) -> bool:
-        """Whether every label has a threshold of its own, to be chosen on held-out rows."""
+        """Every task: whether every label has a threshold of its own, to be chosen on held-out rows."""
         return False
 
     def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, float]:
-        """Label → threshold that suits the answers of labelled items; it is used from then on."""
+        """Every task: label → threshold that suits the answers of labelled items; it is used from then on."""
         return {}
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
-        """The report's `per_class` and `confusion`, where there are labels."""
+        """Every task: the report's `per_class` and `confusion`, where there are labels."""
         return {}
 
     @property
     def answer_kind(self) -> str:
-        """The losses a student learns by (`KINDS` of objectives): labels, several or number; empty: not distilled."""
+        """Every task: the losses a student learns by (`KINDS` of objectives); empty: not distilled."""
         return ""
 
     def as_logits(self, output: np.ndarray) -> np.ndarray:
-        """A teacher's `answers` of one item as the student's `logits` have them."""
+        """Every task: a teacher's `answers` of one item as the student's `logits` have them."""
         return output
 
     def lessons(self, batch: Batch, taught: Sequence[np.ndarray], known: Sequence[bool]) -> dict[str, Tensor]:
-        """What a teacher says of each item, and whether its answer is known, a row for each of `logits`."""
+        """Every task: what a teacher says of each item, and whether its answer is known, a row for each of `logits`."""
         return {"taught": torch.from_numpy(np.stack(taught)), "known": torch.tensor(known)}
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether an input is two texts."""
+        """Every task: whether an input is two texts."""
         return False
 
     def for_pairs(self) -> Task | None:
-        """The same for two texts, where a folder that bertkit did not make may read one or two."""
+        """Every task: the same for two texts, where a folder bertkit did not make may read one or two."""
         return None
 
     def label_scores(self, output: np.ndarray, prediction: Prediction, raw: bool) -> dict[str, float]:
-        """Label → score as TEI's /predict tells them; raw: as the head gives them."""
+        """Every task: label → score as TEI's /predict tells them; raw: as the head gives them."""
         return {str(self.answer_in(prediction)): float(prediction.get("score", 1.0))}
 
     def merged(self, rows: Tensor, owner: Tensor, items: int, merge: str = "") -> Tensor:
-        """One row of numbers an item from one a window, by `merge` or the task's own way: (rows, n) → (items, n)."""
+        """Every task: a row of numbers an item from one a window, by `merge` or its own way: (rows, n) → (items, n)."""
         if len(rows) == items:
             return rows
         index = owner[:, None].expand(-1, rows.shape[1])
@@ -331,7 +331,7 @@ class Task:
         return empty.scatter_reduce(0, index, rows, how, include_self=False)
 
     def merged_rows(self, outputs: Sequence[np.ndarray], items: Sequence[Item], merge: str = "") -> np.ndarray:
-        """The same as `merged`, for rows that an engine gave: (items, n)."""
+        """Every task: the same as `merged`, for rows that an engine gave: (items, n)."""
         rows = np.stack(outputs) if len(outputs) else np.zeros((0, self.outputs()), np.float32)
         if len(rows) == len(items):
             return rows
@@ -342,7 +342,7 @@ class Task:
         return np.add.reduceat(rows, starts) / counts
 
     def check_label(self, label: Any, where: str) -> int:
-        """The number of a label name, or an error that says what to do."""
+        """Any task with labels: the number of a label name, or an error that says what to do."""
         try:
             return self.labels.index(label)
         except ValueError:

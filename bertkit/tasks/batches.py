@@ -32,7 +32,7 @@ class SupervisedFeed:
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))
 
     def numbers(self, step: int) -> np.ndarray:
-        """The examples of this step. A pass ends with the last whole batch; what is left over waits for the next."""
+        """A task's examples of this step. A pass ends with the last whole batch; the rest waits for the next."""
         epoch, place = divmod(step, self.steps_a_pass)
         if self._order[0] != epoch:
             chance = np.random.default_rng((self.seed, 4, epoch))
@@ -40,14 +40,14 @@ class SupervisedFeed:
         return self._order[1][place * self.batch : (place + 1) * self.batch]
 
     def step(self, step: int) -> list[Batch]:
-        """This rank's share, cut into parts that fit."""
+        """A task's batches of this step: this rank's share, cut into parts that fit."""
         mine = [self.items[n] for n in self.numbers(step)[self.rank :: self.ranks]]
         sizes = [sum(len(row.ids) for row in item.rows) for item in mine]
         limit = self.micro_tokens if not self.task.options.get("whole_batch") else sum(sizes) + 1
         return [self.collate([mine[n] for n in part]) for part in batches_by_tokens(sizes, limit)]
 
     def collate(self, items: Sequence[Item]) -> Batch:
-        """Items as one batch with their answers."""
+        """A task's items as one batch with their answers."""
         return self.task.collate(items, training=True)
 
 
@@ -55,6 +55,6 @@ class SupervisedFeed:
 
 
 def outputs_of(engine: Engine, task: Task, items: Sequence[Item], *, steady: bool = False) -> list[np.ndarray]:
-    """The head's numbers for each item, computed in the fastest order; steady: the same bits in any batch."""
+    """In batches: the head's numbers for each item of a task; steady: the same bits in any batch."""
     rows = [row for item in items for row in item.rows]
     return task.answers(engine, engine.run(rows, task.wanted(items), steady=steady), items)

@@ -45,11 +45,11 @@ class Choose(Task):
     sample: ClassVar[str] = "choices_dev.jsonl"
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Choice]:
-        """JSON lines."""
+        """Multiple choice reads JSON lines."""
         return list(read_choices(path, labelled=labelled, encoding=reading.encoding))
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Choice]:
-        """Dicts with text and choices."""
+        """Multiple choice takes dicts with text and choices."""
         found = []
         for number, one in enumerate(inputs, first):
             if isinstance(one, dict) and isinstance(one.get("choices"), (list, tuple)):
@@ -60,11 +60,11 @@ class Choose(Task):
         return found
 
     def outputs(self) -> int:
-        """One score a choice."""
+        """Multiple choice's head gives one score a choice."""
         return 1
 
     def encode(self, examples: Sequence[Choice], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """Text and choice side by side, one row a choice."""
+        """For multiple choice: text and choice side by side, one row a choice."""
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate", windows.overlap)
         items = []
         for number, example in enumerate(examples):
@@ -81,17 +81,17 @@ class Choose(Task):
         return items
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """The number of the right choice."""
+        """For multiple choice: the number of the right choice."""
         return {"target": torch.tensor([item.example.label for item in items])}
 
     def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
-        """(items, most choices); where a question has fewer, what no one would choose."""
+        """For multiple choice: (items, most choices); where a question has fewer, what no one would choose."""
         scores = encoded.batch.restore(model.ask("choice", encoded))[:, 0].float()
         parts = scores.split(torch.bincount(encoded.batch.extra["owner"], minlength=items).tolist())
         return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True, padding_value=NEVER)
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Cross-entropy among the choices of each question."""
+        """Multiple choice's loss: cross-entropy among the choices of each question."""
         batch = encoded.batch
         scores = batch.restore(model.ask("choice", encoded))[:, 0].float()
         sizes = torch.bincount(batch.extra["owner"]).tolist()
@@ -99,35 +99,35 @@ class Choose(Task):
         return torch.stack([F.cross_entropy(part, wanted) for part, wanted in pairs]).sum()
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """One score a choice: (choices,)."""
+        """For multiple choice: one score a choice: (choices,)."""
         rows = iter(outputs)
         return [np.concatenate([next(rows) for _ in item.rows]) for item in items]
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """{choice, scores}, with tokens seen and cut."""
+        """A predicted choice: {choice, scores}, with tokens seen and cut."""
         scores = softmax(output).tolist()
         return {"choice": int(output.argmax()), "scores": scores, "tokens": item.tokens, "cut": item.cut}
 
     def metric_inputs(
         self, examples: Sequence[Choice], predictions: Sequence[Prediction]
     ) -> tuple[Any, list, list, dict]:
-        """Accuracy."""
+        """Multiple choice is measured by accuracy."""
         return metrics.choice, [example.label for example in examples], [p["choice"] for p in predictions], {}
 
     def key(self, example: Choice) -> tuple[Any, ...]:
-        """The text and its choices."""
+        """What identifies a multiple-choice question: the text and its choices."""
         return (example.text, example.choices)
 
     def answer_in(self, prediction: Prediction) -> int:
-        """The number of the choice."""
+        """The predicted choice's number."""
         return int(prediction["choice"])
 
     def shown(self, example: Choice) -> dict[str, Any]:
-        """The text and its line."""
+        """A multiple-choice question in a report: the text and its line."""
         return {"text": example.text, "line": example.line}
 
     def mistake(self, example: Choice, prediction: Prediction) -> dict[str, Any] | None:
-        """The surer, the worse."""
+        """A wrong choice: the surer, the worse."""
         if prediction["choice"] == example.label or example.label is None:
             return None
         picked, right = example.choices[prediction["choice"]], example.choices[example.label]
@@ -135,16 +135,16 @@ class Choose(Task):
 
     @classmethod
     def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A choice head."""
+        """A folder is one of multiple choice if it has a choice head."""
         return {} if head == cls.head else None
 
     @property
     def answer_kind(self) -> str:
-        """A distribution over the choices."""
+        """Multiple choice is distilled as a distribution over the choices."""
         return "labels"
 
     def lessons(self, batch: Batch, taught: Sequence[np.ndarray], known: Sequence[bool]) -> dict[str, Tensor]:
-        """Questions with fewer choices are filled up as in `logits`."""
+        """A teacher's choices: questions with fewer are filled up as in `logits`."""
         rows = torch.nn.utils.rnn.pad_sequence(
             [torch.from_numpy(scores) for scores in taught], batch_first=True, padding_value=NEVER
         )

@@ -52,16 +52,16 @@ class Classify(Task):
 
     @property
     def multi(self) -> bool:
-        """Whether a text may have several labels."""
+        """Whether a text may have several labels (multi-label classification)."""
         return bool(self.options.get("multi_label"))
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Rows of a table."""
+        """Classification reads rows of a table."""
         rows = list(self._rows(path, reading, labelled))
         return _agreed(rows, path) if self.paired and labelled else rows
 
     def stream(self, path: str | Path, reading: Reading) -> Iterator[TextRow]:
-        """Rows of a table, one at a time."""
+        """Classification reads rows of a table, one at a time."""
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
@@ -78,28 +78,28 @@ class Classify(Task):
         )  # fmt: skip
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
-        """Texts, pairs of texts, or dicts with text and text_b."""
+        """Classification takes texts, pairs of texts, or dicts with text and text_b."""
         return [text_row(given, number, self.paired) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """Label names, sorted."""
+        """For classification: label names, sorted."""
         found = [name for row in examples for name in (row.label if isinstance(row.label, tuple) else (row.label,))]
         self.labels = learnt_labels([str(name) for name in found], self.labels, "training data")
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """One text, or two side by side."""
+        """For classification: one text, or two side by side."""
         pairs = [row.text_b or "" for row in examples] if self.paired else None
         found = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
         return [Item.of(row, rows) for row, rows in zip(examples, found)]
 
     def check(self, examples: Sequence[TextRow], where: str) -> None:
-        """Refuse labels that were not learnt."""
+        """Refuse labels that the classifier has not learnt."""
         for row in examples:
             for name in (row.label or ()) if self.multi else (row.label,):  # type: ignore[union-attr]
                 self.check_label(name, f"{where}, line {row.line}")
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Label numbers: (items,), or (items, labels) for several."""
+        """For classification: label numbers, (items,), or (items, labels) for several."""
         if not self.multi:
             numbers = [self.check_label(item.example.label, f"line {item.example.line}") for item in items]
             return {"target": torch.tensor(numbers)}
@@ -110,7 +110,7 @@ class Classify(Task):
         return {"target": table}
 
     def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
-        """(items, labels), float32."""
+        """For classification: (items, labels), float32."""
         rows = encoded.batch.restore(model.ask(self.head, encoded)).float()
         owner = encoded.batch.extra["owner"]
         merged = self.merged(rows, owner, items)
@@ -129,21 +129,21 @@ class Classify(Task):
         return F.cross_entropy(logits, target, weight=weights, reduction="sum")
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """Logits of each item: (labels,)."""
+        """A classifier's logits of each item: (labels,)."""
         merged = self.merged_rows(outputs, items)
         if self.multi or self.merge != "max" or len(outputs) == len(items):
             return list(merged)
         return list((merged - BACKGROUND * self.merged_rows(outputs, items, "mean")) / (1 - BACKGROUND))
 
     def probabilities(self, output: np.ndarray) -> np.ndarray:
-        """Calibrated probabilities from logits: (…, labels)."""
+        """A classifier's calibrated probabilities from logits: (…, labels)."""
         x = output / float(self.options.get("temperature", 1.0))
         if self.multi:
             return 1 / (1 + np.exp(-x))
         return softmax(x)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """{label, score, scores} or {labels, scores}, with tokens seen and cut."""
+        """A classified text: {label, score, scores} or {labels, scores}, with tokens seen and cut."""
         scores = self.probabilities(output)
         table = {name: float(score) for name, score in zip(self.labels, scores)}
         seen = {"tokens": item.tokens, "cut": item.cut}
@@ -158,13 +158,13 @@ class Classify(Task):
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Label → the least probability with which a text has it."""
+        """For several labels: label → the least probability with which a text has it."""
         chosen = self.options.get("thresholds", {})
         return {name: float(chosen.get(name, self.options.get("threshold", 0.5))) for name in self.labels}
 
     @property
     def has_thresholds(self) -> bool:
-        """Where labels do not exclude each other."""
+        """A classifier has thresholds where labels do not exclude each other."""
         return self.multi
 
     def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, float]:
@@ -187,11 +187,11 @@ class Classify(Task):
         return metrics.classification, [row.label for row in examples], [p["label"] for p in predictions], extra
 
     def answer_in(self, prediction: Prediction) -> Any:
-        """A label, or all of them."""
+        """A classifier's label, or all of them."""
         return tuple(prediction["labels"]) if self.multi else prediction["label"]
 
     def mistake(self, example: TextRow, prediction: Prediction) -> dict[str, Any] | None:
-        """The surer, the worse; of several labels, the more differ."""
+        """A wrong label: the surer, the worse; of several labels, the more differ."""
         if not self.multi:
             wrong = {"gold": example.label, "predicted": prediction["label"], "score": prediction["score"]}
             return {**self.shown(example), **wrong} if prediction["label"] != example.label else None
@@ -201,7 +201,7 @@ class Classify(Task):
         return {**self.shown(example), **wrong} if score else None
 
     def suspicion(self, example: TextRow, prediction: Prediction) -> dict[str, Any] | None:
-        """Another label is likelier."""
+        """A row whose label is suspicious: another one is likelier."""
         if self.multi or prediction["label"] == example.label or example.label not in prediction["scores"]:
             return None
         return {
@@ -211,7 +211,7 @@ class Classify(Task):
 
     @classmethod
     def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A text head with several labels."""
+        """A folder is one of classification if it has a text head with several labels."""
         if head != cls.head or len(labels) == 1:
             return None
         if config.get("problem_type") != "multi_label_classification":
@@ -222,16 +222,16 @@ class Classify(Task):
 
     @property
     def problem_type(self) -> str:
-        """For one label or several."""
+        """What config.json calls classification, for one label or several."""
         return "multi_label_classification" if self.multi else "single_label_classification"
 
     @property
     def calibrates(self) -> bool:
-        """Where labels exclude each other."""
+        """Classification is calibrated where labels exclude each other."""
         return not self.multi
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
-        """Precision and recall of each label, and which are taken for which."""
+        """Precision and recall of each label, and which labels are taken for which."""
         if self.multi:
             return {}
         counts = metrics.confusion(gold, predicted, self.labels).tolist()
@@ -242,20 +242,20 @@ class Classify(Task):
 
     @property
     def answer_kind(self) -> str:
-        """One distribution, or a yes or no for each label."""
+        """Classification is distilled as one distribution, or a yes or no for each label."""
         return "several" if self.multi else "labels"
 
     @property
     def reads_pairs(self) -> bool:
-        """By its class."""
+        """Whether a classifier reads two texts, by its class."""
         return self.paired
 
     def for_pairs(self) -> Task | None:
-        """The same labels for two texts."""
+        """A classifier with the same labels for two texts."""
         return Pair(labels=self.labels, options=dict(self.options))
 
     def label_scores(self, output: np.ndarray, prediction: Prediction, raw: bool) -> dict[str, float]:
-        """Every label's logit or probability."""
+        """A classifier's logit or probability of every label."""
         return dict(zip(self.labels, output.tolist())) if raw else prediction["scores"]
 
 
@@ -288,5 +288,5 @@ class Pair(Classify):
 
     @classmethod
     def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Never: such a folder does not say that it reads two texts."""
+        """A folder is never taken for pair classification: it does not say that it reads two texts."""
         return None

@@ -60,7 +60,7 @@ class Embed(Task):
     _skip: int = 0  # tokens of the prompt that vectors leave out
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Pairs; scored where the file has numbers as labels."""
+        """Embedding is learnt from pairs; scored where the file has numbers as labels."""
         rows = list(
             read_rows(
                 path, text=reading.text, text_b=reading.text_b, label=reading.label,
@@ -78,20 +78,20 @@ class Embed(Task):
         return rows
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
-        """Pairs of texts."""
+        """Embedding as a task takes pairs of texts."""
         return [text_row(given, number, True) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """Whether the pairs are scored. The batch is compared as a whole."""
+        """For learning embeddings: whether the pairs are scored. The batch is compared as a whole."""
         self.options.setdefault("scored", all(row.label is not None for row in examples))
         self.options["whole_batch"] = True
 
     def outputs(self) -> int:
-        """No head."""
+        """Embedding has no head."""
         return 0
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """Two or three texts, each by itself; a long one is cut to its first window, and that is counted."""
+        """For embeddings: two or three texts, each by itself; a long one is cut to its first window, and counted."""
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
         prompt = self.pooling.prompt() if self.pooling else ""
         self._skip = tokenizer.prompt_tokens(prompt) if self.pooling and not self.pooling.include_prompt else 0
@@ -110,7 +110,7 @@ class Embed(Task):
         return items
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Scores, or the pair's own number; and which row is an item's first text, which are third texts."""
+        """For embeddings: scores, or the pair's own number; which row is an item's first text, which are third ones."""
         starts = np.cumsum([0, *(len(item.rows) for item in items)])
         thirds = [start + 2 for start, item in zip(starts.tolist(), items) if len(item.rows) > 2]
         rows = {"first": torch.from_numpy(starts[:-1]), "third": torch.tensor(thirds, dtype=torch.long)}
@@ -120,14 +120,14 @@ class Embed(Task):
         return {"target": torch.arange(len(items)), **rows}
 
     def vectors(self, encoded: Encoded) -> Tensor:
-        """Pooled vectors of length one, in the caller's order: (rows, width)."""
+        """Embeddings: pooled vectors of length one, in the caller's order: (rows, width)."""
         from bertkit.model.heads import first_vectors
 
         vectors = first_vectors(encoded, POOLS[self.options.get("pool", "mean")])
         return F.normalize(encoded.batch.restore(vectors).float(), dim=-1)
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Contrast within the batch, or (scored) every pair of pairs whose cosines are in the wrong order (CoSENT)."""
+        """Embedding's loss: contrast within the batch, or (scored) pairs of pairs in the wrong order (CoSENT)."""
         vectors = self.vectors(encoded)
         widths = [*widths_of(self.options.get("matryoshka", ""), vectors.shape[1]), vectors.shape[1]]
         losses = [self._contrast(F.normalize(vectors[:, :width], dim=-1), encoded) for width in widths]
@@ -149,39 +149,39 @@ class Embed(Task):
 
     @property
     def _pool(self) -> str:
-        """How token vectors become one: as the folder says, else as it learnt."""
+        """How an embedding is pooled: as the folder says, else as it learnt."""
         learnt = str(self.options.get("pool", "mean"))
         return self.pooling.mode if self.pooling and (self.pooling.steps or self.pooling.mode not in POOLS) else learnt
 
     def wanted(self, items: Sequence[Item]) -> Wanted:
-        """A vector per text, or the tokens' where an engine does not pool as the folder does."""
+        """For embeddings: a vector per text, or the tokens' where an engine does not pool as the folder does."""
         return Wanted(pool=self._pool if self._pool in POOLED_BY_ENGINES and not self._skip else "none")
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """Both vectors of each pair, of length one: (2, width). A triple's third text is for learning alone."""
+        """Embeddings of each pair, of length one: (2, width). A triple's third text is for learning alone."""
         return [vectors[:2] for vectors in self._by_item(outputs, items)]
 
     def _by_item(self, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """Vectors of length one, with everything a loaded folder does to them: (texts, width) per item."""
+        """Embeddings of length one, with everything a loaded folder does to them: (texts, width) per item."""
         rows = [row if row.ndim == 1 else pooled(row, self._pool, self._skip) for row in outputs]
         stacked = np.stack(rows) if rows else np.zeros((0, 1), np.float32)
         vectors = self.pooling.finish(stacked, normalize=True) if self.pooling else unit(stacked)
         return np.split(vectors, np.cumsum([len(item.rows) for item in items])[:-1])
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """{similarity}, with tokens seen and cut."""
+        """Embeddings of a pair as {similarity}, with tokens seen and cut."""
         similarity = float(output[0] @ output[1])
         return {"similarity": similarity, "vectors": output, "tokens": item.tokens, "cut": item.cut}
 
     def score(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> Scores:
-        """Rank correlation with the scores; without them, how often a text's own partner is the nearest."""
+        """Embeddings are scored by rank correlation; without scores, by how often a text's partner is the nearest."""
         metric, gold, said, extra = self.metric_inputs(examples, predictions)
         return metric(gold, said, **extra)
 
     def metric_inputs(
         self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
     ) -> tuple[Any, list, list, dict]:
-        """Spearman where there are scores, else the share of partners found among all second texts."""
+        """Embeddings: Spearman where there are scores, else the share of partners found among all second texts."""
         if all(row.label is not None for row in examples):
             return agreement, [row.label for row in examples], [p["similarity"] for p in predictions], {}
         left, right = (np.stack([p["vectors"][side] for p in predictions]) for side in (0, 1))
@@ -189,7 +189,7 @@ class Embed(Task):
         return metrics.choice, list(range(len(examples))), found, {}
 
     def answer_in(self, prediction: Prediction) -> np.ndarray:
-        """The vectors: (texts, width)."""
+        """The embeddings themselves: (texts, width)."""
         vectors: np.ndarray = prediction["vectors"]
         return vectors
 
@@ -209,7 +209,7 @@ def _same_texts(rows: Sequence[TextRow]) -> dict[str, Tensor]:
 
 
 def widths_of(given: str, width: int) -> list[int]:
-    """The shorter widths that vectors of `width` numbers are trained at too."""
+    """The shorter widths that embeddings of `width` numbers are trained at too."""
     parts = [part.strip() for part in given.split(",") if part.strip()]
     if not all(part.isdecimal() and 0 < int(part) < width for part in parts):
         raise UserError(
@@ -251,7 +251,7 @@ class Taught(Embed):
     _centre: np.ndarray | None = None
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Pairs where the file has two columns of texts, else texts; a pair's score is for judging alone."""
+        """For embeddings taught by another model: pairs where the file has two columns of texts, else texts."""
         asked = (reading.text, reading.text_b, reading.label)
         columns = columns_of(path, asked, reading.encoding)
         pairs = asks_for_pairs(columns, reading.text_b)
@@ -263,11 +263,11 @@ class Taught(Embed):
         )  # fmt: skip
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """The batch is compared as a whole."""
+        """For taught embeddings: the batch is compared as a whole."""
         self.options["whole_batch"] = True
 
     def ask(self, examples: Sequence[TextRow]) -> None:
-        """Keep the teacher's vectors of texts it was not asked about before, centred on those of the first call.
+        """For taught embeddings: keep the teacher's vectors of new texts, centred on those of the first call.
 
         The cosines of many encoders crowd together (gte-small: 0.74 ± 0.05 for unrelated texts), and their softmax would
         be nearly flat; centred, they spread (0.10 ± 0.14) in almost the same order.
@@ -282,14 +282,14 @@ class Taught(Embed):
             self._known.update(zip(new, (vectors / lengths).astype(np.float16)))
 
     def check(self, examples: Sequence[TextRow], where: str) -> None:
-        """Unscored texts are judged by their cosines with each other: one or two say nothing."""
+        """For taught embeddings: unscored texts are judged by their cosines with each other; one or two say nothing."""
         if examples and not _scored(examples) and sum(len(_texts(row)) for row in examples) < 3:
             raise UserError(
                 f"{where}: too few texts are held out to evaluate on. Give more rows, or a --dev file of scored pairs."
             )
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """Each text by itself, and what the teacher says of it; a long one is cut to its first window, and counted."""
+        """For taught embeddings: each text by itself, and the teacher's word on it; a long one is cut, and counted."""
         self.ask(examples)
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
         found = iter(encode_rows(tokenizer, [text for row in examples for text in _texts(row)], None, how))
@@ -301,12 +301,12 @@ class Taught(Embed):
         return items
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """The teacher's vector of every text."""
+        """For taught embeddings: the teacher's vector of every text."""
         vectors = [self._known[text] for item in items for text in _texts(item.example)]
         return {"target": torch.from_numpy(np.stack(vectors)).float()}
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Each text's likeness to the others as a distribution: the student's against the teacher's."""
+        """Taught embeddings' loss: each text's likeness to the others as a distribution, student against teacher."""
         wanted, own = encoded.batch.extra["target"], self.vectors(encoded)
         # A text's cosine with itself is 1 for both, and would drown the others.
         itself = torch.eye(len(own), dtype=torch.bool, device=own.device)
@@ -316,18 +316,18 @@ class Taught(Embed):
         return F.kl_div(student, teacher, reduction="sum", log_target=True)
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """The vectors of each item's texts: (texts, width)."""
+        """Taught embeddings of each item's texts: (texts, width)."""
         return self._by_item(outputs, items)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """A pair's {similarity}; the vectors of both or of one text."""
+        """Taught embeddings as a pair's {similarity}; the vectors of both or of one text."""
         found = super().decode(item, output) if len(output) > 1 else {"tokens": item.tokens, "cut": item.cut}
         return {**found, "vectors": output}
 
     def metric_inputs(
         self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
     ) -> tuple[Any, list, list, dict]:
-        """Spearman with the pairs' scores where there are any, else with the teacher's cosines among these texts."""
+        """Taught embeddings: Spearman with the pairs' scores if any, else with the teacher's cosines."""
         if _scored(examples):
             return super().metric_inputs(examples, predictions)
         self.ask(examples)
@@ -345,6 +345,6 @@ def _texts(row: TextRow) -> list[str]:
 
 
 def _cosines(vectors: np.ndarray) -> list[float]:
-    """Of every text with some of those that follow it."""
+    """Cosines of every embedded text with some of those that follow it."""
     shifts = range(1, min(NEIGHBOURS, len(vectors) - 1) + 1)
     return [float(x) for by in shifts for x in (vectors * np.roll(vectors, -by, 0)).sum(-1)]

@@ -45,11 +45,11 @@ class Regress(Task):
     merge: str = "mean"
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Rows of a table; pairs where the file has a second text."""
+        """Regression reads rows of a table; pairs where the file has a second text."""
         return list(self._rows(path, reading, labelled))
 
     def stream(self, path: str | Path, reading: Reading) -> Iterator[TextRow]:
-        """Rows of a table, one at a time."""
+        """Regression reads rows of a table, one at a time."""
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
@@ -62,11 +62,11 @@ class Regress(Task):
         )  # fmt: skip
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:
-        """Texts or pairs of texts."""
+        """Regression takes texts or pairs of texts."""
         return [text_row(given, number, self.reads_pairs) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """The numbers' mean and spread, and whether there are second texts."""
+        """For regression: the numbers' mean and spread, and whether there are second texts."""
         self.options.setdefault("paired", any(row.text_b is not None for row in examples))
         if self.options.get("symmetric") and not self.options["paired"]:
             raise UserError("--symmetric is for pairs of texts, and the rows have one text each. Leave it out.")
@@ -74,7 +74,7 @@ class Regress(Task):
         self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
 
     def finalize(self, model: Model) -> None:
-        """Let the head's last map give the user's scale itself, so that transformers reads the same numbers."""
+        """After regression: the head's last map gives the user's scale itself, so that transformers reads the same."""
         out = model.head("text").out
         assert out is not None
         mean = self.options["mean"]
@@ -88,86 +88,86 @@ class Regress(Task):
             note(f"GPT's head has no constant: bertkit adds the mean {mean:g} itself, transformers leaves it out.")
 
     def outputs(self) -> int:
-        """One."""
+        """Regression's head gives one number."""
         return 1
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """One text, or two side by side."""
+        """For regression: one text, or two side by side."""
         pairs = [row.text_b or "" for row in examples] if self.options.get("paired") else None
         found = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
         return [Item.of(row, rows) for row, rows in zip(examples, found)]
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Standardised numbers."""
+        """For regression: standardised numbers."""
         values = torch.tensor([float(item.example.label) for item in items])
         return {"target": (values - self.options["mean"]) / self.options["spread"]}
 
     def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
-        """(items, 1), standardised while it learns."""
+        """For regression: (items, 1), standardised while it learns."""
         batch = encoded.batch
         return self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], items)
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Squared error."""
+        """Regression's loss: squared error."""
         target = encoded.batch.extra["target"]
         return (self.logits(model, encoded, len(target))[:, 0] - target).square().sum()
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """The number of each item, in the user's scale: (1,)."""
+        """A regression's number of each item, in the user's scale: (1,)."""
         spread, mean = np.float32(self.options.get("spread", 1.0)), np.float32(self.options.get("mean", 0.0))
         return list(self.merged_rows(outputs, items) * spread + mean)
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
-        """{value}, with tokens seen and cut."""
+        """A regression's prediction: {value}, with tokens seen and cut."""
         return {"value": float(output[0]), "tokens": item.tokens, "cut": item.cut}
 
     def metric_inputs(
         self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
     ) -> tuple[Any, list, list, dict]:
-        """Correlations and errors."""
+        """Regression is measured by correlations and errors."""
         return metrics.regression, [float(row.label) for row in examples], [p["value"] for p in predictions], {}  # type: ignore[arg-type]
 
     def answer_in(self, prediction: Prediction) -> float:
-        """The number."""
+        """The number a regression predicted."""
         return float(prediction["value"])
 
     def mistake(self, example: TextRow, prediction: Prediction) -> dict[str, Any]:
-        """Every row is off by something; score: by how much."""
+        """A regression's mistake: every row is off by something; score: by how much."""
         gap = abs(prediction["value"] - float(example.label))  # type: ignore[arg-type]
         wrong = {"gold": example.label, "predicted": round(prediction["value"], 3), "score": gap}
         return {**self.shown(example), **wrong}
 
     @classmethod
     def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A text head that gives one number."""
+        """A folder is one of regression if it has a text head that gives one number."""
         return {} if head == cls.head and len(labels) == 1 else None
 
     @property
     def problem_type(self) -> str:
-        """A number."""
+        """What config.json calls regression."""
         return "regression"
 
     @property
     def answer_kind(self) -> str:
-        """A number."""
+        """Regression is distilled as a number."""
         return "number"
 
     def as_logits(self, output: np.ndarray) -> np.ndarray:
-        """Standardised, as the student learns."""
+        """A teacher's number standardised, as the student of a regression learns."""
         scaled: np.ndarray = ((output - self.options["mean"]) / self.options["spread"]).astype(np.float32)
         return scaled
 
     @property
     def reads_pairs(self) -> bool:
-        """By its options."""
+        """Whether a regression reads two texts, by its options."""
         return bool(self.options.get("paired"))
 
     def for_pairs(self) -> Task | None:
-        """The same number for two texts."""
+        """A regression of the same number for two texts."""
         return replace(self, options=self.options | {"paired": True})
 
     def label_scores(self, output: np.ndarray, prediction: Prediction, raw: bool) -> dict[str, float]:
-        """One label, its score the number."""
+        """A regression as TEI tells it: one label, its score the number."""
         return {next(iter(self.labels), "value"): prediction["value"]}
 
 
@@ -185,7 +185,7 @@ class Rank(Regress):
     """
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Pairs with labels 0 and 1, as they are; without labels, each with pairs that do not belong together."""
+        """Ranking, a regression of relevance, reads pairs with labels 0 and 1; unlabelled, it makes wrong ones too."""
         self.options["paired"] = True
         rows = list(
             read_rows(
@@ -220,11 +220,11 @@ class Rank(Regress):
         return pairs
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """Labels are probabilities: there is nothing to scale."""
+        """For ranking, a regression of relevance: labels are probabilities, there is nothing to scale."""
         self.options |= {"paired": True, "mean": 0.0, "spread": 1.0}
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Cross-entropy of the logit."""
+        """The loss of ranking, a regression of relevance: cross-entropy of the logit."""
         target = encoded.batch.extra["target"]
         logits = self.logits(model, encoded, len(target))[:, 0]
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")

@@ -49,7 +49,7 @@ class Words:
 
     @property
     def line(self) -> int:
-        """Where the sentence stands in its file."""
+        """Where a sentence to tag stands in its file."""
         return self.sentence.line
 
 
@@ -99,7 +99,7 @@ class Tag(Task):
         return list(self._sentences(path, reading, labelled))
 
     def stream(self, path: str | Path, reading: Reading) -> Iterator[Words]:
-        """Sentences without tags, one at a time."""
+        """Tagging reads sentences without tags, one at a time."""
         yield from self._sentences(path, reading, labelled=False)
 
     def _sentences(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[Words]:
@@ -122,19 +122,19 @@ class Tag(Task):
         yield from map(_joined, read_tagged(path, labelled=labelled, encoding=reading.encoding))
 
     def _is_table_of_texts(self, path: str | Path, reading: Reading) -> bool:
-        """Whether a file is a table with a column of texts, not one of words."""
+        """For tagging: whether a file is a table with a column of texts, not one of words."""
         kind = kind_of(path)
         if kind in ("jsonl", "json", "rows"):
             return not {"tokens", "words"} & set(columns_of(path, [reading.text], reading.encoding))
         return kind in ("csv", "parquet", "xlsx") or (kind == "tsv" and reading.text in first_cells(path, reading))
 
     def reads_table(self, path: str | Path, reading: Reading) -> bool:
-        """Where a row is a text or a sentence: not CoNLL's columns."""
+        """For tagging: a table where a row is a text or a sentence, not CoNLL's columns."""
         kind = kind_of(path)
         return kind in ("jsonl", "json") or (kind in ROW_KINDS and self._is_table_of_texts(path, reading))
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Words]:
-        """Texts, or lists of words."""
+        """Tagging takes texts, or lists of words."""
         found = []
         for number, one in enumerate(inputs, first):
             if isinstance(one, Words):
@@ -149,7 +149,7 @@ class Tag(Task):
         return found
 
     def fit_labels(self, examples: Sequence[Words]) -> None:
-        """All tags that occur."""
+        """For tagging: all tags that occur."""
         tags = [tag for words in examples for tag in words.sentence.tags or ()]
         self.labels = learnt_labels(tags, self.labels, "training data")
         if self.options.get("crf") == AUTO:
@@ -193,7 +193,7 @@ class Tag(Task):
         return items
 
     def collate(self, items: Sequence[Item], training: bool, steady: bool = False) -> Batch:
-        """As any task, with where every word stands: row, place, pieces, word (words seen,), and words an item."""
+        """For tagging: as any task, with each word's row, place, pieces, word (words seen,), and words an item."""
         batch = super().collate(items, training, steady)
         rows = [(n, row) for n, item in enumerate(items) for row in item.rows]
         found = [(at, *spot, n) for at, (n, row) in enumerate(rows) for spot in words_of(row)]
@@ -201,7 +201,7 @@ class Tag(Task):
         return replace(batch, extra=batch.extra | dict(zip(("row", "place", "pieces", "word", "item"), columns)))
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """The tags of all words that are seen, item after item."""
+        """For tagging: the tags of all words that are seen, item after item."""
         tags = []
         for item in items:
             sentence = item.example.sentence
@@ -210,7 +210,7 @@ class Tag(Task):
         return {"target": torch.tensor(tags, dtype=torch.long)}
 
     def logits(self, model: Model, encoded: Encoded, items: int = 0) -> Tensor:
-        """(words seen, labels), float32, item after item."""
+        """For tagging: (words seen, labels), float32, item after item."""
         from bertkit.model.inference import join_tokens
 
         batch = encoded.batch
@@ -222,7 +222,7 @@ class Tag(Task):
         return model.ask("token", replace(encoded, tokens=filled))[: len(at)].float()
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:
-        """Cross-entropy over words; with a CRF minus the log-probability of each sentence's tags."""
+        """Tagging's loss: cross-entropy over words; with a CRF minus the log-probability of each sentence's tags."""
         batch = encoded.batch
         target = batch.extra["target"]
         logits = self.logits(model, encoded)
@@ -236,7 +236,7 @@ class Tag(Task):
         return -model.crf(chains, tags, counts).sum()
 
     def wanted(self, items: Sequence[Item]) -> Wanted:
-        """The words whose first piece a row owns."""
+        """For tagging: the words whose first piece a row owns."""
         places = [[(place, pieces) for place, pieces, _ in words_of(row)] for item in items for row in item.rows]
         return Wanted(self.head, places, self.options.get("word", "first"))
 
@@ -258,7 +258,7 @@ class Tag(Task):
         return _chosen(scores, chain)
 
     def _silence(self) -> np.ndarray:
-        """The scores of a word that is not seen, cut off or of invisible characters alone: outside. (1, labels)."""
+        """For tagging: the scores of a word that is not seen, cut off or invisible: outside. (1, labels)."""
         outside = [0.0 if "O" not in self.labels or tag == "O" else crf.FORBIDDEN for tag in self.labels]
         return np.array([outside], np.float32)
 
@@ -290,48 +290,48 @@ class Tag(Task):
     def metric_inputs(
         self, examples: Sequence[Words], predictions: Sequence[Prediction]
     ) -> tuple[Any, list, list, dict]:
-        """Entity F1 where tags are chunks, else accuracy: on whole words of the whole file."""
+        """Tagging is measured by entity F1 where tags are chunks, else accuracy: on whole words of the whole file."""
         gold = [list(words.sentence.tags or ()) for words in examples]
         return metrics.tagging, gold, [p["tags"] for p in predictions], {}
 
     def key(self, example: Words) -> tuple[Any, ...]:
-        """The text."""
+        """What identifies a sentence to tag: the text."""
         return (example.text,)
 
     def answer_of(self, example: Words) -> tuple[str, ...] | None:
-        """The tags."""
+        """The right tags of a sentence."""
         return example.sentence.tags
 
     def stratum(self, example: Words) -> str:
-        """None: a sentence has many tags."""
+        """None for tagging: a sentence has many tags."""
         return ""
 
     def digest_of(self, example: Words) -> list[Any]:
-        """Nothing beside the tags."""
+        """For tagging: nothing beside the tags."""
         return [None, None]
 
     def answer_in(self, prediction: Prediction) -> tuple[str, ...]:
-        """The tags."""
+        """The predicted tags."""
         return tuple(prediction["tags"])
 
     def answers_in(self, prediction: Prediction) -> list[str]:
-        """Each tag."""
+        """Each predicted tag."""
         return list(prediction["tags"])
 
     def with_answer(self, example: Words, prediction: Prediction) -> Words:
-        """With these tags."""
+        """The sentence with these tags."""
         return replace(example, sentence=replace(example.sentence, tags=self.answer_in(prediction)))
 
     def shown(self, example: Words) -> dict[str, Any]:
-        """The text and its line."""
+        """A tagged sentence in a report: the text and its line."""
         return {"text": example.text, "line": example.line}
 
     def cells(self, example: Words) -> dict[str, Any]:
-        """The text, and its file where it has one of its own."""
+        """Columns beside the tags: the text, and its file where it has one of its own."""
         return ({"file": example.file} if example.file else {}) | {"text": example.text}
 
     def mistake(self, example: Words, prediction: Prediction) -> dict[str, Any] | None:
-        """The words that got another tag; score: how many."""
+        """A sentence's wrong tags: the words that got another; score: how many."""
         words, gold, tags = example.sentence.tokens, example.sentence.tags or (), prediction["tags"]
         if list(gold) == tags:
             return None
@@ -341,24 +341,24 @@ class Tag(Task):
 
     @classmethod
     def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A token head."""
+        """A folder is one of tagging if it has a token head."""
         return {} if head == cls.head else None
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
-        """Precision and recall of each kind of entity."""
+        """Precision and recall of each kind of tagged entity."""
         return {"per_class": metrics.per_type(gold, predicted)} if metrics.chunk_like(gold) else {}
 
     @property
     def answer_kind(self) -> str:
-        """A distribution for each word."""
+        """Tagging is distilled as a distribution for each word."""
         return "labels"
 
     def as_logits(self, output: np.ndarray) -> np.ndarray:
-        """Without the first column, which is the tag itself."""
+        """A tagger's answers without the first column, which is the tag itself."""
         return output[:, 1:]
 
     def lessons(self, batch: Batch, taught: Sequence[np.ndarray], known: Sequence[bool]) -> dict[str, Tensor]:
-        """The teacher speaks of words, not of pieces, so that the two tokenizers may differ."""
+        """A teacher of tagging speaks of words, not of pieces, so that the two tokenizers may differ."""
         first = torch.tensor([0, *(len(words) for words in taught[:-1])]).cumsum(0)
         rows = torch.from_numpy(np.concatenate(taught))[first[batch.extra["item"]] + batch.extra["word"]]
         return {"taught": rows, "known": torch.tensor(known)[batch.extra["item"]]}
@@ -370,7 +370,7 @@ def first_cells(path: str | Path, reading: Reading) -> list[str]:
 
 
 def _annotated(path: str | Path, encoding: str, labelled: Labelled) -> Iterator[Words]:
-    """Texts with spans as words with tags; without labels, the texts alone."""
+    """For tagging: texts with spans as words with tags; without labels, the texts alone."""
     tagger = SpanTagger()
     is_folder = Path(path).is_dir()
     for annotated in read_annotated(path, encoding):
@@ -388,18 +388,18 @@ def _annotated(path: str | Path, encoding: str, labelled: Labelled) -> Iterator[
 
 
 def _starts(batch: Batch) -> Tensor:
-    """First token of each row, in the caller's order."""
+    """For tagging: first token of each row, in the caller's order."""
     return batch.restore(batch.starts)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """logits: (words, labels)."""
+    """For tagging: log-probabilities of logits (words, labels)."""
     shifted = logits - logits.max(-1, keepdims=True, initial=-np.inf)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def _chosen(scores: Sequence[np.ndarray], chain: crf.Chain) -> list[np.ndarray]:
-    """The best sequence and the marginals of each sentence. scores: (words, labels). Returns (words, 1 + labels) each.
+    """A tagger's best sequence and marginals of each sentence (words, labels). Returns (words, 1 + labels) each.
 
     Sentences of similar length are processed together.
     """
@@ -417,7 +417,7 @@ def _chosen(scores: Sequence[np.ndarray], chain: crf.Chain) -> list[np.ndarray]:
 
 
 def _joined(sentence: TaggedSentence) -> Words:
-    """Words with single spaces between them (none between Chinese characters)."""
+    """For tagging: words with single spaces between them (none between Chinese characters)."""
     spans, text = [], ""
     for word in sentence.tokens:
         wide = len(word) == 1 and ord(word) > 0x2E7F
@@ -429,7 +429,7 @@ def _joined(sentence: TaggedSentence) -> Words:
 
 
 def _split(words: Words, tokenizer: Tokenizer) -> Words:
-    """A text split into words as the tokenizer splits it."""
+    """For tagging: a text split into words as the tokenizer splits it."""
     encoding = tokenizer.encode(words.text)
     spans: dict[int, tuple[int, int]] = {}
     for word, (start, end) in zip(encoding.words, encoding.offsets):

@@ -28,11 +28,11 @@ class UnknownPieces:
 
     @property
     def share(self) -> float:
-        """Unknown pieces among all."""
+        """The share of unknown pieces among all."""
         return self.unknown / max(self.pieces, 1)
 
     def add(self, text: str, unknown: int, pieces: int) -> None:
-        """Count one text."""
+        """Count one text's unknown pieces."""
         self.pieces += max(pieces, 0)
         if unknown:
             self.unknown += unknown
@@ -79,7 +79,7 @@ def _fault(text: object) -> str:
 
 @contextmanager
 def by_line(lines: Sequence[int], file: str = "") -> Iterator[None]:
-    """Name a bad row by its line in the user's file, not by its index in the batch. lines: one per row."""
+    """Name a bad text's row by its line in the user's file, not by its index in the batch. lines: one per row."""
     try:
         yield
     except BadRow as bad:
@@ -149,7 +149,7 @@ def refuse_harmful(backend: tokenizers.Tokenizer, path: Path) -> None:
 
 
 def _rules(part: Any) -> Iterator[dict[str, Any]]:
-    """The rules of a normalizer, pre-tokenizer or post-processor, sequences laid out flat."""
+    """For checking a tokenizer: the rules of a normalizer, pre-tokenizer or post-processor, laid out flat."""
     waiting = [json.loads(part.__getstate__())] if part is not None else []
     while waiting:
         rule = waiting.pop()
@@ -159,7 +159,7 @@ def _rules(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _growth(rule: dict[str, Any]) -> float:
-    """How many times as long a rule may make a text."""
+    """For checking a tokenizer: how many times as long a rule may make a text."""
     if rule["type"] == "Replace":
         replaced = rule["pattern"].get("String")
         # A regular expression may match the empty string before every character.
@@ -174,6 +174,6 @@ def _growth(rule: dict[str, Any]) -> float:
 
 
 def _texts(rule: dict[str, Any]) -> int:
-    """How many texts the template of a pair holds."""
+    """For checking a tokenizer: how many texts the template of a pair holds."""
     sides = [[part for part in rule.get(side) or [] if "Sequence" in part] for side in ("single", "pair")]
     return max(len(sides[0]) * 2, len(sides[1]))

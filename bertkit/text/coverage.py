@@ -38,7 +38,7 @@ class VocabularyReport:
     unknown_characters: list[tuple[str, int]]
 
     def lines(self) -> list[str]:
-        """The report, one finding per line."""
+        """The report of a vocabulary's coverage, one finding per line."""
         lengths = ", ".join(f"{share} % up to {length}" for share, length in self.length_percentiles.items())
         unknown = " ".join(f"{char!r} ({count})" for char, count in self.unknown_characters)
         return [
@@ -85,13 +85,13 @@ def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top
 
 
 def _words(encoding: Encoding, unk_id: int | None) -> tuple[Counter[int], list[int]]:
-    """Pieces per word, and the positions of unknown pieces."""
+    """For coverage: pieces per word, and the positions of unknown pieces."""
     own = [(i, word) for i, word in enumerate(encoding.words) if word >= 0]
     return Counter(word for _, word in own), [i for i, _ in own if encoding.ids[i] == unk_id]
 
 
 def _writable(tokenizer: Tokenizer, char: str) -> bool:
-    """Whether some piece can represent this character. Spaces and characters the rules remove count as yes."""
+    """For coverage: whether some piece can represent this character; spaces and what the rules remove count."""
     return tokenizer.unk_id not in tokenizer.pieces_batch([char])[0]
 
 
@@ -114,7 +114,7 @@ class Survey:
         return chinese / max(self.counts.total(), 1)
 
     def normalized(self, normalizer: tokenizers.normalizers.Normalizer) -> Survey:
-        """The same after the normalizer, which is applied to each character alone; spaces are gone."""
+        """The survey of characters after the normalizer, applied to each character alone; spaces are gone."""
         counts: Counter[str] = Counter()
         inside: set[str] = set()
         for char, count in self.counts.items():
@@ -160,7 +160,7 @@ def survey(texts: Iterable[str]) -> Survey:
 
 
 def _ends_word(char: str) -> bool:
-    """Whether BERT's rule ends a word at this character. ASCII symbols count as punctuation."""
+    """For coverage: whether BERT's rule ends a word at this character. ASCII symbols count as punctuation."""
     if char.isspace() or is_cjk(char) or unicodedata.category(char)[0] in "PZ":
         return True
     return char.isascii() and char.isprintable() and not char.isalnum()

@@ -30,7 +30,7 @@ class Encoding:
         return len(self.ids)
 
     def picked(self, positions: Iterable[int]) -> Encoding:
-        """The same encoding with only these positions, in this order."""
+        """The same encoding of a text with only these positions, in this order."""
         indices = list(positions)
         return Encoding(
             ids=[self.ids[i] for i in indices],
@@ -107,7 +107,7 @@ def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each text fit `room`: all of the shorter one if it fits half, else half each."""
+    """For truncating a pair's encoding: tokens of each text that fit `room`: all of the shorter if it fits half."""
     half = room // 2
     if min(first, second) <= half:
         return (first, room - first) if first <= second else (room - second, second)

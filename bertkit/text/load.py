@@ -219,7 +219,7 @@ def configure_bert(backend: tokenizers.Tokenizer) -> None:
 
 
 def dress_as_bytes(backend: tokenizers.Tokenizer, add_prefix_space: bool = False) -> None:
-    """Every text is a string of bytes, so nothing is unknown; 'Ġ' stands for the space before a word."""
+    """When a vocab.json is loaded: byte-level rules. Nothing is unknown; 'Ġ' stands for the space before a word."""
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=True)

@@ -120,7 +120,7 @@ def build(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _layout_of(path: Path, config: Mapping[str, Any]) -> Layout:
-    """By the file's name; those of two families share one, so tokenizer_config.json or config.json has to say which."""
+    """Which family's SentencePiece file this is: by its name, or by tokenizer_config.json or config.json."""
     layouts = LAYOUTS.get(path.name, LAYOUTS["spiece.model"])
     named = str(config.get("tokenizer_class", "")).lower()
     if not any(layout.family.lower() in named for layout in layouts) and (path.parent / "config.json").is_file():
@@ -137,7 +137,7 @@ def albert_normalizer(lower: bool, keep_accents: bool, charsmap: bytes = b"") ->
 
 
 def _own_map(charsmap: bytes) -> list[normalizers.Normalizer]:
-    """The file's own character map."""
+    """A SentencePiece file's own character map."""
     if not charsmap:
         return []
     own_map = normalizers.Precompiled(charsmap)
@@ -164,7 +164,7 @@ def dress_as_albert(backend: tokenizers.Tokenizer) -> None:
 
 
 def _dress_as_deberta(backend: tokenizers.Tokenizer) -> None:
-    """As ALBERT's, but only a plain space separates words."""
+    """SentencePiece as DeBERTa uses it: as ALBERT's, but only a plain space separates words."""
     backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
     backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
 
@@ -234,7 +234,7 @@ def _fields(raw: bytes) -> Fields:
 
 
 def _walk(raw: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, value) for each field: int for varints, bytes for everything else."""
+    """Of a SentencePiece file's protobuf: (field number, value) for each field: int for varints, bytes otherwise."""
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)

@@ -63,7 +63,7 @@ Way = Callable[[Tokenizer, str], tuple[list[str], list[dict[str, Any]]]]
 
 
 def _words(tokenizer: Tokenizer, text: str) -> Iterator[tuple[str, Way | None]]:
-    """The normalized words of a text, and how each is split; added tokens such as [MASK] are not split."""
+    """For showing the tokenizer's steps: the normalized words of a text, and how each is split."""
     backend = tokenizer.backend
     added = sorted((token.content for token in backend.get_added_tokens_decoder().values()), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, added))})", text) if added else [text]
@@ -77,7 +77,7 @@ def _words(tokenizer: Tokenizer, text: str) -> Iterator[tuple[str, Way | None]]:
 
 
 def wordpiece(tokenizer: Tokenizer, word: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The longest piece that begins the rest of the word, again and again; a word with no such piece is unknown."""
+    """WordPiece's steps: the longest piece that begins the rest of the word, again and again; else it is unknown."""
     model = tokenizer.shape["model"]
     vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
     if len(word) > model["max_input_chars_per_word"]:
@@ -97,7 +97,7 @@ def wordpiece(tokenizer: Tokenizer, word: str) -> tuple[list[str], list[dict[str
 
 
 def bpe(tokenizer: Tokenizer, word: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The word as single characters; then the neighbours whose merge was learned first are merged, until none can."""
+    """BPE's steps: the word as characters; then the neighbours whose merge was learned first are merged, to the end."""
     model = tokenizer.shape["model"]
     if model.get("byte_fallback") or model.get("continuing_subword_prefix"):
         return [], []
@@ -119,7 +119,7 @@ def bpe(tokenizer: Tokenizer, word: str) -> tuple[list[str], list[dict[str, Any]
 
 
 def unigram(tokenizer: Tokenizer, word: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The pieces whose log-probabilities add up to the most (Viterbi); every piece that fits somewhere is an edge."""
+    """Unigram's steps: the pieces whose log-probabilities add up to the most (Viterbi); each that fits is an edge."""
     model = tokenizer.shape["model"]
     scores = {piece: float(score) for piece, score in model["vocab"]}
     penalty = min(scores.values()) - UNKNOWN_PENALTY

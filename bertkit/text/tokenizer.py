@@ -49,7 +49,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Open a folder, or one file of it: tokenizer.json, vocab.txt, vocab.json + merges.txt, spiece.model."""
+        """Open a tokenizer's folder or one file: tokenizer.json, vocab.txt, vocab.json + merges.txt, spiece.model."""
         backend, config = load_backend(Path(path))
         return cls(backend, config)
 
@@ -69,7 +69,7 @@ class Tokenizer:
         return Tokenizer(backend, {**self.config, "cls_token": specials[0], "sep_token": specials[0]})
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
-        """Encode one text, or two, in full and with special tokens."""
+        """Tokenize one text, or two, in full and with special tokens."""
         refuse_bad_text(text, "The text")
         if pair is not None:
             refuse_bad_text(pair, "The second text")
@@ -79,19 +79,19 @@ class Tokenizer:
         return encoding
 
     def encode_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
-        """Like `encode` for many texts, on all cores."""
+        """Tokenize many texts like `encode`, on all cores."""
         return self._each(self.backend.encode_batch, _encoding, texts, pairs)
 
     def ids_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[int]]:
-        """Only the ids, with special tokens: the fastest way."""
+        """Tokenize to ids alone, with special tokens: the fastest way."""
         return self._each(self.backend.encode_batch_fast, _ids, texts, pairs)
 
     def pieces_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Only the ids, without special tokens: for preparing a corpus."""
+        """Tokenize to ids alone, without special tokens: for preparing a corpus."""
         return self._each(self.backend.encode_batch_fast, _ids, texts, None, add_special_tokens=False)
 
     def encode_words(self, words: Sequence[str]) -> Encoding:
-        """Encode pre-split words. `words` counts them, offsets are within each word.
+        """Tokenize pre-split words. `words` counts them, offsets are within each word.
 
         A word of only invisible characters has no piece at all.
         """
@@ -110,7 +110,7 @@ class Tokenizer:
         return replace(encoding, offsets=offsets)
 
     def windows(self, text: str, pair: str | None = None, *, limit: int, overlap: int) -> list[Window]:
-        """The text in windows of at most `limit` tokens; see `windows_of`."""
+        """Tokenize a text in windows of at most `limit` tokens; see `windows_of`."""
         return self.windows_of(self.encode(text, pair), limit=limit, overlap=overlap)
 
     def windows_of(self, encoding: Encoding, *, limit: int, overlap: int, side: int = 1) -> list[Window]:
@@ -118,7 +118,7 @@ class Tokenizer:
         return encodings.windows_of(encoding, limit=limit, overlap=overlap, side=side)
 
     def truncated(self, encoding: Encoding, limit: int, from_start: bool = False) -> tuple[Encoding, int]:
-        """Truncate to `limit` tokens, the longer text of a pair first; also returns how many tokens were removed."""
+        """Truncate a tokenized text to `limit` tokens, the longer of a pair first; also returns how many went."""
         return encodings.truncated(encoding, limit, from_start)
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
@@ -127,11 +127,11 @@ class Tokenizer:
             return self.backend.decode(list(ids), skip_special_tokens=not keep_special)
 
     def id_to_token(self, number: int) -> str | None:
-        """The piece with this id, or None."""
+        """The tokenizer's piece with this id, or None."""
         return self.backend.id_to_token(number) if 0 <= number < self.size else None
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of this piece, or None."""
+        """The tokenizer's id of this piece, or None."""
         return self.backend.token_to_id(token)
 
     def save(self, folder: str | Path, max_tokens: int, segments: int = 2) -> None:
@@ -170,17 +170,17 @@ class Tokenizer:
 
     @cached_property
     def shape(self) -> dict[str, Any]:
-        """The content of tokenizer.json."""
+        """The content of the tokenizer's tokenizer.json."""
         return json.loads(self.backend.to_str())
 
     @cached_property
     def size(self) -> int:
-        """How many rows an embedding table needs: the largest id plus one."""
+        """How many rows an embedding table needs for this tokenizer: the largest id plus one."""
         return max(self.backend.get_vocab().values(), default=-1) + 1
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that represent no text, such as [CLS] and [MASK]."""
+        """The tokenizer's ids that represent no text, such as [CLS] and [MASK]."""
         added = self.backend.get_added_tokens_decoder()
         vocabulary = self.backend.get_vocab()
         named = {vocabulary[name] for name in self.roles.values()}
@@ -188,7 +188,7 @@ class Tokenizer:
 
     @cached_property
     def continuation(self) -> list[bool]:
-        """Per id: whether the piece continues a word rather than begins one."""
+        """Per id of the tokenizer: whether the piece continues a word rather than begins one."""
         pieces = [self.backend.id_to_token(number) or "" for number in range(self.size)]
         if self.kind == "wordpiece":
             mark = self.shape["model"]["continuing_subword_prefix"]
@@ -198,12 +198,12 @@ class Tokenizer:
 
     @cached_property
     def lower(self) -> bool | None:
-        """Whether text is lower-cased; None if the rules do something else."""
+        """Whether the tokenizer lower-cases text; None if the rules do something else."""
         return lowers(self.backend)
 
     @property
     def max_tokens(self) -> int | None:
-        """model_max_length of tokenizer_config.json, or None if missing or absurd."""
+        """The tokenizer's model_max_length of tokenizer_config.json, or None if missing or absurd."""
         length = self.config.get("model_max_length")
         if not isinstance(length, int | float) or not 0 < length <= LONGEST_SANE:
             return None
@@ -246,7 +246,7 @@ class Tokenizer:
         return results
 
     def _count(self, text: Any, ids: Any, added: int) -> None:
-        """Count unknown pieces; `added` of the ids are special tokens."""
+        """Count the tokenizer's unknown pieces; `added` of the ids are special tokens."""
         unknown = 0 if self.unk_id is None else ids.count(self.unk_id)
         self.unknown.add(text if isinstance(text, str) else "\n".join(text), unknown, len(ids) - added)
 

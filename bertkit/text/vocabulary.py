@@ -123,7 +123,7 @@ def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings,
 
 
 def _alphabet(seen: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
-    """The most frequent characters, and '##' forms of those inside words, as many as the size allows."""
+    """For learning a vocabulary: the most frequent characters, and '##' forms of those inside words."""
     ranked = sorted(seen.counts, key=lambda char: (-seen.counts[char], char))
     alphabet, inner, room = [], [], settings.size - len(BERT_SPECIALS)
     for char in ranked[: settings.alphabet_limit]:
@@ -190,7 +190,7 @@ def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, s
 
 
 def _settled(pieces: list[list[Any]], counts: Counter[str]) -> list[list[Any]]:
-    """The pieces by decreasing score, without what differs from run to run.
+    """A learnt vocabulary's pieces by decreasing score, without what differs from run to run. That is the last digits
 
     That is the last digits of each score (the order of summing), and the order of characters too rare to be learned,
     which the trainer adds with scores 0.0001 apart: here the more frequent come first.
@@ -273,7 +273,7 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
 
 
 def _one_word(tokenizer: Tokenizer, token: str) -> str:
-    """The token as the rules leave it. A byte-level word gets the space before it in a text."""
+    """For extending a vocabulary: the token as the rules leave it. A byte-level word gets the space before it."""
     backend = tokenizer.backend
     word = token.strip()
     if backend.normalizer is not None:
@@ -320,7 +320,7 @@ def _grow_unigram(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_i
 
 
 def _best_score(scores: dict[str, float], word: str) -> float:
-    """The score of the best split of a word into pieces, including the words added before it."""
+    """For extending a vocabulary: the score of the best split of a word, including the words added before it."""
     unknown = min(scores.values()) - 10
     best = [0.0]
     for end in range(1, len(word) + 1):

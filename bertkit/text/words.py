@@ -125,7 +125,7 @@ def _ends(text: str) -> Iterator[int]:
 
 
 def _is_end(text: str, begin: int, match: re.Match[str]) -> bool:
-    """Whether the sentence that began at `begin` ends with this mark."""
+    """Whether the sentence that began at `begin` ends with this mark (in splitting a text into sentences)."""
     dot, end = match.span()
     mark = match.group()
     if "\n" in mark and mark.count("\n") > 1:

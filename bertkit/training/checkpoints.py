@@ -56,11 +56,11 @@ class Generation:
         weakref.finalize(self, _close, self._handles)
 
     def stems(self) -> list[str]:
-        """The names `tensors` knows."""
+        """The names of a checkpoint's tensor files, which `tensors` knows."""
         return sorted(Path(name).stem for name in self._handles if name.endswith(".safetensors"))
 
     def tensors(self, stem: str) -> dict[str, Tensor]:
-        """The tensors that were saved under `stem`, on the CPU."""
+        """A checkpoint's tensors that were saved under `stem`, on the CPU."""
         name = f"{stem}.safetensors"
         if name not in self._handles:
             raise UserError(f"{self.path} holds no {name}. There is: {', '.join(self.stems()) or 'none'}.")
@@ -154,7 +154,7 @@ def is_sound(path: Path) -> bool:
 
 
 def _open(path: Path) -> Generation:
-    """Open every file of a generation and verify it against the manifest."""
+    """Open every file of a checkpoint (generation) and verify it against the manifest."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -195,7 +195,7 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 def _small(file: Path, handle: int) -> bytes:
-    """The bytes of an open file, if it is a regular one of a size that such files have."""
+    """The bytes of a checkpoint's open file, if it is a regular one of a size that such files have."""
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST:
         raise _Unsound(f"{file} is not a regular file of at most {LARGEST:,} bytes.")
@@ -203,7 +203,7 @@ def _small(file: Path, handle: int) -> bytes:
 
 
 def _manifest(path: Path, raw: bytes) -> dict[str, Any]:
-    """What the manifest of the generation `path` says, if its seal fits."""
+    """What the manifest of the checkpoint (generation) at `path` says, if its seal fits."""
     try:
         manifest = unsealed(raw)
     except ValueError:
@@ -310,7 +310,7 @@ def _check_request(folder: Path, step: int, tensors: Mapping[str, Any], keep: in
 
 
 def _place(folder: Path, step: int, manifest: dict[str, Any]) -> tuple[Path, bool]:
-    """Where this generation goes, and whether a sound one with the same content is there already."""
+    """Where this checkpoint (generation) goes, and whether a sound one with the same content is there already."""
     same_step = [path for path in list_generations(folder) if age(path)[0] == step]
     if not same_step:
         return folder / f"step-{step:08d}", False
@@ -323,7 +323,7 @@ def _place(folder: Path, step: int, manifest: dict[str, Any]) -> tuple[Path, boo
 
 
 def _rotate(folder: Path, keep: int, also_keep: Collection[int]) -> None:
-    """Discard what is older than the newest `keep` sound generations; a damaged one counts for nothing."""
+    """Discard checkpoints older than the newest `keep` sound ones; a damaged one counts for nothing."""
     sound = 0
     for path in reversed(list_generations(folder)):
         if sound < keep:
@@ -340,7 +340,7 @@ def _rotate(folder: Path, keep: int, also_keep: Collection[int]) -> None:
 
 
 def _json(values: Mapping[str, Any], where: str) -> bytes:
-    """Our own file, so NaN and Infinity are written as Python reads them back."""
+    """JSON in a checkpoint, our own file, so NaN and Infinity are written as Python reads them back."""
     _check_keys(values, where)
     return json.dumps(values).encode()
 

@@ -34,7 +34,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and messages."""
+        """Whether this process of a distributed training writes files and messages."""
         return self.rank == 0
 
     def sums(self, values: dict[str, float]) -> dict[str, float]:
@@ -48,7 +48,7 @@ class World:
         return dict(zip(keys, tensor.tolist()))
 
     def clip(self, parameters: list[nn.Parameter], longest: float) -> float:
-        """Clip the norm of the gradient to `longest` (0: no clipping). Returns the norm before clipping."""
+        """Clip the norm of the gradient over all ranks to `longest` (0: no clipping). Returns the norm before."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         if not any(is_sharded(p) for p in parameters) and not any(g.is_sparse for g in gradients):
             return float(nn.utils.clip_grad_norm_(parameters, longest or float("inf"), foreach=True))
@@ -117,7 +117,7 @@ class World:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Say in words that a peer is gone."""
+    """In distributed training: say in words that a peer is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -156,7 +156,7 @@ class Exchange:
         self._hooks: list[Any] = []
 
     def overlap(self) -> None:
-        """Call before the last backward pass of a step."""
+        """In distributed training: call before the last backward pass of a step."""
         if self.overlaps:
             self._missing = [len(bucket) for bucket in self.buckets]
             parameters = (parameter for bucket in self.buckets for parameter in bucket)
@@ -168,7 +168,7 @@ class Exchange:
             self._send()
 
     def _send(self) -> None:
-        """Start adding up the next bucket."""
+        """In distributed training: start adding up the next bucket of gradients."""
         gradients = []
         for parameter in self.buckets[len(self._sent)]:
             if parameter.grad is None:

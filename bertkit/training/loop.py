@@ -36,28 +36,28 @@ class Objective(nn.Module):
     passing: ClassVar[tuple[str, ...]] = ()  # prefixes of weights that may be missing on resume
 
     def weights_at(self, progress: float) -> dict[str, float]:
-        """The weights of the terms when this fraction of the run is done."""
+        """For the training loop: the weights of an objective's terms when this fraction of the run is done."""
         return self.weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Each term's loss, SUMMED over the batch."""
+        """For the training loop: each of an objective's terms' loss, SUMMED over the batch."""
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """What each sum is divided by, once it is added up over all ranks and micro-batches."""
+        """For the training loop: what each of an objective's sums is divided by, over all ranks and micro-batches."""
         raise NotImplementedError
 
     def judge(self, batch: Batch) -> dict[str, float]:
-        """Sums for evaluation: each loss under its name, and correct predictions under `name:right`."""
+        """For evaluation: sums of an objective's losses by name, and correct predictions under `name:right`."""
         raise NotImplementedError
 
     def dropout_masks(self) -> list[DropoutMasks]:
-        """Every source of dropout among the submodules."""
+        """For the training loop: every source of dropout among an objective's submodules."""
         candidates = (getattr(module, "dropout_masks", None) for module in self.modules())
         return list({id(masks): masks for masks in candidates if isinstance(masks, DropoutMasks)}.values())
 
     def set_precision(self, dtype: torch.dtype) -> None:
-        """Compute activations in this precision; the weights stay float32."""
+        """Compute an objective's activations in this precision; the weights stay float32."""
         from bertkit.model.encoder import Encoder
 
         for module in self.modules():
@@ -128,7 +128,7 @@ class Training:
             self._prefetcher = Prefetcher(self.feed.step, steps)
 
     def _step(self, batches: list[Batch]) -> Step:
-        """Count, divide, backward, add up, clip, update."""
+        """A step of the training loop: count, divide, backward, add up, clip, update."""
         s = self.settings
         lr = rate(self.done, self.steps, s.lr, warmup=s.warmup, shape=s.schedule, floor=s.floor)
         local: dict[str, float] = {"tokens": float(sum(batch.tokens for batch in batches))}
@@ -172,7 +172,7 @@ class Training:
         return Step(self.done, total, means, lr, length, int(counts["tokens"]))
 
     def _refuse(self, loss: float, length: float, lr: float, means: dict[str, float], batches: list[Batch]) -> None:
-        """Stop before the weights change, and report the step and its batch."""
+        """The training loop stops before the weights change, and reports the step and its batch."""
         terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
         first = batches[0].ids[:12].tolist() if batches else []
         raise NotFinite(
@@ -183,12 +183,12 @@ class Training:
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Move the averaged weights towards the current ones."""
+        """The training loop moves the averaged weights towards the current ones."""
         for name, parameter in named(self.objective).items() if self.average else ():
             self.average[name].lerp_(parameter, 1 - self.settings.ema)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors to save, by file. Every rank must call this."""
+        """The training loop's tensors to save, by file. Every rank must call this."""
         tensors = {
             "weights": {name: whole(p.detach()) for name, p in named(self.objective).items()},
             "optimizer": optimizer_tensors(self.optimizers, self.objective),
@@ -197,12 +197,12 @@ class Training:
         return tensors | ({"average": averaged} if averaged else {})
 
     def state(self) -> dict[str, Any]:
-        """The numbers to save beside the tensors."""
+        """The training loop's numbers to save beside the tensors."""
         return {"done": self.done, "steps": self.steps, "seed": self.seed}
 
     @torch.no_grad()
     def load(self, tensors: Callable[[str], dict[str, Tensor]], state: dict[str, Any]) -> None:
-        """Continue where `state` and the tensors were saved."""
+        """The training loop continues where `state` and the tensors were saved."""
         names, passing = named(self.objective), self.objective.passing
         saved = under_current_names(tensors("weights"), names)
         for name, parameter in names.items():

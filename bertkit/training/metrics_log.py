@@ -34,7 +34,7 @@ class MetricsLog:
         self._drop_torn_row()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one row: readers see it at once, and it survives if the process is killed."""
+        """Append one row to the metrics: readers see it at once, and it survives if the process is killed."""
         line = json.dumps(_legal(row), allow_nan=False).encode() + b"\n"
         with atomic.explained(f"{self.path}: a row could not be written"):
             before = self._size()
@@ -45,13 +45,13 @@ class MetricsLog:
                 raise
 
     def position(self) -> int:
-        """The length in bytes, synced to disk first: what a checkpoint stores."""
+        """The length of the metrics file in bytes, synced to disk first: what a checkpoint stores."""
         with atomic.explained(f"{self.path} could not be synced"):
             atomic.calls.fsync(self._handle)
         return self._size()
 
     def truncate(self, position: int) -> None:
-        """Remove the rows after `position`: those of steps after the checkpoint that training resumes from."""
+        """Remove the rows of metrics after `position`: those of steps after the checkpoint that is resumed."""
         size = self._size()
         if size < position:
             note(
@@ -64,7 +64,7 @@ class MetricsLog:
         self._drop_torn_row()
 
     def close(self) -> None:
-        """Close the file; closing again does nothing."""
+        """Close the metrics file; closing again does nothing."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

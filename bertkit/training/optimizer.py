@@ -75,7 +75,7 @@ class FloatMuon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step; every matrix with a gradient moves by its orthogonalized momentum."""
+        """One step of Muon; every matrix with a gradient moves by its orthogonalized momentum."""
         for group in self.param_groups:
             momentum, rate = group["momentum"], float(group["lr"])
             for parameter in (p for p in group["params"] if p.grad is not None):
@@ -91,7 +91,7 @@ class FloatMuon(torch.optim.Muon):
 
 
 def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:
-    """The matrix with its singular values near one, by Newton-Schulz iterations (Jordan et al. 2024)."""
+    """For Muon: the matrix with its singular values near one, by Newton-Schulz iterations (Jordan et al. 2024)."""
     a, b, c = coefficients
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix

@@ -72,50 +72,50 @@ class Run(Generic[Result]):
     # ---- what a subclass overrides
 
     def introduce(self) -> str:
-        """A message before the first step; "" for none."""
+        """A run's message before the first step; "" for none."""
         return ""
 
     def planned(self) -> None:
-        """Called when the last step is known or has changed, to plan the data by it."""
+        """Called when a run's last step is known or has changed, to plan the data by it."""
 
     def evaluate(self) -> dict[str, float]:
-        """Scores on the held-out data; {} if there is none."""
+        """A run's scores on the held-out data; {} if there is none."""
         return {}
 
     def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
-        """The key by which the best evaluation is chosen, larger is better: the first score by default."""
+        """The key by which a run's best evaluation is chosen, larger is better: the first score by default."""
         return (next(iter(scores.values())),)
 
     def eval_interval(self) -> int:
-        """Steps between evaluations; the last step is always evaluated."""
+        """Steps between a run's evaluations; the last step is always evaluated."""
         return self.plan.eval_every or math.ceil(self.training.steps / self.plan.evals)
 
     def finish(self) -> Result:
-        """Write the model as it is now. Returns the result of the run."""
+        """Write a run's model as it is now. Returns the result of the run."""
         raise NotImplementedError
 
     def logged(self, row: dict[str, Any]) -> None:
-        """Called after a row was written to metrics.jsonl."""
+        """Called after a run has written a row to metrics.jsonl."""
 
     def tell(self, message: str) -> None:
-        """Report how the run goes; runs in memory only update the status line."""
+        """Report how a run goes; runs in memory only update the status line."""
         if self.world.is_main:
             note(message)
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the weights of `keep_best`."""
+        """A copy of the weights of a run's `keep_best`."""
         assert self.keep_best is not None
         return {name: parameter.detach().clone() for name, parameter in named(self.keep_best).items()}
 
     def restore_best(self) -> None:
-        """Load the best weights in place of the last."""
+        """Load a run's best weights in place of the last."""
         if self.keep_best is not None and self.best_weights:
             self.keep_best.load_state_dict(self.best_weights, strict=False)
 
     # ---- the run
 
     def go(self) -> Result:
-        """From the first step, or the newest checkpoint, to the last."""
+        """A run from the first step, or the newest checkpoint, to the last."""
         self._begin()
         if self._out_of_patience():  # the signal came at that very step
             self.stopped = self._early()
@@ -180,7 +180,7 @@ class Run(Generic[Result]):
             self.tell(introduction)
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        """Restore what `_save` saved."""
+        """Restore what a run's `_save` saved."""
         self.tokens, self.replanned = int(saved.get("tokens", 0)), int(saved.get("replanned", 0))
         self.scores = dict(saved.get("evaluation", {}))
         self.best_step, self.bad_evaluations = int(saved.get("best_step", 0)), int(saved.get("bad", 0))
@@ -277,7 +277,7 @@ class Run(Generic[Result]):
         )
 
     def _row(self, step: Step) -> dict[str, Any]:
-        """A step in metrics.jsonl."""
+        """A run's step in metrics.jsonl."""
         rates = {"lr": step.lr, "grad_norm": step.gradient}
         if not self.unit or self.feed is None:
             return {"step": step.step + 1, "loss": step.loss, **rates}
@@ -286,7 +286,7 @@ class Run(Generic[Result]):
         return {**counted, "loss": step.loss, **terms, **rates, "epoch": self.feed.epoch(step.step)}
 
     def _evaluate(self) -> None:
-        """Score the held-out data; keep the weights if they are the best so far."""
+        """A run scores the held-out data and keeps the weights if they are the best so far."""
         scores = self.evaluate()
         if not scores:
             return
@@ -329,9 +329,9 @@ class MemoryRun(Run[dict[str, Any]]):
         super().__init__(None, plan, training, folder, keep_best=keep_best)
 
     def tell(self, message: str) -> None:
-        """Update the status line."""
+        """A run in memory updates the status line."""
         status(message)
 
     def finish(self) -> dict[str, Any]:
-        """Nothing: the caller already has the model."""
+        """A run in memory writes nothing: the caller already has the model."""
         return {}

@@ -95,11 +95,11 @@ class RunFolder:
             self.lock.__exit__(kind, error, at)
 
     def elapsed(self) -> float:
-        """Seconds of training over all sittings."""
+        """Seconds of training over all sittings of a run's folder."""
         return self.seconds + time.monotonic() - self.started
 
     def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Start at the first step, or at the newest intact checkpoint. Returns the caller's own saved values.
+        """Start a run at the first step, or at its folder's newest intact checkpoint. Returns the caller's values.
 
         `self.generation` is the checkpoint the run goes on from, if any.
         """
@@ -138,7 +138,7 @@ class RunFolder:
         return dict(newest.values["own"])
 
     def _same(self, settings: Any) -> None:
-        """With other settings than it was begun with, a resumed run is another run: only if that is asked for."""
+        """A run's folder with other settings than it was begun with is another run: only if that is asked for."""
         path, changed = self.path / "run.toml", changed_settings(self.path, settings, FREE)
         if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(
@@ -151,7 +151,7 @@ class RunFolder:
             atomic_write(path, to_toml(to_plain(settings)))
 
     def forget(self) -> None:
-        """Leave no checkpoint behind: the run is finished, or starts over."""
+        """Leave no checkpoint in a run's folder: the run is finished, or starts over."""
         if self.world.is_main:
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()
@@ -164,7 +164,7 @@ class RunFolder:
         own: Mapping[str, Any] | None = None,
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
-        """Save a generation with the caller's own values and tensors (rank 0; the others wait)."""
+        """Save a generation in a run's folder with the caller's values and tensors (rank 0; the others wait)."""
         files = {**training.tensors(), **(tensors or {})}
         if self.world.is_main:
             values = {
@@ -180,7 +180,7 @@ class _NoLog:
     """A log nobody keeps."""
 
     def write(self, row: dict[str, Any]) -> None:
-        """Forget the row."""
+        """Forget the row: a run in memory has no folder."""
 
 
 class MemoryFolder:
@@ -194,11 +194,11 @@ class MemoryFolder:
         self.metrics = self.timing = _NoLog()
 
     def elapsed(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the folder of a run in memory was made."""
         return time.monotonic() - self.started
 
     def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Always from the first step."""
+        """The folder of a run in memory always begins at the first step."""
         return {}
 
     def save(
@@ -208,7 +208,7 @@ class MemoryFolder:
         own: Mapping[str, Any] | None = None,
         tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
-        """Save nothing."""
+        """The folder of a run in memory saves nothing."""
 
 
 def changed_settings(folder: Path, settings: Any, free: Collection[str]) -> list[str]:
@@ -221,7 +221,7 @@ def changed_settings(folder: Path, settings: Any, free: Collection[str]) -> list
 
 
 def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """Sections as dotted keys."""
+    """A run's settings with sections as dotted keys."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         found |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {at + key: value}

@@ -47,6 +47,7 @@ def small(folder: Path, out: str = "run", **other) -> Seq2SeqSettings:
     return Seq2SeqSettings(**given | other)
 
 
+@pytest.mark.slow
 def test_it_learns_to_write_backwards(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", reversals(3000, 0, 5))
     dev = write(tmp_path / "dev.tsv", reversals(200, 1, 5))

@@ -192,7 +192,7 @@ def test_a_vocabulary_is_learnt_from_standard_input_in_one_pass(run: CommandLine
 def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None:
     from bertkit import machine
 
-    monkeypatch.setattr(machine, "matmul_speed", lambda kind: 1.0)  # half a second each that this test can do without
+    monkeypatch.setattr(machine, "matmul_speed", lambda *_: 1.0)  # half a second each that this test can do without
     found = run("doctor", "--json").json["machine"]
     assert found["threads"] >= 1 and found["memory_gb"] > 0 and found["versions"]["bertkit"] == bertkit.__version__
     text = run("doctor").out
@@ -206,7 +206,7 @@ def test_the_doctor_counts_tokens_without_being_told_a_model(text, name, run, mo
     from bertkit import machine
     from bertkit.text.tokenizer import Tokenizer
 
-    monkeypatch.setattr(machine, "matmul_speed", lambda kind: 1.0)
+    monkeypatch.setattr(machine, "matmul_speed", lambda *_: 1.0)
     rows = written(tmp_path, "a.csv", f"text,label\n{text},a\n{text * 40},b\n")
     (file,) = run("doctor", rows, "--json").json["files"]
     longest = len(Tokenizer.load(Path(bertkit.__file__).parent / "models" / name).encode(text * 40).ids)

@@ -137,13 +137,18 @@ def test_json_of_the_wrong_shape_raises_only_user_errors(tmp_path: Path, case: s
     only_user_errors(reader, tmp_path / name)
 
 
-@pytest.mark.parametrize("ending", COMPRESSIONS)
-def test_damaged_compressed_files_raise_only_user_errors(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"a.jsonl{ending}"
+def fifty_rows(path: Path) -> bytes:
+    """Write a file of rows; its bytes."""
     with open_writer(path) as out:
         for n in range(50):
             out.write({"text": f"row {n}", "label": n % 3})
-    sound = path.read_bytes()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("ending", COMPRESSIONS)
+def test_damaged_compressed_files_raise_only_user_errors(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.jsonl{ending}"
+    sound = fifty_rows(path)
     for seed in range(60):
         path.write_bytes(mutated(sound, seed))
         only_user_errors(read_rows, path)
@@ -154,10 +159,7 @@ def test_damaged_compressed_files_raise_only_user_errors(tmp_path: Path, ending:
 def test_damaged_parquet_files_raise_only_user_errors(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "a.parquet"
-    with open_writer(path) as out:
-        for n in range(50):
-            out.write({"text": f"row {n}", "label": n % 3})
-    sound = path.read_bytes()
+    sound = fifty_rows(path)
     for seed in range(60):
         path.write_bytes(mutated(sound, seed))
         only_user_errors(read_rows, path)

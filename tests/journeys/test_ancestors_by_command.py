@@ -36,6 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "store"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["word2vec", "glove"])
 def test_vectors_are_learnt_and_asked(kind, tmp_path):
     made = learn.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bertkit import samples
+from tests.support.command_line import CommandLine
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -21,22 +23,24 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_every_command_of_the_visit_works(tmp_path: Path) -> None:
+def test_every_command_of_the_visit_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bertkit = CommandLine(monkeypatch, capsys)
     shutil.copy(samples.path("en", "messages_train.csv"), tmp_path / "mine.csv")
     shutil.copy(samples.path("en", "passages.txt"), tmp_path / "text.txt")
     commands = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
     visit = [command for command in commands if command.startswith("bertkit")]
     assert len(visit) >= 8
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for command in visit:
-        done = subprocess.run(
-            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
+    done = subprocess.run(visit[0], shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path})
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    for command in visit[1:]:
+        said = bertkit(*shlex.split(command)[1:])
+        assert said.code == 0 and "Traceback" not in said.err, f"{command}\n{said.err}"
     (python,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    exec(python, {})
     assert (tmp_path / "spam" / "report.html").is_file() and (tmp_path / "vectors.npy").is_file()
 
 

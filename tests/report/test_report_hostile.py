@@ -172,7 +172,7 @@ def _opened(folder: Path, html: str) -> str:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", *quiet]
     command = ["chromium", *flags, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     done = subprocess.run(
-        [*command, (folder / "page.html").as_uri()], capture_output=True, timeout=120, check=True, encoding="utf-8"
+        [*command, (folder / "page.html").as_uri()], capture_output=True, timeout=600, check=True, encoding="utf-8"
     )
     assert "<html" in done.stdout
     return done.stdout.split("<head", 1)[0]

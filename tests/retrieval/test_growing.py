@@ -53,6 +53,7 @@ def answers(out, by):
     return [[(hit["id"], round(hit["score"], 4)) for hit in each] for each in hits]
 
 
+@pytest.mark.slow
 def test_added_replaced_and_deleted_gives_the_answers_of_an_index_made_in_one_go(tmp_path):
     grown, whole = tmp_path / "grown", tmp_path / "whole"
     changed = [row | {"text": "A flood came to the river."} if row["id"] == "d3" else row for row in rows(2, 30)]
@@ -112,6 +113,7 @@ for part in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_kill_9_during_add_loses_nothing_that_was_acknowledged(tmp_path):
     out = tmp_path / "index"
     make(out, write(tmp_path / "a.jsonl", rows(0, 5)))

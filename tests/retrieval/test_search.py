@@ -156,6 +156,7 @@ def test_an_index_without_pairs_or_weight_still_answers(tmp_path, monkeypatch):
     assert found[0]["document"] == 2 and found[0]["score"] > found[1]["score"]
 
 
+@pytest.mark.slow
 def test_the_weight_of_vectors_grows_with_their_quality():
     """By pseudo-questions: vectors that know every passage outweigh words, vectors of noise do not count."""
     predictor = bertkit.load("en")

@@ -48,7 +48,7 @@ def installed() -> Path:
         (place / "package.json").write_text('{"private": true}', "utf-8")
         command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", PACKAGE]
         try:
-            subprocess.run(command, cwd=place, check=True, capture_output=True, timeout=300)
+            subprocess.run(command, cwd=place, check=True, capture_output=True, timeout=600)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as problem:
             pytest.skip(f"npm could not install {PACKAGE}: {type(problem).__name__}")
     return place / "node_modules"
@@ -61,7 +61,7 @@ def run(folder: Path, task: str, texts: list[str], dtype: str = "fp32", **option
     script = folder.parent / "run.mjs"
     script.write_text(RUN, "utf-8")
     command = ["node", str(script), str(library), str(folder), task]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[Any] = json.loads(done.stdout.rpartition("\n")[2])
     return answers

@@ -35,7 +35,7 @@ class Running:
 
 
 def ask(port: int, path: str, body: Any = None) -> tuple[int, Any, dict[str, str]]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         content = None if body is None else json.dumps(body)
         connection.request("POST" if body is not None else "GET", path, content, {"content-type": "application/json"})

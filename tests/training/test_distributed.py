@@ -202,7 +202,7 @@ def test_a_worker_ends_when_torchrun_is_killed():
     assert torchrun.stdout.readline().strip() == "1"
     torchrun.kill()
     torchrun.wait()
-    for _ in range(200):
+    for _ in range(2000):
         with suppress(FileNotFoundError, ProcessLookupError):
             if Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2].startswith("Z"):
                 return

@@ -62,16 +62,16 @@ class Bags(Objective):
         self.vectors, self.out = vectors, out
 
     def logits(self, batch: Batch) -> Tensor:
-        """(texts, labels)"""
+        """fastText's scores of every label: (texts, labels)."""
         logits: Tensor = self.out(self.vectors(batch.ids, batch.starts))
         return logits
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """label: cross-entropy, over texts."""
+        """fastText's loss, `label`: cross-entropy, over texts."""
         return {"label": F.cross_entropy(self.logits(batch), batch.extra["labels"], reduction="sum")}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of texts."""
+        """The number of texts fastText's loss is divided by."""
         return {"label": batch.texts}
 
 
@@ -84,7 +84,7 @@ class BagFeed:
         self._pass: tuple[int, list[NDArray[np.int64]]] = (-1, [])
 
     def step(self, step: int) -> list[Batch]:
-        """The one batch of this step."""
+        """fastText's one batch of this step."""
         epoch, place = divmod(step, self.steps_per_pass)
         if self._pass[0] != epoch:
             order = np.random.default_rng((self.seed, epoch)).permutation(len(self.rows))
@@ -103,7 +103,7 @@ class _Run(MemoryRun):
         self.dev_scores = scores
 
     def evaluate(self) -> dict[str, float]:
-        """Accuracy on the dev texts; {} without any."""
+        """fastText's accuracy on the dev texts; {} without any."""
         return self.dev_scores()
 
 
@@ -127,7 +127,7 @@ class FastText:
         seed: int = 0,
         minutes: float = 0.0,
     ) -> Self:
-        """Learn vectors and weights together; the pass that is best on the dev rows is kept."""
+        """Learn fastText's vectors and weights together; the pass that is best on the dev rows is kept."""
         n = self.numbers
         counts = Counter(word for text in texts for word in _words(text))
         self._name(sorted(word for word, times in counts.items() if times >= n.min_count))
@@ -169,7 +169,7 @@ class FastText:
 
     @torch.no_grad()
     def probabilities(self, texts: Sequence[str]) -> Floats:
-        """(texts, labels)"""
+        """fastText's probabilities: (texts, labels)."""
         parts = [
             self._logits([self._ids(text) for text in texts[start : start + 1024]]).softmax(-1)
             for start in range(0, len(texts), 1024)
@@ -178,7 +178,7 @@ class FastText:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the vectors and the linear layer."""
+        """Parameters of fastText's vectors and its linear layer."""
         return self.vectors.weight.numel() + self.out.weight.numel() + self.out.bias.numel()
 
     def _state(self) -> dict[str, Tensor]:
@@ -191,13 +191,13 @@ class FastText:
             target.copy_(state[name])
 
     def save(self, folder: Path) -> None:
-        """Write the weights and the words."""
+        """Write fastText's weights and words into a folder."""
         described = {"numbers": vars(self.numbers), "words": list(self.words), "labels": self.out.out_features}
         storage.save(folder, self.LAYOUT, described, self._state())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved fastText classifier."""
         with storage.opened(folder, cls.LAYOUT):
             described, tensors = storage.load(folder, cls.LAYOUT)
             model = cls(FastTextNumbers(**described["numbers"]))

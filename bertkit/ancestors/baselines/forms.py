@@ -35,14 +35,14 @@ class SavedModel(Protocol):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
+        """Number of parameters of a model that a form wraps."""
 
     def save(self, folder: Path) -> None:
-        """Write all files into a folder, or none."""
+        """Write all files of a model that a form wraps into a folder, or none."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved model that a form wraps."""
 
 
 class TextClassifier(SavedModel, Protocol):
@@ -52,10 +52,13 @@ class TextClassifier(SavedModel, Protocol):
         self, texts: Sequence[Any], labels: Sequence[int], count: int, dev_texts: Sequence[Any],
         dev_labels: Sequence[int], /, *, seed: int, minutes: float,
     ) -> Self:  # fmt: skip
-        """Learn labels, numbers below `count`; the dev texts choose the best pass. minutes: time limit; 0: none."""
+        """What the form `Texts` calls to learn labels, numbers below `count`; the dev texts choose the best pass.
+
+        minutes: time limit; 0: none.
+        """
 
     def probabilities(self, texts: Sequence[Any], /) -> NDArray[Any]:
-        """(texts, labels)"""
+        """What the form `Texts` asks a model for: (texts, labels)."""
 
 
 class TextRegressor(SavedModel, Protocol):
@@ -65,10 +68,10 @@ class TextRegressor(SavedModel, Protocol):
         self, texts: Sequence[Any], numbers: Sequence[float], count: int, dev_texts: Sequence[Any],
         dev_numbers: Sequence[float], /, *, seed: int, minutes: float,
     ) -> Self:  # fmt: skip
-        """Learn a number per text; `count` is 1."""
+        """What the form `Numbers` calls to learn a number per text; `count` is 1."""
 
     def values(self, texts: Sequence[Any], /) -> NDArray[Any]:
-        """(texts,)"""
+        """What the form `Numbers` asks a model for: (texts,)."""
 
 
 class SentenceTagger(SavedModel, Protocol):
@@ -79,10 +82,10 @@ class SentenceTagger(SavedModel, Protocol):
         dev_sentences: Sequence[Sequence[str]], dev_tags: Sequence[Sequence[int]], /, *, seed: int, minutes: float,
         measure: Callable[[list[list[int]], list[list[int]]], float],
     ) -> Self:  # fmt: skip
-        """Learn tags, numbers below `count`. measure(gold, predicted): the score that chooses the best pass."""
+        """What the form `Tags` calls to learn tags below `count`; measure(gold, predicted) chooses the best pass."""
 
     def judge(self, sentences: Sequence[Sequence[str]], /) -> Sequence[tuple[list[int], NDArray[Any]]]:
-        """Per sentence: the tags, and their log-probabilities (words, labels)."""
+        """What the form `Tags` asks of each sentence: its tags, and their log-probabilities (words, labels)."""
 
 
 @runtime_checkable
@@ -104,16 +107,16 @@ class Form(Generic[Inner]):
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model inside."""
+        """Parameters of the model inside the form."""
         return int(self.model.parameters)
 
     @property
     def progress(self) -> Any:
-        """Progress of a training in steps; None for others."""
+        """Progress of a form's training in steps; None for others."""
         return self.model.progress if isinstance(self.model, TrainedInSteps) else None
 
     def save(self, folder: Path) -> None:
-        """Write the model, and the `bertkit.json` that identifies it."""
+        """Write the form's model, and the `bertkit.json` that identifies it."""
         about = {
             "contender": self.key, "name": self.name, "task": self.task.name, "labels": list(self.task.labels),
             "options": self.task.options, "version": __version__,
@@ -127,7 +130,7 @@ class Form(Generic[Inner]):
         write_folder(folder, write)
 
     def restore(self, about: dict[str, Any]) -> Self:
-        """Restore the task from `bertkit.json`."""
+        """Restore the form's task from `bertkit.json`."""
         self.task = make(about["task"], labels=tuple(about["labels"]), options=dict(about["options"]))
         return self
 
@@ -145,7 +148,7 @@ class Texts(_OfTexts[TextClassifier]):
     """The form of a baseline that classifies texts, or pairs of texts."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the model on labels as numbers."""
+        """Fit the form's model on labels as numbers."""
         self.task = task
         if task.options.get("multi_label"):
             raise UserError("compare takes one label per text. Fine-tune with --multi-label instead.")
@@ -156,7 +159,7 @@ class Texts(_OfTexts[TextClassifier]):
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Probabilities as the task decodes them. Every text is read in full."""
+        """Probabilities of the form's model as the task decodes them. Every text is read in full."""
         texts = self._texts(examples)
         scores = np.log(np.maximum(self.model.probabilities(texts), SMALLEST)) if texts else []
         return [
@@ -169,14 +172,14 @@ class Numbers(_OfTexts[TextRegressor]):
     """The form of a baseline that gives a number for a text, or for a pair of texts."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the model on the user's own numbers."""
+        """Fit the form's model on the user's own numbers."""
         self.task = task
         numbers, dev_numbers = ([float(row.label) for row in rows] for rows in (train, dev))
         self.model.fit(self._texts(train), numbers, 1, self._texts(dev), dev_numbers, seed=seed, minutes=minutes)
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Numbers as the task decodes them. Every text is read in full."""
+        """Numbers of the form's model as the task decodes them. Every text is read in full."""
         texts = self._texts(examples)
         values: Iterable[float] = self.model.values(texts) if texts else []
         return [
@@ -189,7 +192,7 @@ class Tags(Form[SentenceTagger]):
     """The form of a baseline that tags sentences."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the model on tags as numbers."""
+        """Fit the form's model on tags as numbers."""
         self.task = task
         (sentences, tags), (dev_sentences, dev_tags) = (self._split(rows) for rows in (train, dev))
         self.model.fit(
@@ -199,7 +202,7 @@ class Tags(Form[SentenceTagger]):
         return self
 
     def _headline(self, gold: list[list[int]], predicted: list[list[int]]) -> float:
-        """The score of all contenders: entity F1 if the tags mark chunks."""
+        """The form's score of a tagger, the same for all contenders: entity F1 if the tags mark chunks."""
         named = ([[self.task.labels[n] for n in tags] for tags in side] for side in (gold, predicted))
         return float(next(iter(metrics.tagging(*named).values())))
 
@@ -211,7 +214,7 @@ class Tags(Form[SentenceTagger]):
         )
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """One tag per word; plain texts are split into words and punctuation."""
+        """The form's tag of each word; plain texts are split into words and punctuation."""
         rows = [_with_words(example) for example in examples]
         judged = self.model.judge([list(row.sentence.tokens) for row in rows])
         return [
@@ -247,7 +250,7 @@ class OneStrength(TfIdf):
 
 
 def _texts_baseline(size: int) -> Texts:
-    """By how long logistic regression would take, which grows with rows and labels."""
+    """The baseline form of texts, by how long logistic regression would take: it grows with rows and labels."""
     kinds: tuple[tuple[float, type[TfIdf]], ...] = ((3_000, TfIdf), (20_000, OneStrength), (inf, NaiveBayes))
     kind = next(kind for most, kind in kinds if size <= most)
     return Texts("tfidf", kind.name, kind())
@@ -259,10 +262,10 @@ class Baseline(Protocol):
     name: str
 
     def fit(self, task: Any, train: list[Any], dev: list[Any], *, seed: int, minutes: float) -> Any:
-        """Learn from the task's examples."""
+        """Fit a task's baseline to its examples."""
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """The task's predictions."""
+        """A baseline's predictions, as the task has them."""
 
 
 class SeveralLabels:
@@ -272,7 +275,7 @@ class SeveralLabels:
     MOST = 40_000  # rows times labels: some seconds
 
     def fit(self, task: Any, train: list[Any], dev: list[Any], *, seed: int, minutes: float) -> SeveralLabels:
-        """Learn each label by itself, from as many rows as take seconds."""
+        """Fit the baseline of several labels: each label by itself, from as many rows as take seconds."""
         self.labels: tuple[str, ...] = task.labels
         most = max(500, self.MOST // len(self.labels))
         if len(train) > most:
@@ -290,7 +293,7 @@ class SeveralLabels:
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """{labels, scores} of each text."""
+        """The baseline's {labels, scores} of each text."""
         return [
             {
                 "labels": [name for name, p, least in zip(self.labels, row, self.thresholds) if p >= least],
@@ -317,7 +320,7 @@ class Alike:
     name = "TF-IDF cosine"
 
     def fit(self, task: Any, train: list[Any], dev: list[Any], *, seed: int, minutes: float) -> Self:
-        """Learn how frequent each word is."""
+        """Fit the baseline of similar pairs: learn how frequent each word is."""
         self.task, self.words = task, CountedWords().fit([text for row in train for text in self._texts(row)])
         return self
 
@@ -325,7 +328,7 @@ class Alike:
         return [example.text, example.text_b or ""]
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """{similarity, vectors} of each pair; vectors over the words of these pairs alone."""
+        """The baseline's {similarity, vectors} of each pair; vectors over the words of these pairs alone."""
         sides = [self.words.matrix([self._texts(row)[side] for row in examples]) for side in (0, 1)]
         shared = np.flatnonzero((sides[0].getnnz(axis=0) > 0) & (sides[1].getnnz(axis=0) > 0))
         similarity = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
@@ -347,7 +350,7 @@ class SharedWords(Alike):
         return [example.text, *example.choices]
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """{choice, scores} of each question."""
+        """The baseline's {choice, scores} of each question, by the words a choice shares with it."""
         predictions = []
         for example in examples:
             matrix = self.words.matrix(self._texts(example))

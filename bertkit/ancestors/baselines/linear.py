@@ -30,7 +30,7 @@ class LinearModel:
     def fit(
         self, features: Any, labels: NDArray[Any], count: int, *, strengths: Sequence[float] = (1.0,), seed: int = 0
     ) -> Self:
-        """Fit; of several inverse regularization strengths, the best in threefold cross-validation is used.
+        """Fit a linear model; of several inverse regularization strengths, the best in threefold cross-validation.
 
         The best by log-loss: on few rows accuracies tie, and the first of them would predict the majority for all.
         Labels with fewer than three rows are left out of it; with fewer than two others, the middle strength is used.
@@ -53,7 +53,7 @@ class LinearModel:
 
     @classmethod
     def of(cls, classes: NDArray[Any], weights: Floats, bias: Floats, count: int) -> Self:
-        """A model with existing weights, one row for each of these classes."""
+        """A linear model with existing weights, one row for each of these classes."""
         return cls()._take(classes, weights, bias, count)
 
     def _take(self, classes: NDArray[Any], weights: Floats, bias: Floats, count: int) -> Self:
@@ -63,26 +63,26 @@ class LinearModel:
         return self
 
     def outputs(self, features: Any) -> Floats:
-        """(rows, labels), before the softmax."""
+        """The linear model's logits: (rows, labels), before the softmax."""
         return np.asarray(features @ self.weights.T) + self.bias
 
     def probabilities(self, features: Any) -> Floats:
-        """(rows, labels)"""
+        """The linear model's probabilities: (rows, labels)."""
         return softmax(self.outputs(features), axis=1)
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
+        """Number of the linear model's weights."""
         return self.weights.size + self.bias.size
 
     def save(self, folder: Path) -> None:
-        """Write safetensors in float32."""
+        """Write a linear model as safetensors in float32."""
         arrays = {"weights": self.weights.astype(np.float32), "bias": self.bias.astype(np.float32)}
         storage.save(folder, self.LAYOUT, tensors=arrays)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved linear model."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             arrays = storage.arrays(storage.load(folder, cls.LAYOUT)[1])
@@ -96,7 +96,7 @@ class Ridge(LinearModel):
     def fit(
         self, features: Any, labels: NDArray[Any], count: int = 1, *, strengths: Sequence[float] = (1.0,), seed: int = 0
     ) -> Self:
-        """Least squares; of several inverse regularization strengths, the best in threefold cross-validation."""
+        """Linear least squares; of several inverse regularization strengths, the best in threefold cross-validation."""
         from sklearn.linear_model import Ridge as Regression
         from sklearn.model_selection import GridSearchCV, KFold
 
@@ -109,7 +109,7 @@ class Ridge(LinearModel):
 
 
 def side_by_side(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """The vectors of two texts as one row: both, their product, and the size of their difference."""
+    """Features of a pair for a linear model: both texts' vectors, their product, the size of their difference."""
     return np.hstack([first, second, first * second, abs(first - second)])
 
 
@@ -125,26 +125,26 @@ class Majority:
     LAYOUT = Layout("shares of labels", "majority.json")
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, **__: Any) -> Self:
-        """Count."""
+        """Count the labels, for the majority baseline."""
         self.shares = np.bincount(labels, minlength=count) / len(labels)
         return self
 
     def probabilities(self, texts: Sequence[Text]) -> Floats:
-        """The same for every text. (texts, labels)"""
+        """The majority baseline's shares of the labels, the same for every text: (texts, labels)."""
         return np.tile(self.shares, (len(texts), 1))
 
     @property
     def parameters(self) -> int:
-        """One number per label."""
+        """The majority baseline's one number per label."""
         return len(self.shares)
 
     def save(self, folder: Path) -> None:
-        """Write the frequencies into a folder."""
+        """Write the majority baseline's frequencies into a folder."""
         storage.save(folder, self.LAYOUT, self.shares.tolist())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved majority baseline."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             model.shares = np.array(storage.load(folder, cls.LAYOUT)[0], np.float64)
@@ -160,7 +160,7 @@ class CountedWords:
     LAYOUT = Layout("table of terms", "terms.json")
 
     def fit(self, texts: Sequence[Text]) -> Self:
-        """Learn the terms and their frequencies."""
+        """Learn the terms of TF-IDF or naive Bayes and their frequencies."""
         single = flat(texts)
         self.how: dict[str, Any] = (
             {"analyzer": "char", "ngram_range": [1, 3]} if without_spaces(single) else {"ngram_range": [1, 2]}
@@ -176,7 +176,7 @@ class CountedWords:
         return TfidfVectorizer(sublinear_tf=True, dtype=np.float64, **how, **more)
 
     def matrix(self, texts: Sequence[Text]) -> Any:
-        """(texts, terms), sparse; four times as wide for pairs."""
+        """The terms of texts for a linear model: (texts, terms), sparse; four times as wide for pairs."""
         from scipy.sparse import hstack
 
         if not any(isinstance(text, tuple) for text in texts):
@@ -185,14 +185,14 @@ class CountedWords:
         return hstack([first, second, first.multiply(second), abs(first - second)]).tocsr()
 
     def save(self, folder: Path) -> None:
-        """Write terms and weights as JSON."""
+        """Write the terms of TF-IDF or naive Bayes and their weights as JSON."""
         terms = [str(term) for term in self._vectorizer.get_feature_names_out()]
         described = {"how": self.how, "terms": terms, "idf": self._vectorizer.idf_.tolist()}
         storage.save(folder, self.LAYOUT, described)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open the saved terms of TF-IDF or naive Bayes."""
         words = cls()
         with storage.opened(folder, cls.LAYOUT):
             described, _ = storage.load(folder, cls.LAYOUT)
@@ -211,7 +211,7 @@ class TfIdf:
     strengths: Sequence[float] = (1.0, 10.0, 100.0)
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
-        """Learn terms and weights from the training rows only."""
+        """Learn TF-IDF's terms and weights from the training rows only."""
         self.words = CountedWords().fit(texts)
         self.linear = self.kind().fit(
             self.features(texts), np.asarray(labels), count, strengths=self.strengths, seed=seed
@@ -219,26 +219,26 @@ class TfIdf:
         return self
 
     def features(self, texts: Sequence[Text]) -> Any:
-        """(texts, terms), sparse"""
+        """TF-IDF of texts: (texts, terms), sparse."""
         return self.words.matrix(texts)
 
     def probabilities(self, texts: Sequence[Text]) -> Floats:
-        """(texts, labels)"""
+        """The probabilities of logistic regression on TF-IDF: (texts, labels)."""
         return self.linear.probabilities(self.features(texts))
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
+        """Number of weights of the linear model on TF-IDF."""
         return self.linear.parameters
 
     def save(self, folder: Path) -> None:
-        """Write terms and weights."""
+        """Write TF-IDF's terms and the linear model's weights."""
         self.words.save(folder)
         self.linear.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved linear model on TF-IDF."""
         model = cls()
         model.words, model.linear = CountedWords.load(folder), cls.kind.load(folder)
         return model
@@ -250,7 +250,7 @@ class NaiveBayes(TfIdf):
     name = "TF-IDF + naive Bayes"
 
     def fit(self, texts: Sequence[Text], labels: Sequence[int], count: int, *_: Any, seed: int = 0, **__: Any) -> Self:
-        """Count."""
+        """Count the words of each label, for naive Bayes."""
         from sklearn.naive_bayes import MultinomialNB
 
         self.words = CountedWords().fit(texts)
@@ -280,26 +280,26 @@ class MeanNumber:
     LAYOUT = Layout("mean of numbers", "mean.json")
 
     def fit(self, texts: Sequence[Text], numbers: Sequence[float], *_: Any, **__: Any) -> Self:
-        """Fit the baseline of regression: compute the mean."""
+        """Fit the cheapest baseline of regression: compute the mean."""
         self.mean = float(np.mean(numbers))
         return self
 
     def values(self, texts: Sequence[Text]) -> Floats:
-        """The same for every text."""
+        """The mean baseline's number, the same for every text."""
         return np.full(len(texts), self.mean)
 
     @property
     def parameters(self) -> int:
-        """One number."""
+        """The mean baseline's one number."""
         return 1
 
     def save(self, folder: Path) -> None:
-        """Write the mean into a folder."""
+        """Write the mean baseline's number into a folder."""
         storage.save(folder, self.LAYOUT, self.mean)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open a saved mean baseline."""
         model = cls()
         with storage.opened(folder, cls.LAYOUT):
             model.mean = float(storage.load(folder, cls.LAYOUT)[0])
@@ -313,7 +313,7 @@ class Valued:
     linear: LinearModel
 
     def values(self, texts: Sequence[Text]) -> Floats:
-        """(texts,)"""
+        """The numbers a linear baseline predicts: (texts,)."""
         return self.linear.outputs(self.features(texts))[:, 0]  # type: ignore[attr-defined]
 
 
@@ -331,13 +331,13 @@ class SharedWords(TfIdfNumber):
     strengths = (1000.0,)
 
     def features(self, texts: Sequence[Text]) -> Floats:
-        """(pairs, 1)"""
+        """The one feature of a linear baseline of pairs, the share of common words: (pairs, 1)."""
         first, second = (self.words.matrix(side) for side in both_sides(texts))
         return np.asarray(first.multiply(second).sum(1))
 
 
 def both_sides(texts: Sequence[Text]) -> tuple[list[str], list[str]]:
-    """First and second texts."""
+    """First and second texts of pairs, for a linear baseline."""
     if not all(isinstance(text, tuple) for text in texts):
         raise UserError("it compares two texts, and these rows have one")
     return [text[0] for text in texts], [text[1] for text in texts]

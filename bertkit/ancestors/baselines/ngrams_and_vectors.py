@@ -42,7 +42,7 @@ class NgramClassifier:
         return self
 
     def probabilities(self, texts: Sequence[str]) -> Floats:
-        """Bayes' rule. (texts, labels)"""
+        """Labels by Bayes' rule from the n-gram models' likelihoods: (texts, labels)."""
         logs = np.full((len(texts), len(self.seen)), -np.inf)
         for label, model in self.models.items():
             logs[:, label] = np.array(model.score(texts)) + np.log(self.seen[label] / self.seen.sum())
@@ -50,11 +50,11 @@ class NgramClassifier:
 
     @property
     def parameters(self) -> int:
-        """Number of n-grams."""
+        """Number of n-grams of the baseline's models together."""
         return sum(sum(model.ngrams) for model in self.models.values())
 
     def save(self, folder: Path) -> None:
-        """Write one folder per label."""
+        """Write the baseline's n-gram models, one folder per label."""
 
         def write_models(path: Path) -> None:
             for label, model in self.models.items():
@@ -64,7 +64,7 @@ class NgramClassifier:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open the saved baseline of one n-gram model per label."""
         from bertkit.ancestors.ngram.model import NgramModel
 
         model = cls()
@@ -116,30 +116,30 @@ class MeanOfVectors:
         return word2vec.train(sentences, word2vec.Word2VecSettings(min_count=2, epochs=passes, seed=seed))
 
     def features(self, texts: Sequence[Text]) -> Floats:
-        """(texts, width) of length 1; four times as wide for pairs."""
+        """Mean word vectors of texts: (texts, width) of length 1; four times as wide for pairs."""
         if any(isinstance(text, tuple) for text in texts):
             return side_by_side(*(self.features([pair[side] for pair in texts]) for side in (0, 1)))
         means = np.stack([self.vectors.mean_of(str(text), self.units) for text in texts]).astype(np.float64)
         return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
 
     def probabilities(self, texts: Sequence[Text]) -> Floats:
-        """(texts, labels)"""
+        """The probabilities of the baseline on mean word vectors: (texts, labels)."""
         return self.linear.probabilities(self.features(texts))
 
     @property
     def parameters(self) -> int:
-        """Size of the vectors and the weights."""
+        """Size of the baseline's word vectors and its weights."""
         return self.vectors.matrix.size + self.linear.parameters
 
     def save(self, folder: Path) -> None:
-        """Write the vectors in word2vec's format, and the weights."""
+        """Write the baseline's word vectors in word2vec's format, and its weights."""
         self.linear.save(folder)
         described = {"how": self.how, "units": self.units}
         storage.save(folder, self.LAYOUT, described, also=lambda path: self.vectors.save(path / "vectors.bin"))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Open the saved baseline on mean word vectors."""
         with storage.opened(folder, cls.LAYOUT):
             described, _ = storage.load(folder, cls.LAYOUT)
             model = cls(described["how"])

@@ -45,7 +45,7 @@ class CharacterWords(nn.Module):
         self.project = nn.Linear(total, numbers.width // 2)
 
     def forward(self, letters: Tensor) -> Tensor:
-        """letters: (words, longest). Returns (words, width / 2); padding never changes a word."""
+        """ELMo's words from letters: (words, longest) → (words, width / 2); padding never changes a word."""
         inside = letters != PADDING
         # Every filter starts at every letter of the word, and reads zeros beyond its end.
         x = F.pad(self.letters(letters), (0, 0, 0, max(self.widths) - 1))
@@ -71,7 +71,7 @@ class LstmStack(nn.Module):
         self.dropout = Dropout(numbers.dropout, chance)
 
     def forward(self, x: Tensor, order: ReadingOrder) -> list[Tensor]:
-        """x: (tokens, width / 2). Returns every layer's output, each like x."""
+        """One direction of ELMo. x: (tokens, width / 2). Returns every layer's output, each like x."""
         outputs: list[Tensor] = []
         for layer in self.layers:
             y = read_in_order(layer, self.dropout(x), order)
@@ -95,7 +95,7 @@ class BiLM(nn.Module):
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(half, guesses, cutoffs(guesses), div_value=fewer)
 
     def forward(self, batch: Batch) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """The words (tokens, width / 2), and every layer's output ahead and back, each like it."""
+        """ELMo's words (tokens, width / 2), and every layer's output ahead and back, each like it."""
         words = self.words(batch.extra["letters"])[batch.ids]
         orders = ReadingOrder.of(batch), ReadingOrder.of(batch, backwards=True)
         return words, self.ahead(words, orders[0]), self.back(words, orders[1])
@@ -124,17 +124,17 @@ class BiLMObjective(Objective):
         self.model = model
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """ahead, back: minus the log-probabilities."""
+        """ELMo's two losses, ahead and back: minus the log-probabilities."""
         ahead, back = self.model.log_probabilities(batch)
         return {"ahead": -ahead.sum(), "back": -back.sum()}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of predicted words."""
+        """The number of words ELMo predicts."""
         return dict.fromkeys(self.weights, batch.tokens - batch.texts)
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """The losses."""
+        """ELMo's losses, for evaluation."""
         return {name: float(loss) for name, loss in self(batch).items()}
 
 
@@ -181,12 +181,12 @@ class Elmo:
 
     @property
     def width(self) -> int:
-        """Numbers in a word's vector."""
+        """Numbers in an ELMo word vector."""
         return self.numbers.width
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
+        """Number of ELMo's weights."""
         return sum(p.numel() for p in self.model.parameters())
 
     def layers(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[np.float32]]:
@@ -217,11 +217,11 @@ class Elmo:
         return [sum(next(scores) for _ in lines) for lines in split_texts]
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
-        """The likeliest next words, by the direction that reads ahead: [{word, score}, …], best first."""
+        """ELMo's likeliest next words, by the direction that reads ahead: [{word, score}, …], best first."""
         return self._guesses((self.lexicon.cut(text) or [[]])[-1], top, backwards=False)
 
     def suggest_before(self, text: str, top: int = 5) -> list[dict[str, Any]]:
-        """The likeliest words before the text, by the direction that reads back: [{word, score}, …], best first."""
+        """ELMo's likeliest words before the text, by the direction that reads back: [{word, score}, …], best first."""
         return self._guesses((self.lexicon.cut(text) or [[]])[0], top, backwards=True)
 
     def _guesses(self, words: list[str], top: int, *, backwards: bool) -> list[dict[str, Any]]:
@@ -315,7 +315,7 @@ class Elmo:
         return results
 
     def _each(self, sentences: Sequence[Sequence[str]], use: Any) -> list[Any]:
-        """`use` of every sentence, computed in batches in the fastest order."""
+        """`use` of every sentence, computed by ELMo in batches in the fastest order."""
         for place, words in enumerate(sentences):
             if isinstance(words, str):
                 raise UserError(
@@ -336,14 +336,14 @@ class Elmo:
         return answers
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors and bertkit.json into a folder."""
+        """Write an ELMo's model.safetensors and bertkit.json into a folder."""
         lexicon = asdict(self.lexicon)
         described = {"ancestor": "elmo", "numbers": asdict(self.numbers), **self.about, "lexicon": lexicon}
         storage.save(folder, self.LAYOUT, described, self.model.state_dict())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The model that was saved in a folder."""
+        """Open a saved ELMo."""
         described, tensors = storage.load(folder, cls.LAYOUT)
         with storage.opened(folder, cls.LAYOUT):
             lexicon = described.pop("lexicon")

@@ -47,16 +47,16 @@ class WordFeed:
         self._plans: dict[int, list[Ids]] = {}
 
     def epoch(self, step: int) -> float:
-        """Passes over the text before this step."""
+        """Passes over ELMo's training text before this step."""
         return step / self.batches
 
     def step(self, step: int) -> list[Batch]:
-        """The one batch of this step."""
+        """ELMo's one training batch of this step."""
         epoch, number = divmod(step, self.batches)
         return [self.text.batch(self.rows[self._plan(epoch)[number]].tolist())]
 
     def _plan(self, epoch: int) -> list[Ids]:
-        """The rows of every batch of an epoch."""
+        """The rows of every batch of an epoch of ELMo's training."""
         if epoch not in self._plans:
             if len(self._plans) > 1:
                 self._plans.pop(next(iter(self._plans)))
@@ -108,13 +108,13 @@ class _Run(Run[dict[str, Any]]):
         super().__init__(s, plan, training, run, signals, about, feed=feed)
 
     def introduce(self) -> str:
-        """Model and steps."""
+        """The message before an ELMo is trained: model and steps."""
         steps, words = self.training.steps, self.settings.batch_words
         return f"ELMo: {self.elmo.parameters / 1e6:.1f}M parameters, {steps:,} steps of {words:,} words."
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Mean losses and the perplexity ahead on the held-out text."""
+        """ELMo's mean losses and its perplexity ahead on the held-out text."""
         if self.held_out is None:
             return {}
         self.objective.eval()
@@ -128,7 +128,7 @@ class _Run(Run[dict[str, Any]]):
         return losses | {"perplexity": math.exp(min(700.0, losses["held_out_ahead"]))}
 
     def finish(self) -> dict[str, Any]:
-        """Write the model into the run's folder."""
+        """Write the trained ELMo into the run's folder."""
         result = self.result() | {"parameters": self.elmo.parameters}
         weights = self.training.average or dict(self.objective.named_parameters())
         final = Elmo(self.elmo.lexicon, self.settings.model)
@@ -139,7 +139,7 @@ class _Run(Run[dict[str, Any]]):
 
 
 def _split(text: Numbered, share: float, seed: int) -> tuple[Ids, Ids]:
-    """Numbers of the sentences to learn from, and of those held out."""
+    """Numbers of the sentences to train an ELMo on, and of those held out."""
     if not 0 <= share < 1:
         raise UserError(f"held_out is {share}; it must be at least 0 and less than 1.")
     order = np.random.default_rng((seed, 4)).permutation(len(text))

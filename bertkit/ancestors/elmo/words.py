@@ -41,35 +41,35 @@ class Lexicon:
 
     @cached_property
     def letter_of(self) -> dict[str, int]:
-        """Characters by name."""
+        """ELMo's characters by name."""
         return {character: place for place, character in enumerate(self.characters, FIRST_CHARACTER)}
 
     @cached_property
     def guess_of(self) -> dict[str, int]:
-        """Words that can be guessed, by name."""
+        """Words that ELMo can guess, by name."""
         return {word: place for place, word in enumerate(self.words, FIRST_WORD)}
 
     @property
     def letters(self) -> int:
-        """How many different things a word is spelt with."""
+        """How many different things ELMo spells a word with."""
         return FIRST_CHARACTER + len(self.characters)
 
     @property
     def guesses(self) -> int:
-        """How many different words can be guessed, the border and the unknown included."""
+        """How many different words ELMo can guess, the border and the unknown included."""
         return FIRST_WORD + len(self.words)
 
     @property
     def fingerprint(self) -> str:
-        """Differs where anything differs."""
+        """Differs where anything of ELMo's lexicon differs."""
         return hashlib.sha256(repr((self.characters, self.words, self.units, self.cased)).encode()).hexdigest()
 
     def cut(self, text: str) -> list[list[str]]:
-        """The sentences of a text (its lines) as words."""
+        """The sentences of a text (its lines) as words for ELMo."""
         return [words for line in sentences(text) if (words := cut(line, self.units, self.cased))]
 
     def number(self, word_lists: Sequence[Sequence[str]]) -> Numbered:
-        """Sentences of words as numbers, borders around each; characters beyond a word's first 50 are told."""
+        """Sentences of words as ELMo's numbers, borders around each; characters beyond a word's first 50 are told."""
         numbers: defaultdict[str, int] = defaultdict(lambda: END + 1 + len(numbers))
         spelt = (words if self.cased else [word.lower() for word in words] for words in word_lists)
         rows = [np.array([BEGIN, *(numbers[word] for word in words), END], np.int32) for words in spelt]
@@ -91,7 +91,7 @@ class Numbered:
 
     @classmethod
     def of(cls, lexicon: Lexicon, names: Sequence[str], rows: Sequence[NDArray[np.int32]]) -> Numbered:
-        """rows: numbers of each sentence, in which names[n] is n + 2."""
+        """A text in ELMo's numbers. rows: numbers of each sentence, in which names[n] is n + 2."""
         long = sum(len(name) > LONGEST_WORD for name in names)
         if long:
             note(f"{long} different words are longer than {LONGEST_WORD} characters; the rest of each is ignored.")
@@ -114,7 +114,7 @@ class Numbered:
         return len(self.ends) - 1
 
     def sentences(self) -> list[tuple[int, int]]:
-        """[first, last) of every sentence in `words`."""
+        """[first, last) of every sentence in `words`, a text in ELMo's numbers."""
         return list(zip(self.ends[:-1].tolist(), self.ends[1:].tolist()))
 
     def batch(self, spans: Iterable[tuple[int, int]]) -> Batch:

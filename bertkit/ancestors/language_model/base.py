@@ -55,7 +55,7 @@ class Shape:
 
     @property
     def inner(self) -> int:
-        """The width of the hidden layers."""
+        """The width of a recurrent or feed-forward language model's hidden layers."""
         return self.hidden or self.width
 
 
@@ -71,21 +71,21 @@ class Network(nn.Module):
         self.dtype = torch.float32
 
     def vectors(self, ids: Tensor, state: State = None) -> tuple[Tensor, State]:
-        """ids: (texts, time). Returns (texts, time, wide) to guess the next piece from, and the state after them."""
+        """A language model's network. ids: (texts, time). Returns (texts, time, wide) to guess from, and the state."""
         raise NotImplementedError
 
     def output(self) -> tuple[Tensor, Tensor]:
-        """What turns a vector into logits: weight (vocabulary, wide) and bias (vocabulary,)."""
+        """What turns a language model's vector into logits: weight (vocabulary, wide) and bias (vocabulary,)."""
         raise NotImplementedError
 
     def logits(self, vectors: Tensor) -> Tensor:
-        """(…, wide) → (…, vocabulary), float32."""
+        """A language model's logits: (…, wide) → (…, vocabulary), float32."""
         weight, bias = self.output()
         vectors = vectors.to(self.dtype)
         return F.linear(vectors, weight.to(self.dtype), bias.to(self.dtype)).float()
 
     def stretches(self, ids: Tensor, size: int = 1024) -> Iterator[tuple[int, Tensor]]:
-        """Read texts of any length part by part, the state carried over: (first place, vectors) of each part."""
+        """A language model reads texts of any length in parts, carrying its state: (first place, vectors) of each."""
         state: State = None
         for start in range(0, ids.shape[1], size):
             vectors, state = self.vectors(ids[:, start : start + size], state)
@@ -100,7 +100,7 @@ class LockedDropout(nn.Module):
         self.rate, self.dropout_masks = rate, chance
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (texts, time, wide). Returns like x."""
+        """A language model's dropout with one mask for all places of a text. x: (texts, time, wide). Returns like x."""
         if not self.training or not self.rate:
             return x
         shape = torch.Size((x.shape[0], 1, x.shape[2]))
@@ -127,11 +127,11 @@ class LanguageModelObjective(Objective):
         self.network = network
 
     def set_precision(self, dtype: torch.dtype) -> None:
-        """The precision of the vocabulary's product."""
+        """The precision of a language model's product with the vocabulary."""
         self.network.dtype = dtype
 
     def guessed(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """(texts, time - 1): whether the piece after this place is to be guessed."""
+        """(texts, time - 1): whether the language model has to guess the piece after this place."""
         return torch.arange(1, ids.shape[1], device=ids.device) < lengths[:, None]
 
     def _read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,18 +142,18 @@ class LanguageModelObjective(Objective):
         return vectors.flatten(0, 1), places, ids[:, 1:].flatten()[places]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """next: over every piece that is guessed."""
+        """A language model's loss, `next`: over every piece that is guessed."""
         vectors, places, targets = self._read(batch)
         places, targets = rounded(places, targets)
         return {"next": vocab_loss(vectors[places].to(self.network.dtype), *self.network.output(), targets)}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of predicted pieces."""
+        """The number of pieces the language model guesses."""
         return {"next": batch.tokens - batch.texts}
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """The loss and the number of correct predictions."""
+        """A language model's loss and the number of correct predictions."""
         vectors, places, targets = self._read(batch)
         loss = right = 0.0
         for part, target in zip(places.split(CHUNK), targets.split(CHUNK)):
@@ -223,7 +223,7 @@ class Nnlm(Network):
         nn.init.normal_(self.words.weight, std=0.1)
 
     def vectors(self, ids: Tensor, state: State = None) -> tuple[Tensor, State]:
-        """ids: (texts, time). Returns (texts, time, hidden (+ context × width)) and the last pieces."""
+        """Feed-forward language model. ids: (texts, time). Returns (texts, time, hidden (+ context × width)), state."""
         context = self.shape.context
         if state is None:
             state = ids.new_full((ids.shape[0], context), self.shape.vocabulary)
@@ -234,7 +234,7 @@ class Nnlm(Network):
         return torch.cat([hidden, x], dim=-1) if self.shape.direct else hidden, history[:, -context:]
 
     def output(self) -> tuple[Tensor, Tensor]:
-        """(U W) and b."""
+        """(U W) and b of the feed-forward language model."""
         return self.decoder.weight, self.decoder.bias
 
 
@@ -267,7 +267,7 @@ class Rnnlm(Network):
                 nn.init.ones_(layer.bias_ih_l0.detach()[shape.inner : 2 * shape.inner])  # type: ignore[operator]
 
     def vectors(self, ids: Tensor, state: State = None) -> tuple[Tensor, State]:
-        """ids: (texts, time). Returns (texts, time, hidden) of the last layer and every layer's state."""
+        """The recurrent language model. ids: (texts, time). Returns (texts, time, hidden) and every layer's state."""
         x = self.drop(self.words(ids))
         after = []
         for layer, before in zip(self.layers, state or [None] * len(self.layers)):
@@ -277,5 +277,5 @@ class Rnnlm(Network):
         return x, after
 
     def output(self) -> tuple[Tensor, Tensor]:
-        """W and b."""
+        """W and b of the recurrent language model."""
         return self.words.weight if self.decoder is None else self.decoder.weight, self.bias

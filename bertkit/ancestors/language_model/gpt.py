@@ -24,11 +24,11 @@ class Causal(Protocol):
 
     @property
     def model(self) -> Model:
-        """The model itself."""
+        """The GPT itself."""
 
     @property
     def device(self) -> str:
-        """Where it computes."""
+        """Where the GPT computes."""
 
 
 def score(predictor: Causal, texts: Sequence[str]) -> list[float]:

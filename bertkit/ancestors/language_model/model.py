@@ -65,16 +65,16 @@ class LanguageModel:
     # ---- scoring texts
 
     def score(self, texts: Sequence[str]) -> list[float]:
-        """Natural-log likelihood of each text, summed over its pieces and its end; texts may be of any length."""
+        """The language model's log-likelihood of each text, summed over pieces and end; of any length."""
         return self._scores(add_bos_eos(self.tokenizer, texts))
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
-        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see base.perplexity_of."""
+        """The language model's perplexity (per piece), bits_per_byte, …: see base.perplexity_of."""
         rows = add_bos_eos(self.tokenizer, texts)
         return perplexity_of(texts, self._scores(rows), rows, self.tokenizer.unk_id)
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """For each row of ids, the natural-log probability of every id but the first, (len(row) - 1,)."""
+        """For each row of ids, the language model's log-probability of every id but the first, (len(row) - 1,)."""
         results: list[np.ndarray] = [np.zeros(0)] * len(rows)
 
         def compute(numbers: list[int]) -> None:
@@ -94,7 +94,7 @@ class LanguageModel:
         return results
 
     def _logs(self, vectors: Tensor, ids: Tensor) -> Tensor:
-        """Log-probability of the ids, like ids: (texts, time)."""
+        """The language model's log-probability of the ids, like ids: (texts, time)."""
         parts = []
         for part, targets in zip(vectors.flatten(0, 1).split(CHUNK), ids.flatten().split(CHUNK)):
             logits = self.network.logits(part)
@@ -107,13 +107,13 @@ class LanguageModel:
     # ---- what comes next
 
     def probability(self, text: str) -> np.ndarray:
-        """The distribution of the piece after the text, (vocabulary,); it sums to one."""
+        """The language model's distribution of the piece after the text, (vocabulary,); it sums to one."""
         with torch.inference_mode():
             *_, (_, vectors) = self.network.stretches(torch.tensor([add_bos_eos(self.tokenizer, [text])[0][:-1]]))
             return self.network.logits(vectors[0, -1]).double().softmax(-1).numpy()
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
-        """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
+        """The language model's likeliest next pieces, best first: {token, score (its probability), text}."""
         ids = add_bos_eos(self.tokenizer, [text])[0][:-1]
         return suggestions(self.tokenizer, ids, self.probability(text), top)
 
@@ -148,11 +148,11 @@ class LanguageModel:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the network has."""
+        """How many numbers the language model's network has."""
         return sum(p.numel() for p in self.network.parameters())
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors, bertkit.json and the tokenizer's files; all of them or none."""
+        """Write a language model: model.safetensors, bertkit.json and the tokenizer's files; all of them or none."""
         shape = self.network.shape
         tensors = {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
         about = {**self.about, "ancestor": ANCESTOR[shape.kind], "kind": shape.kind, "numbers": asdict(shape)}
@@ -160,7 +160,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The model that was saved in a folder."""
+        """Open the language model that was saved in a folder."""
         folder = Path(folder)
         about, tensors = storage.load(folder, cls.LAYOUT)
         with storage.opened(folder, cls.LAYOUT):

@@ -105,7 +105,7 @@ class _Learning(Run[dict[str, Any]]):
         super().__init__(s, budget, training, run, signals, about, feed=self.store_feed)
 
     def introduce(self) -> str:
-        """Model and steps."""
+        """The message before a language model is trained: model and steps."""
         s = self.settings
         numbers = sum(p.numel() for p in self.objective.parameters())
         precision = str(self.objective.network.dtype).removeprefix("torch.")
@@ -115,11 +115,11 @@ class _Learning(Run[dict[str, Any]]):
         )
 
     def planned(self) -> None:
-        """One stretch, from the first step to the last."""
+        """A language model's training has one stretch, from the first step to the last."""
         self.store_feed.plan = plan(self.training.steps, self.settings)
 
     def evaluate(self) -> dict[str, float]:
-        """Loss, accuracy and perplexity on the held-out text, under the names a GPT run gives them."""
+        """The language model's loss, accuracy and perplexity on held-out text, under the names a GPT run gives them."""
         if not self.held_out:
             return {}
         objective = self.objective.eval()
@@ -134,7 +134,7 @@ class _Learning(Run[dict[str, Any]]):
         }  # fmt: skip
 
     def finish(self) -> dict[str, Any]:
-        """Write the model into the run's folder."""
+        """Write the trained language model into the run's folder."""
         result, weights = self.result(), self.training.tensors()
         if self.world.is_main:
             final = weights.get("average", weights["weights"])

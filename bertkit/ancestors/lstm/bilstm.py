@@ -69,12 +69,12 @@ class BiLstm:
 
     @property
     def name(self) -> str:
-        """The name in tables."""
+        """The BiLSTM's name in tables."""
         return "BiLSTM over features" if self.features else "BiLSTM"
 
     @property
     def parameters(self) -> int:
-        """Number of weights; 0 before training."""
+        """Number of the BiLSTM's weights; 0 before training."""
         return sum(p.numel() for p in self.model.parameters()) if self.model else 0
 
     @property
@@ -95,7 +95,7 @@ class BiLstm:
         minutes: float,
         epochs: int,
     ) -> None:
-        """Train; `measure` scores the answers on `dev` after every pass, and the best pass is kept."""
+        """Train the BiLSTM; `measure` scores the answers on `dev` after every pass, and the best pass is kept."""
         s = self.settings
         _check_targets(sentences, targets, labels)
         chance = DropoutMasks()
@@ -130,7 +130,7 @@ class BiLstm:
         self.result = {"epochs": training.done / feed.batches} | best
 
     def _answers(self, sentences: Sentences) -> list[np.ndarray]:
-        """Logits of each sentence: (words, labels), or (1, labels) of a text."""
+        """The BiLSTM's logits of each sentence: (words, labels), or (1, labels) of a text."""
         if self.model is None:
             raise UserError(f"This {self.name} has not been trained yet. Call fit, or load a saved one.")
         logits: list[np.ndarray] = []
@@ -152,7 +152,7 @@ class BiLstm:
         return results
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors and bilstm.json into a folder; features that others give are not in it."""
+        """Write the BiLSTM's model.safetensors and bilstm.json; features that others give are not in it."""
         if self.model is None:
             raise UserError(f"This {self.name} has not been trained yet, so there is nothing to save.")
         source = self.model.source
@@ -172,7 +172,7 @@ class BiLstm:
 
     @classmethod
     def load(cls, folder: str | Path, features: Features | None = None) -> Self:
-        """The model that was saved in a folder; features: the same function that it was trained on, if on any."""
+        """Open a saved BiLSTM; features: the same function that it was trained on, if on any."""
         described, weights = storage.load(folder, cls._layout())
         with storage.opened(folder, cls._layout()):
             if ("layers" in described) != (features is not None):
@@ -207,16 +207,16 @@ class _Run(MemoryRun):
         self.dev_scores = scores
 
     def evaluate(self) -> dict[str, float]:
-        """The score of this pass."""
+        """The score of this pass of the BiLSTM's training."""
         return self.dev_scores()
 
     def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
-        """By score; of equal passes the first."""
+        """The best pass of a BiLSTM: by score; of equal passes the first."""
         return scores["dev"], -self.training.done
 
     @property
     def late(self) -> bool:
-        """Whether the minutes ended the run before its last pass, or its patience, did."""
+        """Whether the minutes ended the BiLSTM's training before its last pass, or its patience, did."""
         return self.training.done < self.training.steps and self.run.elapsed() > self.plan.minutes * 60 > 0
 
 
@@ -251,7 +251,7 @@ class BiLstmTagger(BiLstm):
         epochs: int = 0,
         measure: Callable[[list[list[int]], list[list[int]]], float] | None = None,
     ) -> Self:
-        """Learn tags (numbers below labels_count), one per word; epochs 0: as in the settings; minutes 0: no limit.
+        """Train a BiLSTM on tags (below labels_count), one per word; epochs 0: the settings'; minutes 0: no limit.
 
         measure(gold, predicted): the score that chooses the best pass; by default the accuracy.
         """
@@ -270,11 +270,11 @@ class BiLstmTagger(BiLstm):
         return self
 
     def tag(self, sentences: Sentences) -> list[list[int]]:
-        """The most likely label of every word."""
+        """The BiLSTM's most likely label of every word."""
         return [numbers for numbers, _ in self.judge(sentences)]
 
     def judge(self, sentences: Sentences) -> list[tuple[list[int], np.ndarray]]:
-        """Per sentence: the most likely labels, and the log-probabilities of all (words, labels)."""
+        """The BiLSTM's most likely labels per sentence, and the log-probabilities of all (words, labels)."""
         answers = iter(self._answers([words for words in sentences if len(words)]))
         results = []
         for words in sentences:
@@ -304,7 +304,7 @@ class BiLstmClassifier(BiLstm):
         minutes: float = 0,
         epochs: int = 0,
     ) -> Self:
-        """Learn labels (numbers below labels_count); epochs 0: as in the settings; minutes 0: no limit."""
+        """Train a BiLSTM on labels (numbers below labels_count); epochs 0: as in the settings; minutes 0: no limit."""
         for rows, answers, role in ((texts, labels, "training"), (dev_texts, dev_labels, "dev")):
             if len(rows) != len(answers):
                 raise UserError(f"There are {len(rows)} {role} texts but {len(answers)} labels.")
@@ -318,14 +318,14 @@ class BiLstmClassifier(BiLstm):
         return self
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(texts, labels)"""
+        """The BiLSTM's probabilities: (texts, labels)."""
         answers = self._answers(self._cut(texts))
         labels = self.model.out.out_features if self.model else 0
         logits = np.concatenate(answers) if answers else np.zeros((0, labels), np.float32)
         return torch.from_numpy(logits).softmax(-1).numpy()
 
     def _cut(self, texts: Sequence[str]) -> list[list[str]]:
-        """Texts as words; a text without any becomes the empty word, which is unknown."""
+        """Texts as words for the BiLSTM; a text without any becomes the empty word, which is unknown."""
         s = self.settings
         return [[word for word in cut(text, s.units, s.cased) if word != "\n"] or [""] for text in texts]
 

@@ -49,13 +49,13 @@ class Autoencode(LanguageModelObjective):
     """Dai and Le's autoencoder, on rows `[CLS] text [SEP] text [SEP]`: only what follows the first [SEP] is guessed."""
 
     def guessed(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """(texts, time - 1): whether the piece after this place is to be guessed."""
+        """(texts, time - 1): whether Dai and Le's autoencoder has to guess the piece after this place."""
         return super().guessed(ids, lengths) & (
             torch.arange(1, ids.shape[1], device=ids.device) >= (lengths[:, None] + 1) // 2
         )
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The second half of each row."""
+        """The pieces Dai and Le's autoencoder guesses: the second half of each row."""
         return {"next": sum(length // 2 for length in batch.lengths)}
 
 
@@ -83,7 +83,7 @@ class DaiLe(RecurrentClassifier):
 
     @property
     def name(self) -> str:
-        """The name in tables."""
+        """The name of Dai and Le's classifier in tables."""
         kind = (self.source.network if self.source else self._reader.network).shape.kind.upper()
         return f"{kind} classifier, {self.start} start"
 
@@ -91,7 +91,7 @@ class DaiLe(RecurrentClassifier):
         self, texts: Sequence[str], labels: Sequence[int], labels_count: int, dev_texts: Sequence[str] = (),
         dev_labels: Sequence[int] = (), *, seed: int = 0, minutes: float = 0.0,
     ) -> Self:  # fmt: skip
-        """Start, then learn; the weights that do best on dev are kept. minutes: about how long; 0: `epochs` passes."""
+        """Dai and Le: start, then learn; the best weights on dev are kept. minutes: about; 0: `epochs` passes."""
         s, seconds = self.settings, minutes * 60
         rows = self._begin(texts, labels, labels_count)
         network = self._network(self.start == "language-model", s.dropout, seed)
@@ -158,14 +158,14 @@ class Ulmfit(RecurrentClassifier):
 
     @property
     def name(self) -> str:
-        """The name in tables."""
+        """ULMFiT's name in tables."""
         return "ULMFiT"
 
     def fit(
         self, texts: Sequence[str], labels: Sequence[int], labels_count: int, dev_texts: Sequence[str] = (),
         dev_labels: Sequence[int] = (), *, seed: int = 0, minutes: float = 0.0,
     ) -> Self:  # fmt: skip
-        """Steps 2 and 3; the weights that do best on dev are kept. minutes: about how long; 0: the settings' passes."""
+        """ULMFiT's steps 2 and 3; the best weights on dev are kept. minutes: about; 0: the settings' passes."""
         s, seconds = self.settings, minutes * 60
         rows = self._begin(texts, labels, labels_count)
         network = self._network(True, s.dropout, seed)

@@ -35,7 +35,7 @@ class ReadingOrder:
 
     @classmethod
     def of(cls, batch: Batch, backwards: bool = False) -> ReadingOrder:
-        """The order ahead, or from each text's last token back to its first."""
+        """The order in which an LSTM reads: ahead, or from each text's last token back to its first."""
         device = batch.ids.device
         lengths = torch.tensor(batch.lengths, device=device)
         moment = torch.arange(max(batch.lengths, default=0), device=device)[:, None]
@@ -65,11 +65,11 @@ class ScalarMix(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def shares(self) -> Tensor:
-        """How much each layer counts, (layers,): positive, and together one."""
+        """How much each layer counts in a mix of an LSTM's features, (layers,): positive, and together one."""
         return self.weights.softmax(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (tokens, layers, width). Returns (tokens, width)."""
+        """Features mixed for an LSTM: (tokens, layers, width) → (tokens, width)."""
         return self.scale * torch.einsum("tlw,l->tw", x, self.shares())
 
 
@@ -106,7 +106,7 @@ class WordEmbedding(nn.Module):
 
     @classmethod
     def of(cls, sentences: Sentences, width: int, vectors: WordVectors | None, chance: DropoutMasks) -> WordEmbedding:
-        """The words of the training sentences, initialized from `vectors` if any, whose other words are known too."""
+        """The BiLSTM's words: of the training sentences, and all of `vectors` if any, from which they start."""
         counts = Counter(word for words in sentences for word in words)
         words = sorted(counts)
         further = [word for word in vectors.words if word not in counts] if vectors else []
@@ -121,16 +121,16 @@ class WordEmbedding(nn.Module):
         return embedding
 
     def read(self, sentences: Sentences) -> list[np.ndarray]:
-        """Numbers of the words: (words,) per sentence."""
+        """The BiLSTM's numbers of the words: (words,) per sentence."""
         get = self.places.get
         return [np.array([get(w, get(w.lower(), UNKNOWN)) for w in words], np.int64) for words in sentences]
 
     def batch(self, rows: Sequence[np.ndarray]) -> Batch:
-        """Rows as `read` gives them, packed."""
+        """Rows of the BiLSTM's words as `read` gives them, packed."""
         return pack(rows)
 
     def forward(self, batch: Batch) -> Tensor:
-        """(tokens, width)"""
+        """The BiLSTM's input, looked up: (tokens, width)."""
         ids, learned = batch.ids, len(self.once)
         inside = ids.clamp(max=learned - 1)
         if self.training:
@@ -152,7 +152,7 @@ class GivenFeatures(nn.Module):
 
     @staticmethod
     def given(features: Features, sentences: Sentences) -> list[np.ndarray]:
-        """The function's features, checked: one (layers, words, width) per sentence."""
+        """The BiLSTM's features from a function, checked: one (layers, words, width) per sentence."""
         arrays = [array[None] if array.ndim == 2 else array for array in map(np.asarray, features(sentences))]
         if len(arrays) != len(sentences):
             raise UserError(f"The features are of {len(arrays)} sentences, and {len(sentences)} were asked for.")
@@ -165,7 +165,7 @@ class GivenFeatures(nn.Module):
         return arrays
 
     def read(self, sentences: Sentences) -> list[np.ndarray]:
-        """The features: (layers, words, width) per sentence."""
+        """The features a BiLSTM is given: (layers, words, width) per sentence."""
         arrays = self.given(self.features, sentences)
         if arrays and arrays[0].shape[::2] != (self.layers, self.width):
             raise UserError(
@@ -175,14 +175,14 @@ class GivenFeatures(nn.Module):
         return arrays
 
     def batch(self, rows: Sequence[np.ndarray]) -> Batch:
-        """Rows as `read` gives them, packed. extra["features"]: (tokens, layers, width) float32."""
+        """Rows of a BiLSTM's given features, packed. extra["features"]: (tokens, layers, width) float32."""
         packed = pack([np.zeros(row.shape[1], np.int64) for row in rows])
         joined = np.concatenate([rows[caller] for caller in packed.order], 1, dtype=np.float32)
         packed.extra["features"] = torch.from_numpy(joined).transpose(0, 1)
         return packed
 
     def forward(self, batch: Batch) -> Tensor:
-        """(tokens, width)"""
+        """The BiLSTM's input, mixed from given features: (tokens, width)."""
         features = batch.extra["features"]
         return features[:, 0] if self.mix is None else self.mix(features)
 
@@ -225,11 +225,11 @@ class BiLstmNetwork(Objective):
         return self.out(self.dropout(self.pool(x, batch)))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """label: cross-entropy."""
+        """The BiLSTM's loss, `label`: cross-entropy."""
         return {"label": F.cross_entropy(self.logits(batch), batch.extra["targets"], reduction="sum")}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Words, or texts."""
+        """What the BiLSTM's loss is divided by: words, or texts."""
         return {"label": len(batch.extra["targets"])}
 
 
@@ -246,7 +246,7 @@ class SentenceFeed:
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
     def step(self, step: int) -> list[Batch]:
-        """The one batch of this step."""
+        """The BiLSTM's one batch of this step."""
         epoch, number = divmod(step, self.batches)
         if self._plan[0] != epoch:
             chance = np.random.default_rng((self.seed, epoch))

@@ -79,23 +79,23 @@ class Reader(nn.Module):
         self.head = nn.Sequential(*hidden, drop, Linear(inner or wide, labels))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits (texts, labels), in packed order."""
+        """Logits of a classifier over a pretrained LSTM: (texts, labels), in packed order."""
         return self.head(pooled(self.network, *unpacked(batch), POOLINGS[self.pooling]))
 
     @property
     def groups(self) -> int:
-        """How many layer groups there are: the head, each recurrent layer, the word vectors."""
+        """How many layer groups a pretrained LSTM classifier has: the head, each recurrent layer, the word vectors."""
         return len(self.network.layers) + 2
 
     def group(self, name: str) -> int:
-        """The layer group of a parameter, counted from the top; -1: it has no part in reading."""
+        """The layer group of a pretrained LSTM's parameter, counted from the top; -1: it has no part in reading."""
         parts = name.removeprefix("reader.").split(".")
         if parts[:2] == ["network", "layers"]:
             return len(self.network.layers) - int(parts[2])
         return {"head": 0, "words": self.groups - 1}.get(parts[0] if parts[0] == "head" else parts[1], -1)
 
     def thaw(self, groups: int) -> None:
-        """Train the upper `groups` only, and freeze those below."""
+        """Gradual unfreezing (ULMFiT): train the upper `groups` only, and freeze those below."""
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(0 <= self.group(name) < groups)
 
@@ -108,11 +108,11 @@ class Classify(Objective):
         self.reader = reader
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """loss: over texts."""
+        """The loss of an LSTM classifier in transfer, over texts."""
         return {"loss": F.cross_entropy(self.reader(batch), batch.extra["labels"], reduction="sum")}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Texts."""
+        """The number of texts an LSTM classifier's loss is divided by."""
         return {"loss": batch.texts}
 
 
@@ -125,7 +125,7 @@ class TextFeed:
         self.steps_a_pass = -(-len(rows) // self.batch)
 
     def step(self, step: int) -> list[Batch]:
-        """The examples of this step, in parts that fit into memory."""
+        """The examples of a transfer stage's step, in parts that fit into memory."""
         epoch, place = divmod(step, self.steps_a_pass)
         order = np.random.default_rng((self.seed, 5, epoch)).permutation(len(self.rows))
         mine = order[place * self.batch : (place + 1) * self.batch].tolist()
@@ -205,24 +205,24 @@ class Stage(MemoryRun):
             self.best, self.best_rank, self.best_weights = earlier.best, earlier.best_rank, earlier.best_weights
 
     def logged(self, row: dict[str, Any]) -> None:
-        """Store the loss of every step."""
+        """Store the loss of every step of a transfer stage."""
         self.losses.append(row["loss"])
 
     def evaluate(self) -> dict[str, float]:
-        """Accuracy and loss on the dev texts."""
+        """Accuracy and loss of a transfer stage on the dev texts."""
         return self.dev_scores()
 
     def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
-        """Accuracy first; of equals the lower loss."""
+        """The best pass of a transfer stage: accuracy first; of equals the lower loss."""
         return scores["dev_accuracy"], -scores["dev_loss"]
 
     def weights(self) -> dict[str, Tensor]:
-        """All of them: what is frozen in this stage learns in another."""
+        """All weights in a transfer stage: what is frozen in this one learns in another."""
         assert self.keep_best is not None
         return {name: tensor.clone() for name, tensor in self.keep_best.state_dict().items()}
 
     def restore_best(self) -> None:
-        """Leave the last weights to the next stage."""
+        """Leave the last weights to the next transfer stage."""
 
 
 class RecurrentClassifier:
@@ -244,12 +244,12 @@ class RecurrentClassifier:
 
     @property
     def name(self) -> str:
-        """The name in tables."""
+        """The name of a pretrained LSTM classifier in tables."""
         raise NotImplementedError
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The language model's."""
+        """The tokenizer of the LSTM language model it was transferred from."""
         return self._source.tokenizer if self.source is not None else self._tokenizer
 
     @property
@@ -264,7 +264,7 @@ class RecurrentClassifier:
     # ---- learning
 
     def _begin(self, texts: Sequence[str], labels: Sequence[int], labels_count: int) -> list[list[int]]:
-        """Check the arguments. Returns the ids of each text from [CLS] to [SEP], untruncated."""
+        """Check the arguments of a transfer. Returns the ids of each text from [CLS] to [SEP], untruncated."""
         if not len(texts) or len(texts) != len(labels):
             raise UserError(f"There are {len(texts)} texts and {len(labels)} labels; give one label for each text.")
         invalid = sorted({int(label) for label in labels if not 0 <= label < labels_count})
@@ -277,7 +277,7 @@ class RecurrentClassifier:
         return add_bos_eos(self.tokenizer, list(texts))
 
     def _network(self, like_source: bool, dropout: float, seed: int) -> Rnnlm:
-        """The source's network, or one of its shape with random weights."""
+        """The LSTM to transfer from: the source's, or one of its shape with random weights."""
         torch.manual_seed(seed)
         shape = self._source.network.shape
         network = copy.deepcopy(self._source.network) if like_source else network_of(shape)
@@ -288,7 +288,7 @@ class RecurrentClassifier:
     def _read_on(
         self, objective: LanguageModelObjective, rows: Sequence[list[int]], settings: StageSettings, *, batch: int
     ) -> None:
-        """Train a network on the texts themselves, without labels."""
+        """Before transfer: train an LSTM language model on the texts themselves, without labels."""
         objective.set_precision(choose("auto"))
         objective.requires_grad_(True)
         feed = TextFeed(rows, batch=batch, seed=settings.seed)
@@ -306,7 +306,7 @@ class RecurrentClassifier:
     def _stage(
         self, feed: TextFeed, dev: tuple[Sequence[str], Sequence[int]], settings: StageSettings, *, groups: int
     ) -> None:
-        """Train the upper `groups` layer groups; after every pass, the weights that are best on dev are kept."""
+        """One transfer stage: train the upper `groups` layer groups; the weights that are best on dev are kept."""
         reader = self._reader
         reader.thaw(groups)
         stage = self._newest = Stage(
@@ -317,7 +317,7 @@ class RecurrentClassifier:
         self.stages.append({"groups": groups, "steps": stage.training.done, "loss": stage.losses[-1], **stage.scores})
 
     def _judge(self, dev: tuple[Sequence[str], Sequence[int]]) -> dict[str, float]:
-        """Accuracy and loss on dev; {} without dev texts, and then the last weights are kept."""
+        """Accuracy and loss of a transfer on dev; {} without dev texts, and then the last weights are kept."""
         if not len(dev[0]):
             return {}
         probabilities, labels = self.probabilities(dev[0]), np.asarray(dev[1])
@@ -344,7 +344,7 @@ class RecurrentClassifier:
         return self.reader
 
     def probabilities(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, labels), each row sums to one; texts are read whole, whatever their length."""
+        """A pretrained LSTM classifier's (texts, labels), each row sums to one; texts of any length are read whole."""
         reader = self._reader.eval()
         rows = add_bos_eos(self.tokenizer, list(texts))
         results = np.zeros((len(rows), reader.labels))
@@ -358,18 +358,18 @@ class RecurrentClassifier:
 
     @property
     def parameters(self) -> int:
-        """Number of weights that are used in a prediction."""
+        """Number of a pretrained LSTM classifier's weights that are used in a prediction."""
         reader = self._reader
         return sum(p.numel() for name, p in reader.named_parameters() if reader.group(name) >= 0)
 
     # ---- saving
 
     def _about(self) -> dict[str, Any]:
-        """Further facts that `load` needs."""
+        """Further facts that `load` needs of a pretrained LSTM classifier."""
         return {}
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors, bertkit.json and the tokenizer's files; all of them or none."""
+        """Write a pretrained LSTM classifier and its tokenizer's files; all of them or none."""
         reader = self._reader
         head = {"pooling": reader.pooling, "labels": reader.labels, "inner": reader.inner}
         about = {"ancestor": self.ancestor, "numbers": asdict(reader.network.shape), "head": head, **self._about()}
@@ -381,7 +381,7 @@ class RecurrentClassifier:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The classifier that was saved in a folder."""
+        """Open a saved LSTM classifier that was transferred from a language model."""
         folder, layout = Path(folder), cls._layout()
         about, tensors = storage.load(folder, layout)
         model = cls._from(about)
@@ -397,7 +397,7 @@ class RecurrentClassifier:
 
     @classmethod
     def _from(cls, about: dict[str, Any]) -> Self:
-        """A classifier that can only predict."""
+        """A pretrained LSTM classifier that can only predict."""
         return cls(None)
 
     _tokenizer: Tokenizer

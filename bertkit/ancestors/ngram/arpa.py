@@ -105,7 +105,7 @@ def read_arpa(path: str | Path, settings: NgramSettings | None = None) -> NgramM
 
 
 def _way_of_cutting(words: Sequence[str]) -> dict[str, Any]:
-    """As the words of a vocabulary tell it: with capitals, by character, or Chinese in words."""
+    """How an ARPA file's texts are cut, as its words tell: with capitals, by character, or Chinese in words."""
     units = "characters" if " " in words else "words"
     if any(len(word) > 1 and any(map(is_cjk, word)) for word in words):
         units = "jieba"
@@ -116,7 +116,7 @@ Section = tuple[list[list[str]], NDArray[np.float32], NDArray[np.float32], int]
 
 
 def _sections(path: Path, file: TextIO) -> Iterator[Section]:
-    """For each order: the words of every n-gram, log probabilities, back-off weights, and the line it begins after."""
+    """An ARPA file's orders: the words of every n-gram, log probabilities, back-off weights, and the line before."""
     promised: list[int] = []
     lines = enumerate((line.strip() for line in file), 1)
     number, order = 0, 0

@@ -70,7 +70,7 @@ class Runs:
         self.spilled: list[Run] = []
 
     def add(self, keys: Keys) -> None:
-        """Count the keys of one chunk."""
+        """Count the n-grams (keys) of one chunk."""
         self.held.append(tally(keys))
         if sum(len(run[0]) for run in self.held) * BYTES_PER_ENTRY > self.budget:
             paths = [self.folder / f"run-{id(self)}-{len(self.spilled)}-{part}.npy" for part in ("keys", "counts")]
@@ -80,7 +80,7 @@ class Runs:
             self.held = []
 
     def merged(self) -> Run:
-        """All runs as one. Spilled runs are merged one range of keys after another."""
+        """All runs of counted n-grams as one. Spilled runs are merged one range of keys after another."""
         runs = self.spilled + self.held
         if not self.spilled:
             return merge(runs)
@@ -94,7 +94,7 @@ class Runs:
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
     def _borders(self, runs: list[Run]) -> Keys:
-        """Keys that cut all runs into ranges of about `budget` bytes together."""
+        """Keys that cut all runs of counted n-grams into ranges of about `budget` bytes together."""
         entries = max(len(runs), self.budget // BYTES_PER_ENTRY)
         step = max(1, entries // len(runs) // 8)
         sample = np.sort(np.concatenate([run[0][::step] for run in runs]))
@@ -114,7 +114,7 @@ class Spool:
         self.lengths: list[int] = []
 
     def append(self, ids: NDArray[np.uint32]) -> None:
-        """Put one array at the end."""
+        """Put one array at the end of the file that counting spills to."""
         self.held.append(ids)
         if sum(part.nbytes for part in self.held) > self.budget:
             with self.path.open("ab") as file:
@@ -142,7 +142,7 @@ class Windows:
         self.tables: dict[int, Keys] = {}  # length of a span -> the sorted keys of its spans; rank = place in it
 
     def pieces(self, order: int) -> list[tuple[int, int]]:
-        """The known spans that cover a window: (length, words between its end and the window's end)."""
+        """The known spans that cover a window of words: (length, words between its end and the window's end)."""
         lengths = [length for length in self.sizes if length < order] or [1]
         longest, offset, cover = max(lengths), 0, []
         while order - offset >= longest:
@@ -154,15 +154,15 @@ class Windows:
         return cover
 
     def bits(self, length: int) -> int:
-        """How many bits number all spans of this length."""
+        """How many bits number all spans of words of this length."""
         return max(1, (self.sizes[length] - 1).bit_length())
 
     def fits(self) -> bool:
-        """Whether the window's key has room in 64 bits with the spans known so far."""
+        """Whether an n-gram's key has room in 64 bits with the spans known so far."""
         return sum(self.bits(length) for length, _ in self.pieces(self.order)) <= 64
 
     def pack(self, words: Ids, order: int) -> Keys:
-        """The key of every window of `order` words. words: (t,). Returns (t - order + 1,)."""
+        """The key of every n-gram of `order` words. words: (t,). Returns (t - order + 1,)."""
         ranks = {1: words.astype(np.uint64)}
         for length in self.tables:
             if length < order:
@@ -178,7 +178,7 @@ class Windows:
         return keys
 
     def unpack(self, keys: Keys, order: int) -> list[Words]:
-        """The words of each key, the last word of the window first: `order` arrays like keys."""
+        """The words of each n-gram's key, the last word first: `order` arrays like keys."""
         if order == 1:
             return [keys.astype(np.int32)]
         columns: list[Words] = [np.empty(0, np.int32)] * order
@@ -191,7 +191,7 @@ class Windows:
 
 
 def _places(table: Keys, keys: Keys) -> Keys:
-    """The place of every key in the sorted table, which holds them all."""
+    """The place of every counted key in the sorted table, which holds them all."""
     order = sorting(keys)  # Sorted questions walk the table once; random ones miss the cache every time.
     ordered = keys[order]
     first = _first_of_each(ordered)

@@ -138,7 +138,7 @@ def _single_words(grams: Grams, discount: tuple[float, float, float], vocabulary
 
 
 def _contexts(first: Words, shorter: Ids, keys: NDArray[np.uint64], vocabulary: int, end: int) -> Ids:
-    """The rank of each n-gram without its last word. n-grams are in reading order; keys are those one order down."""
+    """For Kneser-Ney's back-off: the rank of each n-gram without its last word; keys are those one order down."""
     if not len(keys):
         return first.astype(np.int64)
     middle = keys[shorter] // np.uint64(vocabulary)

@@ -148,7 +148,7 @@ class NgramModel:
     # ---- learning
 
     def fit(self, texts: Iterable[str]) -> Self:
-        """Learn from texts, read once, line by line a sentence."""
+        """Learn an n-gram model from texts, read once, line by line a sentence."""
         budget = int(self.settings.memory_mb * 2**20)
         with tempfile.TemporaryDirectory(prefix="ngram-", ignore_cleanup_errors=True) as name:
             spool = Spool(budget // 4, Path(name))
@@ -171,7 +171,7 @@ class NgramModel:
         return self
 
     def _read(self, texts: Iterable[str], spool: Spool, budget: int) -> tuple[list[str], Ids]:
-        """Number the words as they come, the line break 0. Returns the different words and their counts."""
+        """Number the words for an n-gram model as they come, the line break 0. Returns the words and their counts."""
         numbers: defaultdict[str, int] = defaultdict()
         numbers.default_factory = numbers.__len__
         numbers["\n"] = 0
@@ -188,7 +188,7 @@ class NgramModel:
         return list(numbers), counts
 
     def _choose(self, types: list[str], counts: Ids) -> Ids:
-        """Set the vocabulary, frequent words first. Returns the id of every type."""
+        """Set an n-gram model's vocabulary, frequent words first. Returns the id of every type."""
         frequent = np.flatnonzero(counts[1:] >= self.settings.min_count) + 1
         frequent = frequent[np.argsort(-counts[frequent], kind="stable")]
         self.name_words([*SPECIAL, *(types[i] for i in frequent)])
@@ -198,7 +198,7 @@ class NgramModel:
         return id_of_type
 
     def name_words(self, words: list[str]) -> None:
-        """Set the vocabulary; the special words come first."""
+        """Set an n-gram model's vocabulary; the special words come first."""
         self.words = words
         self.ids = {word: i for i, word in enumerate(words)}
 
@@ -213,7 +213,7 @@ class NgramModel:
             yield np.concatenate(parts)
 
     def _spelling(self, types: list[str], counts: Ids) -> NgramModel:
-        """A character model of the words that are most like unknown ones: the rarest."""
+        """The n-gram model of characters in the words that are most like unknown ones: the rarest."""
         rare = np.flatnonzero(counts[1:] < max(2, self.settings.min_count)) + 1
         words = [types[i] for i in rare[:SPELLER_TYPES]] or types[1:] or ["?"]
         return NgramModel(replace(self.settings, order=5, min_count=1, cased=True, units="characters")).fit(words)
@@ -266,7 +266,7 @@ class NgramModel:
         return total
 
     def probability(self, context: Sequence[str]) -> NDArray[np.float64]:
-        """The distribution of the next word, (vocabulary,), in the order of `self.words`; it sums to one.
+        """The n-gram model's distribution of the next word, (vocabulary,), in the order of `self.words`.
 
         Begin the context with `<s>` if it is the beginning of a sentence.
         """
@@ -295,7 +295,7 @@ class NgramModel:
         return int(rank[0])
 
     def suggest(self, context: str, top: int = 5) -> list[dict[str, str | float]]:
-        """The likeliest next words after the beginning of a sentence: [{"word", "score"}, …], best first."""
+        """An n-gram model's likeliest next words after a sentence's beginning: [{"word", "score"}, …], best first."""
         words = cut(context, self.settings.units, self.settings.cased)
         prob = self.probability([SPECIAL[START], *words])
         prob[UNKNOWN] = 0.0
@@ -352,11 +352,11 @@ class NgramModel:
     # ---- scoring texts
 
     def score(self, texts: Iterable[str]) -> list[float]:
-        """Natural-log probability of each text, ends of sentences and the spelling of unknown words included."""
+        """The n-gram model's log probability of each text, ends of sentences and spelling of unknown words included."""
         return [closed + spelling for closed, spelling, _, _ in self._measure(texts)]
 
     def perplexity(self, texts: Iterable[str]) -> dict[str, float]:
-        """How surprised the model is, over all texts.
+        """How surprised an n-gram model is, over all texts.
 
         perplexity: per word and end of sentence, unknown words spelled. perplexity_unk: the same, `<unk>` counted as
         one word like any other, which flatters small vocabularies. bits_per_byte: per byte of the raw text in UTF-8,
@@ -378,7 +378,7 @@ class NgramModel:
         }
 
     def _measure(self, texts: Iterable[str]) -> Iterator[tuple[float, float, int, int]]:
-        """For each text: log probability with `<unk>`, of spelling the unknown, number of words, of unknown words."""
+        """For each text: log probability by n-grams with `<unk>`, of spelling the unknown, words, unknown words."""
         batch: list[str] = []
         size = 0
         for text in texts:
@@ -413,7 +413,7 @@ class NgramModel:
             yield logs[part].sum(), spelling[part].sum(), end - begin, int((ids[part] == UNKNOWN).sum())
 
     def _spell(self, words: list[str]) -> dict[str, float]:
-        """Natural-log probability of each word's letters and its end."""
+        """The n-gram model's log probability of each unknown word's letters and its end."""
         if self.settings.units == "characters":
             return dict.fromkeys(words, -math.log(CODE_POINTS))
         if self.speller:
@@ -427,7 +427,7 @@ class NgramModel:
         write_folder(Path(folder), self.write)
 
     def write(self, folder: Path) -> None:
-        """The files themselves, into a folder that the caller makes whole."""
+        """The files of an n-gram model, into a folder that the caller makes whole."""
         arrays = {
             f"{k}.{name}": part for k, level in enumerate(self._learnt(), 1) for name, part in vars(level).items()
         }
@@ -437,7 +437,7 @@ class NgramModel:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The model that was saved in a folder."""
+        """Open the n-gram model that was saved in a folder."""
         folder = Path(folder)
         with storage.opened(folder, cls.LAYOUT):
             described, tensors = storage.load(folder, cls.LAYOUT)

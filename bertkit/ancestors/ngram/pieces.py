@@ -48,7 +48,7 @@ class PieceNgram:
         cls, store: Store | str | Path, order: int = 5, *, held_out: float = 0.01, seed: int = 0, length: int = 128,
         memory_mb: float = 1024,
     ) -> Self:  # fmt: skip
-        """Count the training documents of a store, cut into the examples that the networks read."""
+        """Learn n-grams of pieces: count a store's training documents, cut into the examples that the networks read."""
         store = store if isinstance(store, Store) else Store.open(store, verify=True)
         model = cls(NgramModel(NgramSettings(order=order, memory_mb=memory_mb)), store.tokenizer)
         documents, _ = split(store, held_out, seed)
@@ -68,7 +68,7 @@ class PieceNgram:
         return self
 
     def _chunks(self, store: Store, examples: FullSentences, budget: int) -> Iterator[Ids]:
-        """The model's numbers of all examples, each from START to END, some at a time."""
+        """All examples in the n-gram model's numbers of pieces, each from START to END, some at a time."""
         starts = self.model.settings.order - 1
         room = budget // 2 // BYTES_PER_WORD
         parts: list[Ids] = []
@@ -85,24 +85,24 @@ class PieceNgram:
     # ---- the interface of every left-to-right model
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """For each row of ids from [CLS] to [SEP], the natural-log probability of every id but the first."""
+        """Of each row of ids from [CLS] to [SEP], the n-grams' log-probability of every piece but the first."""
         streams = [np.array([START, *self.numbers[list(row[1:-1])], END]) for row in rows]
         logs = self.model.log10_of(np.concatenate(streams)) * np.log(10) if streams else np.zeros(0)
         bounds = np.cumsum([0, *map(len, streams)])
         return [logs[begin + 1 : end] for begin, end in pairwise(bounds)]
 
     def score(self, texts: Sequence[str]) -> list[float]:
-        """Natural-log likelihood of each text, summed over its pieces and its end."""
+        """Log-likelihood of each text by n-grams of pieces, summed over its pieces and its end."""
         return [float(logs.sum()) for logs in self.log_probs(add_bos_eos(self.tokenizer, texts))]
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
-        """perplexity (per piece), bits_per_byte, pieces, unknown, bytes: see language_model.base.perplexity_of."""
+        """Perplexity (per piece) of n-grams of pieces, bits_per_byte, …: see language_model.base.perplexity_of."""
         rows = add_bos_eos(self.tokenizer, texts)
         scores = [float(logs.sum()) for logs in self.log_probs(rows)]
         return perplexity_of(texts, scores, rows, self.tokenizer.unk_id)
 
     def probability(self, text: str) -> np.ndarray:
-        """The distribution of the piece after the text, (pieces,); it sums to one."""
+        """The distribution of the piece after the text by n-grams of pieces, (pieces,); it sums to one."""
         ids = add_bos_eos(self.tokenizer, [text])[0][1:-1]
         context = [SPECIAL[START], *(self.model.words[n] for n in self.numbers[ids])]
         probabilities = self.model.probability(context)
@@ -113,24 +113,24 @@ class PieceNgram:
         return chances
 
     def suggest(self, text: str, top: int = 5) -> list[dict[str, Any]]:
-        """The likeliest next pieces, best first: {token, score (its probability), text (continued with it)}."""
+        """The likeliest next pieces by n-grams of pieces, best first: {token, score (its probability), text}."""
         ids = add_bos_eos(self.tokenizer, [text])[0][:-1]
         return suggestions(self.tokenizer, ids, self.probability(text), top)
 
     @property
     def parameters(self) -> int:
-        """Number of n-grams."""
+        """Number of n-grams of pieces."""
         return sum(self.model.ngrams)
 
     # ---- saving
 
     def save(self, folder: str | Path) -> None:
-        """Write the counts, bertkit.json and the tokenizer's files; all of them or none."""
+        """Write the n-grams of pieces, bertkit.json and the tokenizer's files; all of them or none."""
         about = {"ancestor": "piece-ngram", "kind": "ngram", "numbers": {"order": self.model.settings.order}}
         storage.save(folder, self.LAYOUT, about, tokenizer=self.tokenizer, also=self.model.write)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The model that was saved in a folder."""
+        """Open the saved n-grams of pieces."""
         storage.load(folder, cls.LAYOUT)
         return cls(NgramModel.load(folder), Tokenizer.load(Path(folder)))

@@ -23,10 +23,10 @@ class Writer(Protocol):
     """What beam search asks of a model (see `Transformer`)."""
 
     def start(self, sources: Sequence[Sequence[int]]) -> Any:
-        """A memory of the sources, with `select(rows, texts)`."""
+        """What beam search needs of a decoder: a memory of the sources, with `select(rows, texts)`."""
 
     def step(self, ids: Tensor, place: int, memory: Any) -> Tensor:
-        """Logits of what comes after each row's last token."""
+        """What beam search needs of a decoder: logits of what comes after each row's last token."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Writing:
     ended: list[Hypothesis] = field(default_factory=list)
 
     def advance(self, candidates: list[Candidate], tokens: int, end: int) -> list[Candidate]:
-        """Take candidates, the likeliest first, as the token with number `tokens`. Returns those that go on, if any."""
+        """Beam search takes candidates, the likeliest first, as token `tokens`. Returns those that go on, if any."""
         # An end counts among the first `beam` only: with a beam of 1, where greedy decoding would end too.
         for total, row, piece in candidates[: self.beam]:
             if piece == end and total > DEAD:

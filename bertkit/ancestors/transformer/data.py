@@ -120,7 +120,7 @@ class Pairs(Batch):
     target: Batch = field(kw_only=True)
 
     def to(self, device: torch.device | str) -> Pairs:
-        """The same pairs on another device."""
+        """The same batch of the Transformer's pairs on another device."""
         moved = super().to(device)
         assert isinstance(moved, Pairs)
         return replace(moved, target=self.target.to(device))
@@ -169,14 +169,14 @@ class PairFeed:
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))
 
     def numbers(self, step: int) -> np.ndarray:
-        """The pairs of this step. A pass ends with the last whole batch; what is left over waits for the next."""
+        """The Transformer's pairs of this step. A pass ends with the last whole batch; the rest waits for the next."""
         epoch, place = divmod(step, self.steps_a_pass)
         if self._order[0] != epoch:
             self._order = (epoch, np.random.default_rng((self.seed, 5, epoch)).permutation(len(self.pairs)))
         return self._order[1][place * self.batch : (place + 1) * self.batch]
 
     def step(self, step: int) -> list[Batch]:
-        """This rank's share, cut into parts that fit."""
+        """This rank's share of the Transformer's pairs, cut into parts that fit."""
         mine = [self.pairs[n] for n in self.numbers(step)[self.rank :: self.ranks]]
         return list(batches(mine, self.micro_tokens))
 

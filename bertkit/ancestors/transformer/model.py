@@ -54,16 +54,16 @@ class WordEmbeddings(nn.Module):
         self.dropout = Dropout(shape.dropout, dropout_masks)
 
     def forward(self, batch: Batch, dtype: torch.dtype) -> Tensor:
-        """Returns (tokens, width)."""
+        """The Transformer's input: (tokens, width)."""
         return self.at(batch.ids, batch.positions, dtype)
 
     def at(self, ids: Tensor, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """ids: (n,), positions: (n,) or (1,). Returns (n, width)."""
+        """The Transformer's input at given places. ids: (n,), positions: (n,) or (1,). Returns (n, width)."""
         scaled = self.words(ids) * math.sqrt(self.words.embedding_dim)
         return self.dropout((scaled + self.positions[positions]).to(dtype))
 
     def logits(self, x: Tensor) -> Tensor:
-        """x: (n, width). Returns (n, vocabulary), float32."""
+        """The Transformer's logits. x: (n, width). Returns (n, vocabulary), float32."""
         return nn.functional.linear(x, self.words.weight.to(x.dtype)).float()
 
 
@@ -89,23 +89,26 @@ class CrossAttention(nn.Module):
         self.dropout = Dropout(config.attention_dropout, dropout_masks)
 
     def keys(self, memory: Tensor, places: Tensor) -> Tensor:
-        """memory: (source tokens, width); places: (texts, seen), which tokens. Returns (2, texts, heads, seen, …)."""
+        """Cross-attention's keys and values of the sources: (2, texts, heads, seen, …).
+
+        memory: (source tokens, width); places: (texts, seen), which tokens.
+        """
         rows = self.kv(memory)[places]
         return rows.unflatten(-1, (2, self.config.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def look(self, asked: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
-        """asked: (texts, asked, width), through `query` already. Returns like it, not yet through `out`."""
+        """Cross-attention of queries (texts, asked, width). Returns like them, not yet through `out`."""
         q = asked.unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
         return attend(q, keys[0], keys[1], hidden, self.dropout)
 
     def weights(self, x: Tensor, memory: Tensor, pairs: Pairs, hidden: Tensor) -> Tensor:
-        """How much each token of a target takes from each of its source: (texts, heads, target, source)."""
+        """Cross-attention: how much each target token takes from each of its source: (texts, heads, target, source)."""
         asked = self.query(x)[pairs.extra["asking"]].unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
         keys = self.keys(memory, pairs.extra["seen"])[0]
         return softmax(asked @ keys.transpose(-1, -2) / math.sqrt(asked.shape[-1]) + hidden)
 
     def forward(self, x: Tensor, memory: Tensor, pairs: Pairs, hidden: Tensor) -> Tensor:
-        """x: (target tokens, width), memory: (source tokens, width), both packed. Returns like x."""
+        """Cross-attention. x: (target tokens, width), memory: (source tokens, width), both packed. Returns like x."""
         mixed = self.look(self.query(x)[pairs.extra["asking"]], self.keys(memory, pairs.extra["seen"]), hidden)
         flat = mixed.flatten(0, 1)[pairs.extra["back"]]
         return self.out(nn.functional.pad(flat, (0, 0, 0, pairs.target.filler)))
@@ -124,7 +127,7 @@ class Memory:
     past: list[Tensor] = field(default_factory=list)
 
     def select(self, rows: Tensor, texts: Tensor) -> None:
-        """Go on with these rows and texts only, in this order."""
+        """The decoder's memory of these rows and texts only, in this order."""
         rows, texts = rows.to(self.hidden.device), texts.to(self.hidden.device)
         self.past = [tensor[:, rows] for tensor in self.past]
         if len(texts) < len(self.hidden):
@@ -145,7 +148,7 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout, dropout_masks)
 
     def forward(self, x: Tensor, memory: Tensor, pairs: Pairs, context: AttentionContext, hidden: Tensor) -> Tensor:
-        """All of many targets at once. x: (target tokens, width), packed. Returns like x."""
+        """A decoder layer over many targets at once. x: (target tokens, width), packed. Returns like x."""
         return self._through(
             x,
             lambda y: self.attention(y, context),
@@ -153,7 +156,7 @@ class DecoderLayer(nn.Module):
         )
 
     def step(self, x: Tensor, memory: Memory, number: int) -> Tensor:
-        """One more token of every row; its key and value are added to the memory. x: (rows, width). Returns like x."""
+        """A decoder layer, one more token of every row; its key and value join the memory. x: (rows, width)."""
 
         def written(y: Tensor) -> Tensor:
             qkv = self.attention.qkv(y).view(len(y), 3, self.attention.config.heads, 1, -1)
@@ -193,7 +196,7 @@ class Decoder(nn.Module):
         self.final_norm = Norm(config.width, config.eps) if config.norm == "pre" else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor, pairs: Pairs) -> Tensor:
-        """x: (target tokens, width), memory: (source tokens, width). Returns like x."""
+        """The decoder over many targets. x: (target tokens, width), memory: (source tokens, width). Returns like x."""
         masks = [mask(group, self.config, False, x.dtype, x.device) for group in pairs.target.groups]
         context = AttentionContext(pairs.target, masks)
         hidden = padding(pairs.extra["seen_lengths"], pairs.extra["seen"].shape[1], x.dtype)
@@ -202,12 +205,12 @@ class Decoder(nn.Module):
         return self.final_norm(x)
 
     def start(self, memory: Tensor, places: Tensor, lengths: Tensor) -> Memory:
-        """Ready to write. memory: (source tokens, width); places: (texts, seen) of it; lengths: (texts,)."""
+        """The decoder, ready to write. memory: (source tokens, width); places: (texts, seen); lengths: (texts,)."""
         sources = [layer.cross.keys(memory, places) for layer in self.layers]  # type: ignore[operator, union-attr]
         return Memory(sources, padding(lengths, places.shape[1], memory.dtype))
 
     def step(self, x: Tensor, memory: Memory) -> Tensor:
-        """One more token of every row. x: (rows, width). Returns like x."""
+        """The decoder, one more token of every row. x: (rows, width). Returns like x."""
         for number, layer in enumerate(self.layers):
             x = layer.step(x, memory, number)  # type: ignore[operator]
         return self.final_norm(x)
@@ -238,12 +241,12 @@ class Transformer(nn.Module):
 
     @property
     def words(self) -> WordEmbeddings:
-        """The table both sides share."""
+        """The Transformer's table of words, which both sides share."""
         return cast(WordEmbeddings, self.encoder.embeddings)
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """First weights, from torch's seed: words of unit size once scaled, Glorot's uniform for each map."""
+        """The Transformer's first weights, from torch's seed: words of unit size once scaled, maps Glorot's uniform."""
         for name, weight in self.named_parameters():
             if weight.dim() < 2:
                 weight.fill_(0.0 if name.endswith("bias") else 1.0)
@@ -259,14 +262,14 @@ class Transformer(nn.Module):
         return self.decoder(self.words(pairs.target, memory.dtype), memory, pairs)
 
     def start(self, sources: Sequence[Sequence[int]]) -> Memory:
-        """Read sources (ids with their ends), ready to write; the memory keeps the caller's order."""
+        """The Transformer reads sources (ids with their ends), ready to write; the memory keeps the caller's order."""
         batch = pack(sources)
         token_places, lengths = places(batch)
         device = self.words.words.weight.device
         return self.decoder.start(self.encoder(batch.to(device)).tokens, token_places.to(device), lengths.to(device))
 
     def step(self, ids: Tensor, place: int, memory: Memory) -> Tensor:
-        """Write on. ids: (rows,), the last token of each row, which stands at `place`. Returns (rows, vocabulary)."""
+        """The Transformer writes on. ids: (rows,), the last token of each, at `place`. Returns (rows, vocabulary)."""
         device = self.words.words.weight.device
         x = self.words.at(ids.to(device), torch.tensor([place], device=device), memory.hidden.dtype)
         return self.words.logits(self.decoder.step(x, memory))
@@ -286,7 +289,7 @@ class Seq2Seq:
         return f"<bertkit Transformer: texts to texts, {size / 1e6:.1f}M parameters>"
 
     def rewrite(self, texts: Sequence[str], beam: int = 4, penalty: float = LENGTH_PENALTY) -> list[dict[str, Any]]:
-        """The best target found for each text: {"text", "score", "tokens", "cut", "finished"}.
+        """The best target the Transformer finds for each text: {"text", "score", "tokens", "cut", "finished"}.
 
         beam: hypotheses kept; 1 is greedy. score: log-probability over the length penalty. tokens: how many of the
         source were read; cut: how many were not, because the model takes `max_tokens`. finished: False where the
@@ -310,7 +313,7 @@ class Seq2Seq:
     def search_ids(
         self, sources: Sequence[Sequence[int]], beam: int, penalty: float = LENGTH_PENALTY
     ) -> list[tuple[list[int], float, bool]]:
-        """The best target of each source, in ids without its end, its score, and whether it came to its end."""
+        """The Transformer's best target of each source, in ids without its end, its score, and whether it ended."""
         begin, end = ends(self.tokenizer)
         never = sorted(self.tokenizer.special_ids - {end})
         answers: list[tuple[list[int], float, bool]] = [([], 0.0, False)] * len(sources)
@@ -355,14 +358,14 @@ class Seq2Seq:
         }  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors, bertkit.json and the tokenizer's files, all or nothing."""
+        """Write a Transformer: model.safetensors, bertkit.json and the tokenizer's files, all or nothing."""
         about = {**self.about, "ancestor": ANCESTOR, "bertkit": __version__, "model": asdict(self.model.shape)}
         tensors = {name: parameter.detach() for name, parameter in named(self.model).items()}
         storage.save(folder, self.LAYOUT, about, tensors, self.tokenizer, limit=self.model.shape.max_tokens)
 
     @classmethod
     def load(cls, folder: str | Path, precision: str = "auto", device: str = "cpu") -> Seq2Seq:
-        """The model that was saved in a folder.
+        """Open the Transformer (encoder-decoder) that was saved in a folder.
 
         precision: auto is fp32 here: a token at a time is a matter of reading weights, and in fp32 the
         answer does not depend on which texts are written together.

@@ -46,7 +46,7 @@ class Rewriting(Objective):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """target: cross-entropy, smoothed, over every token of the targets and their ends."""
+        """The Transformer's loss, `target`: smoothed cross-entropy over every token of the targets and their ends."""
         assert isinstance(batch, Pairs)
         logits = self.model.words.logits(self.model(batch))
         targets = batch.extra["wanted"]
@@ -55,13 +55,13 @@ class Rewriting(Objective):
         return {"target": loss}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Tokens that are guessed."""
+        """Target tokens that the Transformer guesses."""
         assert isinstance(batch, Pairs)
         return {"target": batch.target.tokens}
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> dict[str, float]:
-        """The loss without smoothing, and the right guesses."""
+        """The Transformer's loss without smoothing, and the right guesses."""
         assert isinstance(batch, Pairs)
         tokens = batch.target.tokens
         logits = self.model.words.logits(self.model(batch)[:tokens])
@@ -95,7 +95,7 @@ class Seq2SeqTraining:
         self.objective = Rewriting(model, s.smoothing)
 
     def _read(self) -> dict[str, list[TextRow]]:
-        """Rows to learn from and to choose by."""
+        """Pairs to train the Transformer on and to choose by."""
         s = self.settings
         train = read_pairs(s.train, s.text, s.text_b, s.encoding)
         if s.dev:
@@ -114,7 +114,7 @@ class Seq2SeqTraining:
         }
 
     def _tokenizer(self, rows: Sequence[TextRow]) -> Tokenizer:
-        """The one given, or one vocabulary for both sides learnt from the training pairs."""
+        """The Transformer's tokenizer: the given one, or one vocabulary for both sides learnt from the pairs."""
         s = self.settings
         if s.tokenizer:
             return Tokenizer.load(locate(s.tokenizer))
@@ -141,7 +141,7 @@ class Seq2SeqTraining:
         return {"dev_loss": sums["target"] / tokens, "token_accuracy": sums["target:right"] / tokens}
 
     def exact_match(self) -> tuple[float, int]:
-        """The share of dev pairs whose target is written as it should be, and how many were tried."""
+        """The share of dev pairs whose target the Transformer writes as it should be, and how many were tried."""
         tried = self.pairs["dev"][:MOST_SCORED]
         if len(tried) < len(self.pairs["dev"]) and self.world.is_main:
             note(f"exact_match is computed on the first {len(tried):,} of {len(self.pairs['dev']):,} dev pairs.")
@@ -178,7 +178,7 @@ class _Run(Run[dict[str, Any]]):
         super().__init__(s, plan, training, folder, signals, about, keep_best=seq2seq.model)
 
     def introduce(self) -> str:
-        """Model, pairs and steps."""
+        """The message before the Transformer is trained: model, pairs and steps."""
         seq2seq, pairs = self.learning.seq2seq, self.learning.pairs["train"]
         parameters = sum(p.numel() for p in named(seq2seq.model).values())
         return (
@@ -187,19 +187,19 @@ class _Run(Run[dict[str, Any]]):
         )
 
     def eval_interval(self) -> int:
-        """So that there are `evals` of them."""
+        """Steps between the Transformer's evaluations, so that there are `evals` of them."""
         return max(1, self.training.steps // self.plan.evals)
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy on the dev pairs."""
+        """The Transformer's loss and accuracy on the dev pairs."""
         return self.learning.judged()
 
     def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
-        """The dev loss, which comes first: lower is better."""
+        """The Transformer's best weights are those of the lowest dev loss."""
         return (-next(iter(scores.values())),)
 
     def finish(self) -> dict[str, Any]:
-        """Score the best weights and write the model."""
+        """Score the Transformer's best weights and write the model."""
         learning, seq2seq = self.learning, self.learning.seq2seq
         seq2seq.model.encoder.dtype = torch.float32  # as it is when it is loaded
         exact, rows = learning.exact_match()

@@ -29,12 +29,12 @@ class Answers:
 
     @property
     def accuracy(self) -> float:
-        """Correct among answered."""
+        """Analogies answered correctly among those answered."""
         return self.correct / self.answered if self.answered else 0.0
 
     @property
     def coverage(self) -> float:
-        """Answered among asked."""
+        """Analogies answered among those asked."""
         return self.answered / self.asked if self.asked else 0.0
 
     def __add__(self, other: Answers) -> Answers:
@@ -55,7 +55,7 @@ class Similarity:
 
     @property
     def coverage(self) -> float:
-        """Known among all."""
+        """Word pairs whose vectors are known among all."""
         return self.known / self.pairs if self.pairs else 0.0
 
 
@@ -83,7 +83,7 @@ def analogies(vectors: WordVectors, path: str | Path) -> dict[str, Answers]:
 
 
 def _answer(vectors: WordVectors, questions: np.ndarray) -> Answers:
-    """questions: (n, 4) places of words, -1 for one without a vector."""
+    """Answer analogies. questions: (n, 4) places of words, -1 for one without a vector."""
     answerable = questions[(questions >= 0).all(1)]
     unit, correct = vectors.unit, 0
     for begin in range(0, len(answerable), BATCH):

@@ -125,7 +125,7 @@ class Glove:
             self.squares.append(square)
 
     def learn(self, buckets: list[Path]) -> Iterator[float]:
-        """Pass over all pairs once an epoch, in a new order each time. Yields the mean loss of a pair."""
+        """GloVe passes over all pairs once an epoch, in a new order each time. Yields the mean loss of a pair."""
         with ThreadPoolExecutor(self.settings.threads or machine.threads()) as pool:
             for epoch in range(self.settings.epochs):
                 rng = np.random.default_rng((self.settings.seed, 2, epoch))
@@ -140,7 +140,7 @@ class Glove:
         return [pairs[begin : begin + JOB] for begin in range(0, len(pairs), JOB)]
 
     def step(self, pairs: NDArray[np.void]) -> float:
-        """Learn from some pairs, one after the other. Returns the sum of their losses before each was learnt."""
+        """GloVe learns from some pairs, one after the other. Returns the sum of their losses before each was learnt."""
         from bertkit.ancestors.vectors.kernels import learn
 
         near = pairs["near"]
@@ -150,7 +150,7 @@ class Glove:
         return float(learn(words, others, np.log(near), weights, *self.sides, *self.squares, dim, rate))
 
     def vectors(self) -> Floats:
-        """Both vectors of every word added: (words, dim)."""
+        """Both of GloVe's vectors of every word added: (words, dim)."""
         return (self.sides[0] + self.sides[1])[:, : self.settings.dim]
 
 

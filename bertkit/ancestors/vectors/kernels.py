@@ -46,7 +46,7 @@ def scramble(state: Any) -> Any:
 
 
 def _fetch(context: Any, matrix: Any, place: Any) -> Any:
-    """Ask for the cache line of the number at `place` in a matrix (counted row by row) before it is needed."""
+    """For the compiled kernels: ask for the cache line of the number at `place` in a matrix before it is needed."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

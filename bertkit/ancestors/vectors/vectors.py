@@ -79,7 +79,7 @@ def _kind(path: str | Path, kind: str | None) -> str:
 
 
 def _header(line: str) -> tuple[int, int] | None:
-    """(words, width), if the line says them."""
+    """(words, width) of a file of word vectors, if its first line says them."""
     fields = line.split()
     if len(fields) == 2 and all(field.isascii() and field.isdigit() and len(field) < 16 for field in fields):
         return int(fields[0]), int(fields[1])
@@ -189,18 +189,18 @@ class WordVectors:
 
     @classmethod
     def load(cls, path: str | Path, kind: str | None = None) -> Self:
-        """Open a file. kind: 'binary', 'text' or 'glove' (text without the first line of counts).
+        """Open a file of word vectors. kind: 'binary', 'text' or 'glove' (text without the first line of counts).
 
         None looks: a name in .bin (or .bin.gz …) is binary; otherwise the first line tells.
         """
         return cls(*read_vectors(path, kind))
 
     def save(self, path: str | Path, kind: str | None = None) -> None:
-        """Write a file that other programs open. kind as in `load`; None is 'binary' for .bin, else 'text'."""
+        """Write word vectors for other programs. kind as in `load`; None: 'binary' for .bin, else 'text'."""
         write_vectors(path, self.words, self.matrix, kind)
 
     def writable(self) -> Self:
-        """Without the words that no file can hold, those with spaces in them; their number is reported."""
+        """Word vectors without the words that no file can hold, those with spaces; their number is reported."""
         valid = [place for place, word in enumerate(self.words) if can_be_written(word)]
         if len(valid) == len(self):
             return self
@@ -209,7 +209,7 @@ class WordVectors:
 
     @property
     def width(self) -> int:
-        """Numbers in a vector."""
+        """Numbers in a word vector."""
         return int(self.matrix.shape[1])
 
     def __repr__(self) -> str:
@@ -226,12 +226,12 @@ class WordVectors:
 
     @cached_property
     def unit(self) -> Floats:
-        """The matrix with rows of length one; a row of zeros stays."""
+        """The matrix of word vectors with rows of length one; a row of zeros stays."""
         lengths = np.linalg.norm(self.matrix, axis=1, keepdims=True)
         return (self.matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
 
     def place(self, word: str) -> int:
-        """The word's row."""
+        """The word's row among the word vectors."""
         if word not in self.places:
             near = [known for known in self.words if known[:2] == word[:2]][:2000]
             clause = suggest(word, near) if near else ""
@@ -240,7 +240,7 @@ class WordVectors:
         return self.places[word]
 
     def vector(self, word: str) -> Floats:
-        """(width,)"""
+        """The word's vector: (width,)."""
         return self.matrix[self.place(word)]
 
     def similarity(self, first: str, second: str) -> float:
@@ -248,7 +248,7 @@ class WordVectors:
         return float(self.unit[self.place(first)] @ self.unit[self.place(second)])
 
     def neighbours(self, word: str, top: int = 10) -> list[tuple[str, float]]:
-        """The nearest other words with their cosines, nearest first."""
+        """The nearest other words by their vectors' cosines, nearest first."""
         return self._nearest(self.unit[self.place(word)], [word], top)
 
     def analogy(self, a: str, b: str, c: str, top: int = 1) -> list[tuple[str, float]]:
@@ -282,7 +282,7 @@ class VectorsFolder:
 
     @classmethod
     def load(cls, folder: Path) -> WordVectors:
-        """Its one file."""
+        """The one file of word vectors in a folder."""
         open_regular(folder / cls.FILE).close()
         return WordVectors.load(folder / cls.FILE)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _base_of(rope: Any, name: str, where: str, ours: str = "rotary_base") -> dict[str, Any]:
-    """The rotation base that an entry of rope_parameters holds, or nothing."""
+    """ModernBERT's and its kin's rotation base that an entry of rope_parameters holds, or nothing."""
     if not isinstance(rope, dict):
         raise UserError(f"{where}: {name} is {rope!r}; it must be an object.")
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -153,7 +153,7 @@ MODERN = Family(
 
 
 def _one_rotation(default: float) -> Callable[[Raw, str], dict[str, Any]]:
-    """One rotation base for every layer, in rope_parameters or, in older files, in a key of its own."""
+    """A family with one rotation base for every layer, in rope_parameters or, in older files, in a key of its own."""
 
     def derive(raw: Raw, where: str) -> dict[str, Any]:
         width, heads, head_width = (raw.get(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))

@@ -55,7 +55,7 @@ def read_table(index: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(index: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The (key, value) pairs of the block at `offset`, after verifying its checksum."""
+    """The (key, value) pairs of the block at `offset` of a TensorFlow bundle, after verifying its checksum."""
     end = offset + size
     if end + TRAILER_BYTES > len(index) - FOOTER_BYTES or size < 4:
         raise Malformed(f"block at byte {offset} of {size} bytes lies outside the file ({len(index)} bytes)")
@@ -84,7 +84,7 @@ def _block(index: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
 
 
 def _handle(data: bytes, at: int) -> tuple[int, int, int]:
-    """A block's (offset, size), and the position after it."""
+    """A TensorFlow block's (offset, size), and the position after it."""
     offset, at = varint(data, at)
     size, at = varint(data, at)
     return offset, size, at
@@ -151,11 +151,11 @@ class Bundle(Mapping[str, np.ndarray]):
         return name in self.entries
 
     def shard_path(self, shard: int) -> Path:
-        """The data file with number `shard`."""
+        """The TensorFlow bundle's data file with number `shard`."""
         return Path(f"{self.prefix}.data-{shard:05d}-of-{self.shards:05d}")
 
     def dtype(self, name: str) -> str:
-        """The dtype a tensor is stored in, in numpy's words ("bfloat16" is read as float32)."""
+        """The dtype a TensorFlow tensor is stored in, in numpy's words ("bfloat16" is read as float32)."""
         number = self.entries[name].dtype
         return DTYPES[number][1] if number in DTYPES else f"TensorFlow type {number}"
 
@@ -215,7 +215,7 @@ def is_bundle_index(path: Path) -> bool:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The (field number, value) pairs of a protocol buffer message."""
+    """The (field number, value) pairs of a protocol buffer message in a TensorFlow bundle."""
     at = 0
     while at < len(message):
         tag, at = varint(message, at)
@@ -287,7 +287,7 @@ def _entry(name: str, message: bytes, shards: int) -> Entry:
 
 
 def _check_shards(bundle: Bundle) -> None:
-    """Check, before anything is allocated, that every tensor is inside an existing file."""
+    """Check, before anything is allocated, that every TensorFlow tensor is inside an existing file."""
     sizes: dict[int, int] = {}
     for name, entry in bundle.entries.items():
         path = bundle.shard_path(entry.shard)
@@ -325,7 +325,7 @@ _BYTE_TABLE = [_shift_byte(byte) for byte in range(256)]
 
 @cache
 def _carry_tables(row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """What each lower and each upper half of a word becomes when `row_bytes` (a power of two) zero bytes follow it."""
+    """For CRC32C: what each lower and upper half of a word becomes when `row_bytes` (a power of two) zeros follow."""
     columns = [_shift_byte(1 << bit) for bit in range(32)]
     for _ in range(row_bytes.bit_length() - 1):
         columns = [_apply(columns, column) for column in columns]
@@ -348,7 +348,7 @@ def _spread(columns: list[int]) -> np.ndarray:
 
 
 def _fold(data: np.ndarray, start: int, row_bytes: int) -> np.ndarray:
-    """One row with the checksum of all of `data`. data: (bytes,), at least one row; `start` is the state before it."""
+    """For CRC32C: one row with the checksum of all of `data` (bytes,), at least one row; `start`: the state before."""
     low, high = _carry_tables(row_bytes)
     head_bytes = len(data) % row_bytes + row_bytes
     head = np.zeros(2 * row_bytes, dtype=np.uint8)  # zeros in front leave a remainder as it is
@@ -363,7 +363,7 @@ def _fold(data: np.ndarray, start: int, row_bytes: int) -> np.ndarray:
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
-    """The CRC32C of bytes or of an array's bytes (in memory order)."""
+    """The CRC32C, TensorFlow's checksum, of bytes or of an array's bytes (in memory order)."""
     rest = np.frombuffer(data, dtype=np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
     state = 0xFFFFFFFF
     for row_bytes in ROWS:

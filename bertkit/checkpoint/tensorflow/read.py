@@ -59,7 +59,7 @@ def read_google(
 
 
 def _prefix(path: Path) -> Path:
-    """The prefix shared by a checkpoint's files."""
+    """The prefix shared by the files of Google's checkpoint."""
     if not path.is_dir():
         return Path(CHECKPOINT_FILE.sub("", str(path)))
     found = sorted(path.glob("*.index"))
@@ -104,7 +104,7 @@ def _family(bundle: Bundle, part: str) -> Family:
 
 
 def _names(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> tuple[dict[str, str], set[str]]:
-    """Variable name -> tensor name for everything in the checkpoint, and its groups; fills `numbers`."""
+    """Variable name -> tensor name for everything in Google's checkpoint, and its groups; fills `numbers`."""
     names: dict[str, str] = {}
 
     def take(found: Iterable[tuple[str, str, str]]) -> None:
@@ -133,7 +133,7 @@ def _names(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> tuple[dict
 
 
 def _expand(rows: Iterable[Row], variable_scope: str = "", tensor_scope: str = "") -> Iterator[tuple[str, str, str]]:
-    """(variable, tensor, letters) for each array of each row."""
+    """(Google's variable, tensor, letters) for each array of each row."""
     for row in rows:
         for variable_end, tensor_end, axes in KINDS[row.kind]:
             letters = "".join(row.sizes[axis] for axis in axes)
@@ -142,7 +142,7 @@ def _expand(rows: Iterable[Row], variable_scope: str = "", tensor_scope: str = "
 
 
 def _places(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> Iterator[tuple[int, ...]]:
-    """Count the layers in the variables' names."""
+    """Count the layers in the names of Google's variables."""
     pattern = re.compile(re.escape(family.layer + "/").replace(r"\{\}", "([0-9]+)"))
     found = [tuple(map(int, match.groups())) for name in bundle if (match := pattern.match(name))]
     counts = []
@@ -186,7 +186,7 @@ class ConfigNumbers:
             self.learn(key, self._whole_number(key), str(config_path))
 
     def learn(self, key: str, value: int, source: str) -> None:
-        """Keep `value`, or report which two sources contradict each other."""
+        """Keep a number of Google's checkpoint, or report which two sources contradict each other."""
         if self.known.setdefault(key, value) != value:
             raise UserError(
                 f"{self.sources[key]} says {key} is {self.known[key]}, but {source} says {value}. "
@@ -195,7 +195,7 @@ class ConfigNumbers:
         self.sources.setdefault(key, source)
 
     def fit(self, variable: str, letters: str) -> None:
-        """Learn numbers from a variable's shape. letters: one per axis, as in names.py."""
+        """Learn numbers from the shape of one of Google's variables. letters: one per axis, as in names.py."""
         shape = self.bundle.shapes[variable]
         source = f"variable '{variable}' of {self.bundle.prefix.name}.index with shape {shape}"
         wrong = [size for letter, size in zip(letters, shape) if letter.isdigit() and int(letter) != size]
@@ -209,7 +209,7 @@ class ConfigNumbers:
                 self.learn(self.family.sizes[letter], size, source)
 
     def heads(self) -> int:
-        """The number of attention heads, from the config or from the width of one head."""
+        """The number of attention heads of Google's checkpoint, from its config or the width of one head."""
         width = self.known["hidden_size"]
         heads = self.known.get("num_attention_heads", 0)
         if not heads:
@@ -228,7 +228,7 @@ class ConfigNumbers:
         return heads
 
     def depth(self) -> int:
-        """The number of layers, from the config or counted in the variables."""
+        """The number of layers of Google's checkpoint, from its config or counted in the variables."""
         self._must_be_given("num_hidden_layers", self.known.get("num_hidden_layers", 0))
         return self.known["num_hidden_layers"]
 

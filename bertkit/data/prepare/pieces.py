@@ -59,11 +59,11 @@ class PieceEncoder:
 
     @staticmethod
     def dtype_for(tokenizer: Tokenizer) -> str:
-        """The smallest dtype that holds every id."""
+        """Preparing a corpus: the smallest dtype that holds every id."""
         return "uint16" if tokenizer.size < 1 << 16 else "uint32"
 
     def cut(self, sentences: Sequence[str], opens: Sequence[bool]) -> Pieces:
-        """ids and word starts. opens: whether each sentence opens its document."""
+        """Preparing a corpus: ids and word starts of sentences. opens: whether each opens its document."""
         texts = list(sentences)
         if self._spaced:
             texts = [text if first else " " + text for text, first in zip(texts, opens)]
@@ -88,7 +88,7 @@ class PieceEncoder:
         return Pieces(ids.astype(self.dtype), lengths, starts)
 
     def _agrees(self, sentences: list[str], pieces: Pieces) -> bool:
-        """Whether the library gives the same ids for a few of the sentences."""
+        """Preparing a corpus: whether the tokenizers library gives the same ids for a few of the sentences."""
         ends = np.cumsum(pieces.lengths)
         rows = range(0, len(sentences), max(len(sentences) // PROBES, 1))
         expected = self.tokenizer.pieces_batch([sentences[row] for row in rows])
@@ -111,7 +111,7 @@ class PieceEncoder:
         return starts.astype(np.uint8)
 
     def _mark_chinese(self, rows: Iterable[int], sentences: list[str], lengths: np.ndarray, starts: np.ndarray) -> None:
-        """Correct the word starts of those of the sentences `rows` that contain Chinese."""
+        """Preparing a corpus: correct the word starts of those of the sentences `rows` that contain Chinese."""
         ends = np.cumsum(lengths)
         for row in rows:
             if lengths[row] and has_cjk(sentences[row]):
@@ -119,7 +119,7 @@ class PieceEncoder:
                 starts[span] = self._chinese_starts(sentences[row], starts[span])
 
     def _chinese_starts(self, text: str, plain: np.ndarray) -> np.ndarray:
-        """Word starts of one sentence with Chinese in it, by the place of its pieces."""
+        """Preparing a corpus: word starts of a sentence with Chinese in it, by the place of its pieces."""
         with tokenizer_errors("The text cannot be encoded"):
             offsets = self.tokenizer.backend.encode(text, add_special_tokens=False).offsets
         firsts = {start for start, _ in segment(text)}
@@ -220,12 +220,12 @@ class _Characters(dict[int, str]):
 
 
 def has_cjk(text: str) -> bool:
-    """Is there a Chinese character in the text?"""
+    """Preparing a corpus: whether there is a Chinese character in the text."""
     return not text.isascii() and CJK.search(text) is not None
 
 
 def has_bert_rules(tokenizer: Tokenizer) -> bool:
-    """Whether words are split by BERT's own rules, and only special tokens are matched across them."""
+    """Preparing a corpus: whether the tokenizer splits words by BERT's own rules, special tokens aside."""
     shape = tokenizer.shape
     kinds = [(shape.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
     return (
@@ -236,7 +236,7 @@ def has_bert_rules(tokenizer: Tokenizer) -> bool:
 
 
 def _word_marks(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Per id: whether it begins a word, and whether it is punctuation, which is a word of its own."""
+    """Preparing a corpus, per id: whether it begins a word, and whether it is punctuation, a word of its own."""
     begins = ~np.array(tokenizer.continuation, dtype=bool)
     if tokenizer.kind == "wordpiece":  # its words already end at punctuation
         return begins, np.zeros_like(begins)
@@ -251,7 +251,7 @@ def _is_byte_level(tokenizer: Tokenizer) -> bool:
 
 
 def _inside_words(text: str) -> np.ndarray:
-    """For each Chinese character, in order: is it inside a word, not its first?"""
+    """Preparing a corpus, for each Chinese character in order: whether it is inside a word, not its first."""
     if not text:
         return np.zeros(0, bool)
     segment("")  # raises the error if the library is missing; the lengths alone take half the time of its spans
@@ -268,7 +268,7 @@ def _inside_words(text: str) -> np.ndarray:
 
 
 def _firsts(lengths: np.ndarray) -> np.ndarray:
-    """Positions of the first token of each sentence that has one."""
+    """Preparing a corpus: positions of the first token of each sentence that has one."""
     return (np.cumsum(lengths) - lengths)[lengths > 0]
 
 
@@ -287,14 +287,14 @@ class Arrays:
     counts: dict[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Serialize as one message: a line of JSON, then the arrays."""
+        """A prepared chunk's arrays serialized as one message: a line of JSON, then the arrays."""
         arrays = [self.ids, self.starts, self.sentences, self.documents]
         head = {"counts": self.counts, "arrays": [[array.dtype.str, len(array)] for array in arrays]}
         return b"".join([json.dumps(head).encode(), b"\n", *(array.tobytes() for array in arrays)])
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Arrays:
-        """Read what `to_bytes` wrote."""
+        """Read the message of a prepared chunk that `to_bytes` wrote."""
         at = message.index(b"\n") + 1
         head = json.loads(message[:at])
         arrays = []

@@ -53,7 +53,7 @@ class Digests:
         return self._count
 
     def add(self, digest: bytes) -> bool:
-        """Add a digest. Returns whether it is new."""
+        """While preparing: add a document's digest. Returns whether it is new."""
         at = self._find(digest)
         if self._slots[at : at + WIDTH] == digest:
             return False
@@ -104,7 +104,7 @@ def count_id(path: Path, dtype: str, token: int | None) -> int:
 
 
 def _parts(path: Path, dtype: str = "int64", overlap: int = 1) -> Iterator[np.ndarray]:
-    """The array in a file, part by part; `overlap` items of a part come again in the next."""
+    """For the report of `prepare`: the array in a file, part by part; `overlap` items of a part come again."""
     width = np.dtype(dtype).itemsize
     with path.open("rb") as file:
         while len(part := np.fromfile(file, dtype, AT_ONCE)) > overlap:
@@ -122,7 +122,7 @@ def _count(counts: dict[str, np.ndarray], name: str, lengths: Iterator[np.ndarra
 
 
 def _percentiles(counts: np.ndarray) -> dict[str, int]:
-    """Percentiles of lengths from their counts."""
+    """For the report of `prepare`: percentiles of lengths from their counts."""
     sums = np.cumsum(counts)
     return {str(share): int(np.searchsorted(sums, share / 100 * sums[-1])) for share in PERCENTILES}
 
@@ -240,12 +240,12 @@ def prepare(
 
 
 def _is_plain(file: Path) -> bool:
-    """Whether the file's size says how much text there is to read."""
+    """While preparing: whether the file's size says how much text there is to read."""
     return str(file) != "-" and file.suffix.lower() not in COMPRESSIONS and kind_of(file) != "parquet"
 
 
 def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
-    """What must be the same for a later run to continue this one."""
+    """What must be the same for a later run of `prepare` to continue this one."""
     inputs = []
     for file in files:
         if str(file) == "-":
@@ -258,7 +258,7 @@ def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
 
 
 def _chunks(files: list[Path], sizes: list[int], reading: Reading, writer: StoreWriter) -> Iterator[Chunk]:
-    """Continue reading where `writer` is."""
+    """While preparing: continue reading where `writer` is."""
     start: Progress = writer.progress
     seen = Digests()
     digests_so_far = writer.digests()
@@ -321,7 +321,7 @@ def _report(writer: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict
 
 
 def _facts(report: dict[str, Any], tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
-    """The content of `store.json`, except the files."""
+    """The content of the prepared `store.json`, except the files."""
     return {
         "format": FORMAT,
         "dtype": PieceEncoder.dtype_for(tokenizer),

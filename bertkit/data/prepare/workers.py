@@ -93,7 +93,7 @@ class _Worker:
             _send(self.to, json.dumps({"tokenizer": str(tokenizer), "segmenting": segmenting}).encode())
 
     def arrays_of(self, documents: Sequence[str]) -> Arrays:
-        """The arrays of some documents."""
+        """A worker process of `prepare`: the arrays of some documents."""
         answer = None
         with suppress(BrokenPipeError):
             _send(self.to, "".join(document + "\0" for document in documents).encode())
@@ -106,7 +106,7 @@ class _Worker:
         return Arrays.from_bytes(answer)
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """End a worker process of `prepare`, whatever it is doing."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.to, self.back):

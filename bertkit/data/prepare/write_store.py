@@ -91,11 +91,11 @@ class StoreWriter:
         self._close()
 
     def digests(self) -> bytes:
-        """The digests of all documents kept so far."""
+        """While a store is written: the digests of all documents kept so far."""
         return (self.folder / DIGESTS).read_bytes()
 
     def add(self, arrays: Arrays, digests: bytes, file: int, document: int, read: dict[str, int]) -> None:
-        """Append a chunk's arrays. file, document, read: as in `Progress`, at the chunk's end."""
+        """Append a chunk's arrays to the store. file, document, read: as in `Progress`, at the chunk's end."""
         progress = self.progress
         self._append(
             {
@@ -114,7 +114,7 @@ class StoreWriter:
             self.write_journal()
 
     def write_journal(self) -> None:
-        """Sync the files and the journal, so that everything so far survives a crash."""
+        """Sync the store's files and its journal, so that everything so far survives a crash."""
         self._noted = now = time.monotonic()
         self.progress.seconds += now - self._began
         self._began = now
@@ -146,7 +146,7 @@ class StoreWriter:
                 (self.out / name).unlink()
 
     def discard(self) -> None:
-        """Remove the unfinished store."""
+        """Remove the store that was left unfinished."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _lock_folder(self) -> None:
@@ -158,7 +158,7 @@ class StoreWriter:
             )
 
     def _continue_or_clear(self) -> None:
-        """Continue from the existing journal, or clear the folder."""
+        """Continue the store from its journal, or clear the folder."""
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             journal = json.loads((self.folder / JOURNAL).read_bytes())
             progress = Progress(**journal["progress"])
@@ -192,7 +192,7 @@ class StoreWriter:
         draft.replace(self.folder / name)
 
     def explained(self, what: str) -> AbstractContextManager[None]:
-        """Turn disk errors into messages for the user. what: what failed, e.g. "cannot be written"."""
+        """Turn disk errors while a store is written into messages. what: what failed, e.g. "cannot be written"."""
         return atomic.explained(f"{self.folder} {what}", self._nothing_is_lost)
 
     def _nothing_is_lost(self) -> str:

@@ -118,7 +118,7 @@ def _json_form(kind: str, head: list[str]) -> tuple[Form, list[str]]:
 
 
 def _is_tagged(head: list[str]) -> bool:
-    """Whether lines are short words in equally many columns, the last of which looks like a tag."""
+    """For telling a file's form: whether lines are short words in equally many columns, the last like a tag."""
     rows = [line.split("\t" if "\t" in line else " ") for line in head if not line.startswith("-DOCSTART-")]
     widths = {len(row) for row in rows}
     return len(rows) > 1 and len(widths) == 1 and widths.pop() > 1 and all(_tag_like(row[-1]) for row in rows)

@@ -101,7 +101,7 @@ def _text_of(row: dict[str, Any]) -> str | None:
 
 
 def _listed(row: dict[str, Any]) -> list[Any] | None:
-    """The list of spans of an object; None where it has none, or one of other things (labels of the whole text)."""
+    """The annotated spans of an object; None where it has none, or a list of other things (labels of the text)."""
     for key in KEYS:
         items = row.get(key)
         if isinstance(items, list) and all(isinstance(item, dict) or _is_triple(item) for item in items):
@@ -114,7 +114,7 @@ def _is_triple(item: Any) -> bool:
 
 
 def _span(where: str, item: Any) -> Span | None:
-    """A span as any of the tools writes it; None for what is no span (a relation, a choice)."""
+    """An annotated span as any of the tools writes it; None for what is no span (a relation, a choice)."""
     if isinstance(item, dict):
         if item.get("type", "labels") not in ("labels", "hypertextlabels") and "value" in item:
             return None
@@ -263,7 +263,7 @@ class _Msgpack:
 
 
 def murmur_hash(text: str) -> int:
-    """MurmurHash64A with seed 1, by which spaCy names strings; the empty string is 0."""
+    """For spaCy's annotated files: MurmurHash64A with seed 1, by which it names strings; the empty string is 0."""
     raw, mix, most = text.encode(), 0xC6A4A7935BD1E995, (1 << 64) - 1
     if not raw:
         return 0
@@ -309,7 +309,7 @@ class SpanTagger:
     problems: dict[str, list[str]] = field(default_factory=dict)
 
     def tags(self, annotated: Annotated, words: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-        """One tag per word. The longest of overlapping spans wins; one that cuts a word is widened to all of it."""
+        """One tag per word from annotated spans: the longest overlapping one wins; one that cuts a word is widened."""
         tags = ["O"] * len(words)
         for start, end, label in sorted(annotated.spans or (), key=lambda span: (span[0] - span[1], span)):
             shown = f"{annotated.where}, {annotated.text[start:end]!r:.40} {label}"
@@ -331,6 +331,6 @@ class SpanTagger:
         self.problems.setdefault(what, []).append(where)
 
     def report(self, path: str | Path) -> None:
-        """Notify of every kind of problem, with the first place of each."""
+        """Notify of every kind of problem with annotated spans, with the first place of each."""
         for what, places in self.problems.items():
             note(f"{path}: {len(places)} spans {what} (first: {places[0]}).")

@@ -86,7 +86,7 @@ def _walk(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def _line_documents(path: Path, encoding: str, titles: bool) -> Iterator[tuple[bool, str]]:
-    """(ends where the file ends it, document)."""
+    """(where the file ends it, document) of running text in lines."""
     lines: list[str] = []
     size, found = 0, False
     for line in open_text(path, encoding, split=LONGEST_DOCUMENT, nul="drop"):

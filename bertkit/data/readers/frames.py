@@ -45,7 +45,7 @@ def read_parquet(path: str | Path, columns: list[str] | None = None) -> Iterator
 
 
 def parquet_columns(path: str | Path) -> list[str]:
-    """The names of the columns, in their order."""
+    """The names of a parquet file's columns, in their order."""
     with _opened(path, _parquet) as file:
         return [str(name) for name in file.schema_arrow.names]
 
@@ -60,7 +60,7 @@ def _opened(path: str | Path, library: Callable[[Path, Path | IO[bytes]], Any]) 
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes in a temporary file: these formats are read from their end, which no packed stream can give."""
+    """A packed .parquet or .xlsx file's bytes in a temporary file: these formats are read from their end."""
     with tempfile.TemporaryFile() as room:
         try:
             with open_bytes(path) as packed:
@@ -164,17 +164,17 @@ def in_memory(tables: Mapping[str, Any], *, digest: bool = True) -> Iterator[dic
 
 
 def is_memory(path: Any) -> bool:
-    """Whether a path is a name that `in_memory` gave."""
+    """Whether a path is the name of a data frame that `in_memory` gave."""
     return str(path).startswith(MEMORY)
 
 
 def memory_digest(path: str | Path) -> str:
-    """SHA-256 of the rows of a table in memory."""
+    """SHA-256 of the rows of a data frame that `in_memory` holds."""
     return _tables[str(path)][1]
 
 
 def read_memory(path: str | Path) -> Iterator[Numbered]:
-    """(row from 1, values by column) of a table that `in_memory` holds."""
+    """(row from 1, values by column) of a data frame that `in_memory` holds."""
     if str(path) not in _tables:
         raise UserError(
             f"{path}: these rows were in the memory of another process. Pass the same rows again from Python, or "
@@ -220,7 +220,7 @@ def _raw_rows(table: Any, where: str) -> Iterator[Mapping[Any, Any]]:
 
 
 def _from_columns(table: Mapping[Any, Any], where: str) -> Iterator[dict[Any, Any]]:
-    """Rows of {column: values}."""
+    """Rows of a data frame given as {column: values}."""
     if inner := [str(name) for name, part in table.items() if is_frame(part)]:
         raise UserError(f"{where} holds several tables: {', '.join(inner)}. Pass one of them, e.g. [{inner[0]!r}].")
     try:

@@ -68,7 +68,7 @@ def _found(path: str | Path, encoding: str, kind: str) -> Iterator[Found]:
 
 
 def _is_lines(path: str | Path, encoding: str) -> bool:
-    """Whether a .json file is JSON lines or a list: its first line is a whole object, or opens a list."""
+    """Whether a .json file of questions is JSON lines or a list: its first line is a whole object, or opens a list."""
     first = next((line for line in open_text(path, encoding) if line.strip()), "").strip()
     if first.startswith("[") or len(first) > 1 << 20:
         return first.startswith("[")
@@ -122,7 +122,7 @@ def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _place(context: str, text: str, start: int) -> int:
-    """The occurrence of the text nearest to the given start, or -1."""
+    """The occurrence of the answer's text in the context nearest to the given start, or -1."""
     if start >= 0 and context.startswith(text, start):
         return start
     middle = min(max(start, 0), len(context))
@@ -163,7 +163,7 @@ def _index(where: str, value: Any, count: int, needed: bool) -> int | None:
 
 
 def read_minimal_pairs(path: str | Path, *, encoding: str = "utf-8") -> Iterator[MinimalPair]:
-    """Each pair {"sentence_good", "sentence_bad"} of a JSONL file, or of all JSONL files of a folder (by name)."""
+    """Minimal pairs, beside questions: {"sentence_good", "sentence_bad"} of a JSONL file, or a folder's (by name)."""
     files = [Path(path)]
     if files[0].is_dir():
         files = sorted(file for file in files[0].rglob("*") if kind_of(file) == "jsonl" and file.is_file())

@@ -208,7 +208,7 @@ def _example(
 
 
 def columns_of(path: str | Path, wanted: Collection[str] = (), encoding: str = "utf-8") -> list[str]:
-    """The file's column names; numbers ('1', '2', …) where it has no header."""
+    """A table's column names; numbers ('1', '2', …) where it has no header."""
     kind = kind_of(path)
     if kind == "parquet":
         return parquet_columns(path)
@@ -356,7 +356,7 @@ def _text(where: str, row: dict[str, Any], name: str) -> str:
 
 
 def _as_shown(cell: Any) -> Any:
-    """The cell of a sheet or a DataFrame as text: an empty one is empty, a number is its digits."""
+    """A table's cell (of a sheet or a DataFrame) as text: an empty one is empty, a number is its digits."""
     return "" if cell is None else scalar("", cell) if isinstance(cell, (int, float)) else cell
 
 
@@ -425,7 +425,7 @@ def label_separator(path: str | Path, *, text: str, label: str, encoding: str, k
 
 
 def _listed(value: Any) -> list[Any] | None:
-    """The items of a list, or of a cell that spells one: ["a", "b"], or Python's ['a', 'b']."""
+    """The items of a table's cell that holds a list, or spells one: ["a", "b"], or Python's ['a', 'b']."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if not isinstance(value, str) or not (value.strip().startswith("[") and value.strip().endswith("]")):

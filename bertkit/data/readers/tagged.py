@@ -148,7 +148,7 @@ def holds_texts(path: str | Path, encoding: str = "utf-8", labels: Sequence[str]
 
 
 def _has_tags(lines: Sequence[str], labels: set[str]) -> bool:
-    """Whether most lines are a word and at least one column more."""
+    """Whether most lines of a tagged file are a word and at least one column more."""
     rows = [columns_in(line) for line in lines if _counts(line)]
     width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
     tabbed = sum("\t" in line for line in lines) >= MOST * len(rows)
@@ -161,7 +161,7 @@ def _has_tags(lines: Sequence[str], labels: set[str]) -> bool:
 
 
 def _has_words(lines: Sequence[str]) -> bool:
-    """Whether most lines are single words, in sentences of several lines."""
+    """Whether most lines of a tagged file are single words, in sentences of several lines."""
     words = [line for line in lines if _counts(line)]
     sentences = sum(bool(line.strip()) and not before.strip() for before, line in zip(["", *lines], lines))
     return len(words) >= 2 * sentences > 2 and _most(map(_is_word, words))

@@ -42,7 +42,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round numbers inside the scale."""
+        """Round numbers inside an axis's scale."""
         return log_ticks(self.low, self.high, about) if self.log else round_ticks(self.low, self.high, about)
 
 
@@ -153,13 +153,13 @@ class Drawing(str):
         return f'{opening}><style>{_style()}</style><rect width="100%" height="100%" fill="#fff"/>{rest}'
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """What a notebook shows of an SVG drawing."""
         return self.standalone()
 
 
 @cache
 def _style() -> str:
-    """The style sheet's rules for drawings, in its light colours."""
+    """The style sheet's rules for SVG drawings, in its light colours."""
     sheet = (Path(__file__).parents[1] / "report.css").read_text("utf-8")
     colours = dict(re.findall(r"--([\w-]+): ([^;]+);", sheet.partition("@media")[0]))
     # Only a rule that begins a line: those of dark pages and of phones are indented.
@@ -231,7 +231,7 @@ def frame(
     height: float = HEIGHT,
     width: float = WIDTH,
 ) -> Frame:
-    """Axes with round ticks; `names` make a legend above, `marks` dashed upright lines.
+    """A plot's axes with round ticks; `names` make a legend above, `marks` dashed upright lines.
 
     A legend of more than two rows makes the drawing taller, not the plot smaller.
     """

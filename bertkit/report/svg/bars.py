@@ -36,7 +36,7 @@ def bar_plot(
     most: float | None = None,
     lang: str = "en",
 ) -> Drawing:
-    """Horizontal bars with names and values; intervals: (low, high) or None per bar. most: the axis reaches this far.
+    """A bar plot: horizontal bars with names and values; intervals: (low, high) or None per bar.
 
     A negative value extends to the left, in another colour. The first 40 are drawn, and the others are counted.
     """
@@ -88,7 +88,7 @@ def histogram(
     marks: Mapping[str, float] | None = None,
     lang: str = "en",
 ) -> Drawing:
-    """How often values occur: from the values themselves, or from bins of (low, high, count)."""
+    """A bar plot of how often values occur: from the values themselves, or from bins of (low, high, count)."""
     cells = [tuple(map(as_number, cell)) for cell in bins] if bins is not None else _binned(values)
     complete = [(a, b, c) for a, b, c in cells if a is not None and b is not None and c is not None and b > a]
     if not complete:
@@ -117,7 +117,7 @@ def heat_map(
     column_label: str = "",
     lang: str = "en",
 ) -> Drawing:
-    """A grid of counts, each row shaded by its own share: a confusion matrix. The first 40 of each side are drawn."""
+    """A grid of counts beside the bar plots, each row shaded by its own share: a confusion matrix."""
     title = f"{row_label} × {column_label}"
     table = [[as_number(cell) for cell in list(row)[:MOST_CELLS]] for row in list(matrix)[:MOST_CELLS]]
     across = max((len(row) for row in table), default=0)

@@ -40,7 +40,7 @@ def line_plot(
     floor: float | None = None,
     lang: str = "en",
 ) -> Drawing:
-    """Curves of {name: (xs, ys)}; points that are not finite (or not above 0 when log_y) are skipped.
+    """A line plot of {name: (xs, ys)}; points that are not finite (or not above 0 when log_y) are skipped.
 
     smooth draws a running mean over the faint raw curve, of all series or of those named. marks: name → x, upright
     lines; levels: name → y, level lines. floor: a y that the axis must hold, such as 0. At most 12 series are drawn.

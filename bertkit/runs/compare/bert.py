@@ -52,7 +52,7 @@ class FrozenVectors:
     def fit(
         self, texts: Sequence[Text], labels: Sequence[float], count: int, *_: Any, seed: int = 0, **__: Any
     ) -> Self:
-        """Learn weights on standardized vectors."""
+        """In a comparison: learn weights on a frozen BERT's standardized vectors."""
         vectors = self._vectors(texts)
         self.shift, self.spread = vectors.mean(0), vectors.std(0) + 1e-6
         self.linear = self.kind().fit(
@@ -70,27 +70,27 @@ class FrozenVectors:
         return side_by_side(a, b)
 
     def features(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """Standardized vectors: (texts, width)."""
+        """A frozen BERT's standardized vectors: (texts, width)."""
         return self._scaled(self._vectors(texts))
 
     def probabilities(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """(texts, labels)"""
+        """Probabilities from a frozen BERT's vectors: (texts, labels)."""
         return self.linear.probabilities(self.features(texts))
 
     @property
     def parameters(self) -> int:
-        """Parameters of the encoder and the weights."""
+        """Parameters of the frozen BERT and the weights on its vectors."""
         return self.encoder.encoder_parameters + self.linear.parameters
 
     def save(self, folder: Path) -> None:
-        """Write the weights and the encoder, so that the folder is self-contained."""
+        """Write the weights and the frozen BERT, so that the folder is self-contained."""
         write_model(folder / "encoder", self.encoder.as_written())
         self.linear.save(folder)
         storage.save(folder, self.LAYOUT, {"shift": self.shift.tolist(), "spread": self.spread.tolist()})
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """Read what `save` wrote."""
+        """Open a saved contender on a frozen BERT's vectors."""
         model = cls(Predictor.load(folder / "encoder", precision))
         model.linear = cls.kind.load(folder)
         with storage.opened(folder, cls.LAYOUT):
@@ -130,7 +130,7 @@ class FineTuned:
         self.progress: Progress | None = None
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Train for as many passes as `finetune` would, or fewer if the time is short."""
+        """A comparison's BERT: train for as many passes as `finetune` would, or fewer if the time is short."""
         self._place = tempfile.TemporaryDirectory(prefix="bertkit-compare-")
         batch = 32
         passes = min(MOST_PASSES, max(3.0, LEAST_STEPS * batch / len(train)))
@@ -147,16 +147,16 @@ class FineTuned:
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Predictions by the path that `predict` uses."""
+        """The predictions of a comparison's BERT by the path that `predict` uses."""
         return self.predictor.predict_examples(examples)
 
     @property
     def parameters(self) -> int:
-        """Parameters of the encoder and its head."""
+        """Parameters of a comparison's BERT and its head."""
         return self.predictor.parameters
 
     def save(self, folder: Path) -> None:
-        """Write the finished folder without its checkpoints."""
+        """Write the finished folder of a comparison's BERT without its checkpoints."""
         source = Path(self._place.name) / "run"
 
         def copy(target: Path) -> None:
@@ -168,7 +168,7 @@ class FineTuned:
 
 
 def _progress(settings: FinetuneSettings) -> Progress:
-    """The progress recorded in the finished run's folder."""
+    """The progress recorded in the finished folder of a comparison's BERT."""
     run = read_json(settings.out / "result.json")["run"]
     planned = max(1, math.ceil(settings.epochs * run["steps"] / run["passes"] - 1e-6))
     return Progress(run["steps"], planned, stopped=bool(run["stopped"]))
@@ -185,13 +185,13 @@ class TunedCosine(FrozenCosine):
 
     @property
     def progress(self) -> Progress | None:
-        """Progress of the encoder's fine-tuning."""
+        """Progress of fine-tuning a comparison's BERT for cosines."""
         return self.tuned.progress if self.tuned else None
 
     def fit(
         self, texts: Sequence[Text], labels: Sequence[float], count: int, *dev: Any, seed: int = 0, **options: Any
     ) -> Self:
-        """Train the encoder on the order of the numbers, then fit the line."""
+        """A comparison's BERT for cosines: train it on the order of the numbers, then fit the line."""
         assert self.tuned is not None
         dev_texts, dev_numbers = dev
         rows, dev_rows = (
@@ -212,13 +212,13 @@ class Source(Protocol):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
+        """Parameters of the BERT or ELMo that gives a comparison's features."""
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """(layers, words, width) per sentence."""
+        """Features of a comparison's BERT or ELMo: (layers, words, width) per sentence."""
 
     def save(self, folder: Path) -> None:
-        """Write it into a folder."""
+        """Write the BERT or ELMo that gives a comparison's features into a folder."""
 
 
 class ElmoSource:
@@ -237,7 +237,7 @@ class ElmoSource:
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """Read what `save` wrote."""
+        """Open the saved ELMo of a comparison's contender."""
         return cls(Elmo.load(folder))
 
 
@@ -252,12 +252,12 @@ class BertSource:
         self.parameters = encoder.encoder_parameters
 
     def save(self, folder: Path) -> None:
-        """Write the encoder's folder, without its pooling, which is not needed here."""
+        """Write the folder of the BERT that gives a comparison's features, without its pooling."""
         write_model(folder, replace(self.encoder.as_written(), pooling=None))
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """Read what `save` wrote."""
+        """Open the saved BERT that gives a comparison's features."""
         return cls(Predictor.load(folder, precision))
 
 
@@ -281,17 +281,17 @@ class OnFeatures(Generic[Inner]):
 
     @property
     def parameters(self) -> int:
-        """Parameters of the source and the BiLSTM."""
+        """Parameters of the BERT or ELMo and of the BiLSTM on its features."""
         return self.source.parameters + self.inner.parameters
 
     def save(self, folder: Path) -> None:
-        """Write the source and the BiLSTM."""
+        """Write the BERT or ELMo and the BiLSTM on its features."""
         self.source.save(folder / "source")
         self.inner.save(folder / "bilstm")
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """Read what `save` wrote."""
+        """Open a saved BiLSTM on the features of BERT or ELMo."""
         model = cls(cls.source_kind.load(folder / "source", precision))
         model.inner = cls.kind.load(folder / "bilstm", features=model.source.features)
         return model
@@ -303,11 +303,11 @@ class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
     kind = BiLstmTagger
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The most likely label of every word."""
+        """The most likely label of every word, by a BiLSTM on features of BERT or ELMo."""
         return self.inner.tag(sentences)
 
     def judge(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], np.ndarray]]:
-        """Per sentence: the most likely labels, and the log-probabilities of all (words, labels)."""
+        """Most likely labels and all log-probabilities (words, labels), by a BiLSTM on features of BERT or ELMo."""
         return self.inner.judge(sentences)
 
 
@@ -329,5 +329,5 @@ class ElmoClassifier(OnFeatures[BiLstmClassifier]):
     kind, source_kind = BiLstmClassifier, ElmoSource
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(texts, labels)"""
+        """Probabilities of a BiLSTM on ELMo's features: (texts, labels)."""
         return self.inner.probabilities(texts)

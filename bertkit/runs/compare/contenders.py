@@ -43,21 +43,21 @@ class ContenderModel(Protocol):
     name: str
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Learn from the training examples; the dev examples choose the best pass. minutes: time limit; 0: none."""
+        """A contender learns from the training examples; the dev examples choose the best pass. minutes 0: no limit."""
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """The task's predictions."""
+        """A contender's predictions, as the task has them."""
 
     def save(self, folder: Path) -> None:
-        """Write a folder that `bertkit.load` opens."""
+        """Write a contender's folder, which `bertkit.load` opens."""
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
+        """A contender's number of parameters."""
 
     @property
     def progress(self) -> Progress | None:
-        """Progress of a training in steps; None for others."""
+        """Progress of a contender's training in steps; None for others."""
 
 
 # ---- The table, cheapest first: each contender's name, its tasks, and how it is made and loaded.
@@ -101,12 +101,12 @@ class Contender(Generic[Inner]):
     load: Callable[[Path, str], Inner] | None = None
 
     def make(self, resources: Resources) -> ContenderModel:
-        """A fresh one."""
+        """A fresh model of this row of the contender table."""
         model: Any = self.build(resources) if self.build else self.model()
         return cast(ContenderModel, self.form(self.key, self.title(resources) if self.title else model.name, model))
 
     def open(self, folder: Path, about: dict[str, Any], precision: str = "auto") -> Texts | Numbers | Tags:
-        """Load a saved one. about: its bertkit.json."""
+        """Load a saved contender. about: its bertkit.json."""
         inside = folder / INSIDE
         model = self.load(inside, precision) if self.load else self.model.load(inside)
         return cast(Texts | Numbers | Tags, self.form(self.key, about["name"], model).restore(about))
@@ -123,7 +123,7 @@ class WholeEncoder:
     lacks: Callable[[Resources], str] = lambda resources: ""
 
     def make(self, resources: Resources) -> ContenderModel:
-        """A fresh one."""
+        """A fresh fine-tuned BERT as a contender."""
         start = self.start(resources)
         name = f"{self.name} ({_short(start, resources)})"
         return FineTuned(name, start, resources.threads, resources.precision, resources.device)
@@ -156,12 +156,12 @@ def _tuned_cosine(resources: Resources) -> TunedCosine:
 
 
 def _titled(name: str) -> Callable[[Resources], str]:
-    """A name, with the encoder's in place of {}."""
+    """A contender's name, with the encoder's in place of {}."""
     return lambda resources: name.format(_short(resources.models[0], resources)) if "{}" in name else name
 
 
 def _short(model: str, resources: Resources) -> str:
-    """The last part of a path, unless two models share it."""
+    """An encoder's name among the contenders: the last part of its path, unless two share it."""
     ends = [Path(other).name for other in resources.models]
     return model if ends.count(Path(model).name) > 1 else Path(model).name
 
@@ -267,11 +267,11 @@ def _bert(model: str) -> WholeEncoder:
 
 
 def _names(entry: Entry) -> tuple[str, ...]:
-    """The names a user may write: in full, without its task, or one for all BERTs."""
+    """The names a user may write for a contender: in full, without its task, or one for all BERTs."""
     others = ("majority",) if entry.key in ("frequent-tag", "mean") else ()
     return entry.key, entry.key.removesuffix("-tags").removesuffix("-numbers"), entry.key.split(":")[0], *others
 
 
 def _plain(name: str) -> str:
-    """n-gram, TF-IDF and GloVe as the table spells them."""
+    """A contender's name without capitals and hyphens: n-gram, TF-IDF and GloVe as users may spell them."""
     return name if ":" in name else name.lower().replace("-", "")

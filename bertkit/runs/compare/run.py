@@ -53,7 +53,7 @@ FULL = {
 
 
 def forecast(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lang: str = "en") -> str:
-    """A comparison's sentence on more data for the contender `name` (or the first with a curve).
+    """A comparison's forecast of what more rows would bring the contender `name` (or the first with a curve).
 
     Points: (rows, score) at a quarter, half, all.
     """
@@ -121,7 +121,7 @@ class ContenderResult:
     p_value: float | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Values for JSON and the report, without empty ones."""
+        """A contender's result as values for JSON and the report, without empty ones."""
         return {name: value for name, value in vars(self).items() if value not in ("", None, [])}
 
 
@@ -157,13 +157,13 @@ class CompareResult:
     outlook: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """Values for JSON and the report."""
+        """A comparison's result as values for JSON and the report."""
         lists = {"contenders": [row.plain() for row in self.contenders], "skipped": [vars(row) for row in self.skipped]}
         table = {**vars(self), **lists}
         return table if self.curve else {key: table[key] for key in table if key not in ("curve", "outlook")}
 
     def _repr_html_(self) -> str:
-        """The report, for a notebook."""
+        """A comparison's report, for a notebook."""
         return framed(Path(self.report).read_text("utf-8"))
 
 
@@ -208,14 +208,14 @@ class _Comparison:
         self.outcomes: list[Outcome] = []
 
     def _left(self) -> float:
-        """Seconds of the budget that remain for the contenders themselves; the curve has its own third."""
+        """Seconds of the comparison's budget that remain for the contenders themselves; the curve has its own third."""
         if not self.settings.minutes:
             return float("inf")
         budget = self.settings.minutes * 60
         return budget * (0.7 if self.settings.curve else 1.0) - (time.monotonic() - self.start)
 
     def go(self) -> CompareResult:
-        """Run every entry, then the learning curve, then write the report."""
+        """Run every contender of the comparison, then the learning curve, then write the report."""
         for place, entry in enumerate(self.entries):
             if reason := entry.lacks(self.resources):
                 self.skipped.append(LeftOut(entry.key, reason))
@@ -241,7 +241,7 @@ class _Comparison:
         return self._finish(curve)
 
     def _stopped(self, stop: Stopped | KeyboardInterrupt, place: int) -> Stopped:
-        """Score and report the finished contenders, and list the others as skipped."""
+        """A comparison that was stopped: score and report the finished contenders, list the others as skipped."""
         number = stop.signal if isinstance(stop, Stopped) else signal.SIGINT
         if not self.outcomes:
             return Stopped(number, "stopped before any contender was finished; nothing was written.")
@@ -251,7 +251,7 @@ class _Comparison:
         return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {report}.")
 
     def _run(self, entry: Entry, minutes: float) -> None:
-        """Train with every seed, measure the time, and keep the first model."""
+        """Train a contender of the comparison with every seed, measure the time, and keep the first model."""
         scores: list[float] = []
         first: ContenderModel | None = None
         first_predictions: list[Prediction] = []
@@ -292,7 +292,7 @@ class _Comparison:
         return float(next(iter(self.task.score(self.rows.judge, predictions).values())))
 
     def _judge(self) -> None:
-        """Intervals, and the significance of every contender's difference to the best."""
+        """The comparison's intervals, and the significance of every contender's difference to the best."""
         finished = [outcome for outcome in self.outcomes if not outcome.result.stopped]
         best = max(finished or self.outcomes, key=lambda outcome: outcome.result.score)
         metric, gold, top, more = self.task.metric_inputs(self.rows.judge, best.predictions)
@@ -310,7 +310,7 @@ class _Comparison:
         self.best = best
 
     def _curve(self) -> dict[str, list[tuple[int, float]]]:
-        """Scores of the best and the cheapest contenders from fewer rows, as time permits."""
+        """The comparison's learning curve: scores of the best and the cheapest from fewer rows, as time permits."""
         end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
         cheapest = sorted(self.outcomes, key=lambda outcome: outcome.result.train_seconds)
         others = (outcome for outcome in cheapest if outcome is not self.best and outcome.entry.key not in BLIND)
@@ -353,7 +353,7 @@ class _Comparison:
 
 
 def _read(s: CompareSettings, task: Task) -> Rows:
-    """The three sets of rows, from files or held out of the training rows; rows they share are reported."""
+    """A comparison's three sets of rows, from files or held out of the training rows; shared rows are reported."""
     reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
     train = task.read(s.train, reading)
     train = _sampled(train, s.rows, s.seed, "training rows are used (--rows)")
@@ -387,14 +387,14 @@ def _read(s: CompareSettings, task: Task) -> Rows:
 
 
 def _shortfall(progress: Progress | None) -> str:
-    """The steps that were run, if fewer than planned."""
+    """In a comparison: the steps that a contender ran, if fewer than planned."""
     if progress is None or progress.steps >= progress.planned:
         return ""
     return f"{progress.steps:,} of {progress.planned:,} steps"
 
 
 def _sampled(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
-    """At most `most` rows, sampled by the seed, in the file's order."""
+    """At most `most` rows of a comparison, sampled by the seed, in the file's order."""
     if not most or len(rows) <= most:
         return rows
     note(f"{most} of {len(rows)} {what}.")
@@ -402,5 +402,5 @@ def _sampled(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
 
 
 def _has_labels(task: Task, rows: Sequence[Any]) -> bool:
-    """Whether these rows have at least two labels, or numbers."""
+    """Whether a comparison's rows have at least two labels, or numbers."""
     return len({name for row in rows for name in names_of(row)}) != 1

@@ -45,7 +45,7 @@ class TaughtFeed(SupervisedFeed):
         self.lessons = {id(item): lesson for item, lesson in zip(items, zip(taught, known, strict=True), strict=True)}
 
     def collate(self, items: Sequence[Item]) -> Batch:
-        """Items with both."""
+        """Distillation's items with the teacher's outputs and their own answers."""
         batch = super().collate(items)
         taught, known = zip(*(self.lessons[id(item)] for item in items))
         batch.extra |= self.task.lessons(batch, taught, known)
@@ -73,7 +73,7 @@ class Distilling(SupervisedRun):
         super().__init__(replace(settings, task=name, model=_start(settings, self.teacher)))
 
     def _task(self, labels: tuple[str, ...]) -> Task:
-        """The teacher's, with its labels in its order."""
+        """Distillation's task: the teacher's, with its labels in its order."""
         own = self.teacher.task
         options = {key: value for key, value in own.options.items() if key not in TEACHERS_OWN}
         task = make(own.name, labels=own.labels if own.labelled_by_name else (), options=options)
@@ -81,7 +81,7 @@ class Distilling(SupervisedRun):
         return task
 
     def _split(self) -> splits.Split:
-        """All rows, answered: by their file where it has an answer, else by the teacher."""
+        """Distillation's rows, all answered: by their file where it has an answer, else by the teacher."""
         split = splits.read_split(self.settings, self.task, "maybe")
         self.known: dict[str, list[bool]] = {}
         for role, examples in split.examples.items():
@@ -125,7 +125,7 @@ class Distilling(SupervisedRun):
 
     @property
     def command(self) -> str:
-        """What makes this run again."""
+        """What makes this distillation again."""
         return f"bertkit distill {self.settings.teacher} --config {self.settings.out}/run.toml --out OTHER"
 
 
@@ -147,7 +147,7 @@ def distill(settings: DistillSettings) -> dict[str, Any]:
 
 
 def _start(s: DistillSettings, teacher: Predictor) -> str:
-    """What the student starts from. A preset's name is a new model of that shape, with the teacher's vocabulary.
+    """What a distillation's student starts from. A preset's name: a new model of that shape, the teacher's vocabulary.
 
     It is made at every start: the same seed gives the same model, and nothing of another run's can be left in it.
     """

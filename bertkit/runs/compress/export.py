@@ -69,7 +69,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def _tell_left_behind(options: dict[str, Any], format: str) -> None:
-    """Report what the task does with the head's outputs that other programs will not."""
+    """Report what an export leaves behind: what the task does with the outputs that other programs will not."""
     word = options.get("word", "first")
     if word != "first":
         note(f"{WORDS[format]}; this model was trained with the {word} over all pieces of a word.")
@@ -157,7 +157,7 @@ def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[s
 
 
 def _to_calibrate(s: ExportSettings, exact: Predictor) -> list[Any] | None:
-    """The rows of --calibrate, read before anything is written; None without the option."""
+    """The rows of `export --calibrate`, read before anything is written; None without the option."""
     if s.calibrate is None:
         return None
     if measure.has_task(exact):
@@ -171,7 +171,7 @@ def _to_calibrate(s: ExportSettings, exact: Predictor) -> list[Any] | None:
 
 
 def _calibrate(path: Path, exact: Predictor, kind: str, rows: list[Row]) -> dict[str, float]:
-    """Replace the int8 file by a static one: of both ways to choose ranges, the one that is off by less.
+    """Replace the exported int8 file by a static one: of both ways to choose ranges, the one that is off by less.
 
     Returns how far either is off, on rows that the ranges were not taken from where there are enough.
     """
@@ -196,13 +196,13 @@ def _calibrate(path: Path, exact: Predictor, kind: str, rows: list[Row]) -> dict
 
 
 def _mean_difference(first: Predictor, second: Predictor, kind: str, rows: list[Row]) -> float:
-    """The mean difference of outputs on some rows, relative to the mean output."""
+    """For choosing an int8 export: mean difference of outputs on some rows, relative to the mean output."""
     a, b = (np.concatenate([x.reshape(-1) for x in side.engine.run(rows, Wanted(kind))]) for side in (first, second))
     return float(np.abs(a - b).mean() / max(1e-9, np.abs(a).mean()))
 
 
 def _torch_folder(predictor: Predictor) -> Folder:
-    """What is written again: only weights that torch has read can be."""
+    """What an export writes again: only weights that torch has read can be."""
     assert isinstance(predictor.folder, Folder)
     return predictor.folder
 
@@ -219,7 +219,7 @@ def _web(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[st
 
 
 def _about_page(exact: Predictor, outputs: list[str]) -> dict[str, Any]:
-    """What the page must know of the model; see web.html. outputs: of the ONNX file."""
+    """What the exported page must know of the model; see web.html. outputs: of the ONNX file."""
     name, options = "fill" if "logits" in outputs else "embed", {}
     if measure.has_task(exact):
         name, options = exact.task.name, exact.task.options
@@ -238,14 +238,14 @@ def _about_page(exact: Predictor, outputs: list[str]) -> dict[str, Any]:
 
 
 def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
-    """The model as bertkit would run it here."""
+    """What an export is compared with: the model as bertkit would run it here."""
     before = Predictor.load(s.model, s.precision, "cpu", engine="torch")
     before.model.crf, before.engine.crf = exact.model.crf, exact.engine.crf
     return before
 
 
 def rows_of(model: Predictor, examples: list[Any]) -> list[Row]:
-    """What the encoder is given for examples of the model's task, or for texts."""
+    """For comparing an export: what the encoder is given for examples of the model's task, or for texts."""
     if measure.has_task(model):
         items = model.task.encode(examples, model.tokenizer, model.windows())
         return [row for item in items for row in item.rows]
@@ -331,7 +331,7 @@ INSTALL = "npm install @huggingface/transformers"
 
 
 def find_library(given: Path | None) -> Path:
-    """The node_modules folder that holds both packages: the given one, that of this folder, or npm's global one."""
+    """For the exported page: the node_modules folder with both packages: the given one, this folder's, or npm's."""
     places = [given / "node_modules", given] if given else [Path("node_modules"), *_global()]
     for place in places:
         if all((place / file).is_file() for file in LIBRARY.values()):
@@ -351,7 +351,7 @@ def _global() -> list[Path]:
 
 
 def write_web(out: Path, exported: Path, library: Path, about: dict[str, Any]) -> int:
-    """Write index.html and the two scripts it reads; returns their size in bytes. about: see `web.html`."""
+    """Write the exported page: index.html and the two scripts it reads; returns their size in bytes."""
     weights = next(path for name in ("onnx/model.onnx", "onnx/model_quantized.onnx", "model.onnx")
                    if (path := exported / name).is_file())  # fmt: skip
     if weights.stat().st_size > LARGEST:
@@ -368,7 +368,7 @@ def write_web(out: Path, exported: Path, library: Path, about: dict[str, Any]) -
 
 
 def _write_script(path: Path, files: dict[str, Path], about: dict[str, Any] | None) -> None:
-    """Files as a script in base64: a page that is opened from a disk may not fetch files, but it may run scripts."""
+    """Files of an exported page as a script in base64: from a disk it may not fetch files, but run scripts."""
     with path.open("w", encoding="ascii") as script:
         script.write("globalThis.BERTKIT ??= { files: {} };\n")
         for name, file in files.items():
@@ -379,7 +379,7 @@ def _write_script(path: Path, files: dict[str, Path], about: dict[str, Any] | No
 
 
 def language_of(vocabulary: Iterable[str]) -> str:
-    """The language in which the page begins and gives examples: zh where most pieces are Chinese, else en."""
+    """The language in which an exported page begins and gives examples: zh where most pieces are Chinese."""
     pieces = list(vocabulary)
     chinese = sum(any("\u4e00" <= character <= "\u9fff" for character in piece) for piece in pieces)
     return "zh" if 2 * chinese > len(pieces) else "en"

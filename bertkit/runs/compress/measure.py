@@ -34,8 +34,8 @@ def compared(
     rows: Sequence[Any],
     scored: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """What changed. names: of both models, to find their sizes. rows: examples of the task, or texts of a model
-    without one; scored: examples with gold answers, all of which are scored.
+    """Measure what changed between two models. names: of both, to find their sizes. rows: examples of the task, or
+    texts of a model without one; scored: examples with gold answers, all of which are scored.
     """
     sides = (before, after)
     timed_rows = list(rows)[:MOST]
@@ -65,14 +65,14 @@ def _answers(model: Predictor, rows: Sequence[Any]) -> Any:
 
 
 def _alone(model: Predictor, answers: Any) -> Any:
-    """Answers without their scores, one by one; vectors as they are."""
+    """For measuring agreement: answers without their scores, one by one; vectors as they are."""
     if isinstance(answers, np.ndarray):
         return answers
     return [answer for prediction in answers for answer in model.task.answers_in(prediction)]
 
 
 def has_task(model: Predictor) -> bool:
-    """Whether the model has been fine-tuned for a task."""
+    """Whether the measured model has been fine-tuned for a task."""
     try:
         return bool(model.task)
     except UserError:
@@ -130,7 +130,7 @@ def sample_rows(model: Predictor) -> list[Any]:
 
 
 def _sample(model: Predictor, name: str) -> Path:
-    """The sample file of the language whose words the vocabulary knows better."""
+    """The sample file to measure on: of the language whose words the vocabulary knows better."""
     unknown = model.tokenizer.unk_id
 
     def strangers(lang: str) -> float:
@@ -155,7 +155,7 @@ def speed(contestants: Sequence[Callable[[], Any]]) -> list[float]:
 
 
 def megabytes(folder: Path) -> float:
-    """The size of the weights on disk, in megabytes."""
+    """Measure the size of the weights on disk, in megabytes."""
     files = {path for pattern in WEIGHTS for path in folder.glob(pattern)} if folder.is_dir() else {folder}
     return sum(path.stat().st_size for path in files if path.is_file()) / 1e6
 

@@ -61,7 +61,7 @@ class _Dense(nn.Module):
 
 
 def _layer(step: Step) -> nn.Module:
-    """A module after the pooling, for a graph."""
+    """A module after the pooling, for an ONNX graph."""
     if step.kind == "LayerNorm":
         norm = nn.LayerNorm(len(step.tensors["norm.weight"]))
         norm.load_state_dict({k.removeprefix("norm."): torch.from_numpy(v) for k, v in step.tensors.items()})
@@ -88,14 +88,14 @@ class Padded(nn.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the outputs of `forward`, in order, as in transformers: whoever runs the file asks for some."""
+        """The names of an ONNX graph's outputs, in order, as in transformers: whoever runs the file asks for some."""
         heads = {"": (), "span": ("start_logits", "end_logits")}.get(self.kind, ("logits",))
         texts = ("sentence_embedding",) if self.kind in ("", "mlm") and not self.layers else ()
         layers = tuple(LAYER.format(n) for n in range(self.model.config.depth + 1)) if self.layers else ()
         return (*heads, "last_hidden_state", *texts, *layers)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> tuple:
-        """(texts, length) each, 1 for tokens in the mask. Returns what `names` says: (texts, …) each."""
+        """What becomes the ONNX graph: (texts, length) each, 1 for tokens in the mask → what `names` says."""
         texts, length = input_ids.shape
         encoded = self._encode(input_ids, attention_mask, token_type_ids)
         tokens = encoded.tokens.view(texts, length, -1)
@@ -116,11 +116,11 @@ class Padded(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the inputs."""
+        """The names of an ONNX graph's inputs."""
         return INPUTS if self.model.config.segments > 1 else INPUTS[:2]
 
     def _encode(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Encoded:
-        """The rectangle as one group of texts, whose padding is a text's end: (texts × length, width)."""
+        """In an ONNX graph: the rectangle as one group of texts, padding at a text's end: (texts × length, width)."""
         texts, length = ids.shape
         positions = torch.arange(length, device=ids.device)[None].expand(texts, length)
         group = Group(0, texts * length, texts, length, lengths=mask.sum(1))
@@ -144,11 +144,11 @@ class AtPlaces(Padded):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Without segments: the embedded models have none."""
+        """The inputs of the ONNX graph of places, without segments: the embedded models have none."""
         return (*INPUTS[:2], PLACES)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, places: Tensor) -> tuple:  # type: ignore[override]
-        """places: (n,). Returns logits (n, vocabulary), and the layers' vectors (texts, length, width)."""
+        """The ONNX graph of places (n,): logits (n, vocabulary), and the layers' vectors (texts, length, width)."""
         texts, length = input_ids.shape
         encoded = self._encode(input_ids, attention_mask, None)
         logits = self.model.ask("mlm", encoded, places)
@@ -209,7 +209,7 @@ MOST_CALIBRATED = 128  # batches of one row that the ranges are taken from
 
 
 def quantize_static(path: Path, out: Path, feeds: Sequence[Mapping[str, np.ndarray]], calibration: str) -> None:
-    """Quantize weights to int8, and activations by ranges that they have on `feeds`: the inputs of some rows."""
+    """Quantize an ONNX file's weights to int8, and activations by the ranges that they have on `feeds`."""
     import onnx
     from onnxruntime import quantization
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
@@ -234,7 +234,7 @@ def quantize_static(path: Path, out: Path, feeds: Sequence[Mapping[str, np.ndarr
 
 
 def write_graph(path: Path, folder: Folder) -> None:
-    """The model's graph alone, with an mlm head and every layer: its weights stay in model.safetensors.
+    """Write a model's ONNX graph alone, with an mlm head and every layer: its weights stay in model.safetensors.
 
     Every weight is a constant under the name it has in that file, which whoever opens the graph puts in; the graph
     knows shapes, not values, so it serves any weights of the same shapes.
@@ -278,7 +278,7 @@ def write_graph(path: Path, folder: Folder) -> None:
 
 @contextlib.contextmanager
 def _without_branches(model: Model) -> Iterator[None]:
-    """Use one attention kernel for every length while the model is traced."""
+    """Use one attention kernel for every length while the model is traced to ONNX."""
     parts = [module for module in model.modules() if isinstance(module, Attention)]
     for part in parts:
         part.fused_from = 0
@@ -291,7 +291,7 @@ def _without_branches(model: Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporters' messages, which do not help users."""
+    """Silence the ONNX exporters' messages, which do not help users."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

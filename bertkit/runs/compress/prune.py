@@ -51,7 +51,7 @@ def chosen(config: Config, number: int, drop: str = "spread") -> list[int]:
 
 
 def _nearest(ideal: list[int], kinds: list[bool]) -> list[int]:
-    """A rising sequence of layers near the ideal ones, the n-th of the n-th kind, the first the first."""
+    """Layers pruning keeps: a rising sequence near the ideal ones, the n-th of the n-th kind."""
     best: dict[int, tuple[int, list[int]]] = {0: (0, [0])}  # last layer kept → (distance so far, layers)
     for n, target in enumerate(ideal[1:], 1):
         best = {
@@ -171,7 +171,7 @@ def _texts(model: Predictor, s: PruneSettings) -> list[str]:
 
 
 def _texts_of(row: Any) -> list[str]:
-    """The texts of any kind of example."""
+    """For pruning neurons: the texts of any kind of example."""
     if isinstance(row, str):
         return [row]
     texts = [getattr(row, name, None) for name in ("text", "text_b", "question", "context")]

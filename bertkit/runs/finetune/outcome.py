@@ -164,7 +164,7 @@ def not_better(headline: str, compared: Mapping[str, Any]) -> str:
 
 
 def one_answer(gold: list[Any], predicted: list[Any]) -> str:
-    """The answer that every row, or every word, got although the right ones differ; empty where there is none."""
+    """The outcome's warning: the answer that every row, or word, got although the right ones differ; else empty."""
     right, given = (
         [part for row in rows for part in (row if isinstance(row, (list, tuple)) else [row])]
         for rows in (gold, predicted)
@@ -177,7 +177,7 @@ def one_answer(gold: list[Any], predicted: list[Any]) -> str:
 
 
 def finished_result(run: SupervisedRun) -> FinetuneResult | None:
-    """What a finished run reached, and its model in place of the starting one; None where there is something to do."""
+    """What a finished fine-tuning reached, and its model in place of the starting one; None if there is work left."""
     s = run.settings
     if not s.resume or not (s.out / "result.json").is_file() or newest_generation(s.out / "checkpoints"):
         return None
@@ -193,7 +193,7 @@ def finished_result(run: SupervisedRun) -> FinetuneResult | None:
 
 
 def _check_same_run(run: SupervisedRun) -> None:
-    """Refuse other settings or rows than those that a finished run's scores are of."""
+    """Refuse other settings or rows than those that a finished fine-tuning's scores are of."""
     out = run.settings.out
     about = read_json(out / "bertkit.json")
     changed = changed_settings(out, run.settings, FREE_AFTERWARDS)
@@ -219,7 +219,7 @@ def row_digests(run: SupervisedRun) -> dict[str, str]:
 
 
 def calibrate(run: SupervisedRun) -> dict[str, Any]:
-    """Fit a temperature on the dev rows, judge it on the half it was not fitted on, and divide the head by it."""
+    """After fine-tuning: fit a temperature on the dev rows, judge it on the other half, divide the head by it."""
     task = run.task
     logits = np.stack(run.outputs("dev"))
     gold = np.array([task.labels.index(item.example.label) for item in run.items["dev"]])
@@ -311,7 +311,7 @@ def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
 
 
 def _fitted(task: Task, result: FinetuneResult) -> dict[str, Any]:
-    """What was fitted to the outputs: the temperature, which the head was divided by, and the options in use."""
+    """What was fitted after fine-tuning: the temperature, which the head was divided by, and the options in use."""
     temperature = (result.calibration or {}).get("temperature")
     options: dict[str, Any] = {key: task.options[key] for key in ("thresholds", "abstain") if key in task.options}
     return options if temperature is None else {"temperature": temperature, **options}

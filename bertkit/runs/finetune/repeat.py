@@ -51,7 +51,7 @@ def seeded(settings: FinetuneSettings) -> FinetuneResult:
 
 
 def _check_out(settings: FinetuneSettings) -> None:
-    """A finished model is not replaced unasked: told before hours are spent."""
+    """Before a fine-tuning is repeated for hours: a finished model is not replaced unasked."""
     if (settings.out / "config.json").is_file() and not settings.overwrite and not settings.resume:
         raise UserError(f"{settings.out} holds a finished model. Choose another --out, or replace it with --overwrite.")
 

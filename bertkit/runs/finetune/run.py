@@ -51,7 +51,7 @@ class Rates:
         self.words = 1.0 if settings.freeze else self._words()
 
     def _chosen(self) -> float:
-        """By width (narrow models learn faster); heads alone bear much more."""
+        """A fine-tuning's rate by width (narrow models learn faster); heads alone bear much more."""
         if self.settings.freeze:
             return 2e-3
         # 5e-5 for BERT-base. At width 256 six times that was seven points better on SST-2 (docs/results.md).
@@ -59,7 +59,7 @@ class Rates:
         return 5e-5 * max(narrow, min(12.0, narrow**2))
 
     def _words(self) -> float:
-        """Word vectors that grew larger than BERT's take larger steps: a rare word must be able to change its meaning.
+        """In fine-tuning, word vectors larger than BERT's take larger steps: a rare word must be able to change.
 
         Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained three points,
         on all 67,349 none (docs/results.md).
@@ -68,7 +68,7 @@ class Rates:
         return min(10.0, max(1.0, round(size / max(WORDS_LIKE_BERTS, self.model.config.init_std), 2)))
 
     def share(self, name: str) -> float:
-        """A parameter's share of the rate: less in the layers below where so asked, more for large word vectors."""
+        """A parameter's share of the fine-tuning's rate: less in lower layers if asked, more for large word vectors."""
         decay, depth = self.settings.layer_decay, self.model.config.unique_layers
         parts = name.split(".")
         if "crf" in parts:
@@ -126,7 +126,7 @@ class SupervisedRun:
         report_unknown(self.folder, s.model)
 
     def _encoded(self, role: str, examples: Sequence[Any]) -> list[Item]:
-        """The rows of a role as ids; a row that cannot be encoded is reported by its line."""
+        """A fine-tuning's rows of a role as ids; a row that cannot be encoded is reported by its line."""
         with by_line(
             [getattr(example, "line", 0) for example in examples],
             str(getattr(self.settings, role) or self.settings.train),
@@ -134,18 +134,18 @@ class SupervisedRun:
             return self.task.encode(examples, self.folder.tokenizer, self.windows)
 
     def _task(self, labels: tuple[str, ...]) -> Task:
-        """The task, with these label names where there are any."""
+        """A fine-tuning's task, with these label names where there are any."""
         raise NotImplementedError
 
     def _learn_labels(self) -> None:
-        """Tell the task what it must know of all rows."""
+        """Tell a fine-tuning's task what it must know of all rows."""
         self.task.fit_labels(self.split.examples["train"])
 
     def _split(self) -> splits.Split:
         return splits.read_split(self.settings, self.task)
 
     def _open(self) -> Folder:
-        """The starting model with this task's head."""
+        """A fine-tuning's starting model with this task's head."""
         s = self.settings
         heads = {self.task.head: self.task.outputs()} if self.task.head else {}
         # A model pretrained without dropout loses much by it: entity F1 75 → 70 with `en` (docs/results.md).
@@ -168,7 +168,7 @@ class SupervisedRun:
         return folder
 
     def _pooling(self, given: Pooling | None) -> Pooling:
-        """How vectors are made: as the starting folder makes them where that can be learnt, else by the mean."""
+        """How a fine-tuned model makes vectors: as its starting folder where that can be learnt, else by the mean."""
         given = given or Pooling()
         parts = [given.refused] if given.refused else [*map(str, given.steps)]
         parts += [] if given.mode in POOLS else [f"the pooling {given.mode}"]
@@ -186,7 +186,7 @@ class SupervisedRun:
         return pooling
 
     def _shape_model(self) -> None:
-        """Re-initialise top layers, freeze the encoder: as asked."""
+        """Before fine-tuning: re-initialise top layers, freeze the encoder, as asked."""
         s, encoder = self.settings, self.model.encoder
         if s.reinit > len(encoder.layers):
             raise UserError(
@@ -213,7 +213,7 @@ class SupervisedRun:
         return SupervisedFeed(self.items["train"], self.task, **self._sharing())
 
     def _sharing(self) -> dict[str, int]:
-        """How the rows are cut into steps and shared out."""
+        """How a fine-tuning's rows are cut into steps and shared out."""
         s = self.settings
         return {
             "batch": s.batch, "seed": s.seed, "micro_tokens": s.micro_tokens,
@@ -225,11 +225,11 @@ class SupervisedRun:
 
     @property
     def command(self) -> str:
-        """What makes this run again."""
+        """What makes this fine-tuning again."""
         raise NotImplementedError
 
     def go(self) -> FinetuneResult:
-        """Train, keep the best, finish."""
+        """Run a fine-tuning: train, keep the best, finish."""
         s = self.settings
         if done := finished_result(self):
             self.result = done
@@ -242,7 +242,7 @@ class SupervisedRun:
         return self.result
 
     def plan(self, steps_per_pass: int) -> Plan:
-        """The passes that were asked for, or those that a set of this size needs."""
+        """A fine-tuning's passes: those that were asked for, or those that a set of this size needs."""
         s = self.settings
         passes = s.epochs or min(MOST_PASSES, max(3.0, LEAST_STEPS / steps_per_pass))
         by_clock = s.minutes and not s.steps and not s.epochs
@@ -253,18 +253,18 @@ class SupervisedRun:
         )  # fmt: skip
 
     def outputs(self, role: str) -> list[np.ndarray]:
-        """The head's numbers for the rows of a role."""
+        """While fine-tuning: the head's numbers for the rows of a role."""
         self.model.eval()
         return outputs_of(TorchEngine(self.model, str(self.world.device)), self.task, self.items[role])
 
     def predictions(self, role: str) -> tuple[list[Any], list[dict[str, Any]]]:
-        """Examples of a role and what the model says of them."""
+        """While fine-tuning: examples of a role and what the model says of them."""
         items = self.items[role]
         decoded = [self.task.decode(item, output) for item, output in zip(items, self.outputs(role))]
         return [item.example for item in items], decoded
 
     def write_report(self, result: FinetuneResult) -> None:
-        """The report again, with more in it."""
+        """A fine-tuning's report again, with more in it."""
         if self.world.is_main:
             report(self, result)
 
@@ -295,7 +295,7 @@ class Finetuning(SupervisedRun):
 
     @property
     def command(self) -> str:
-        """What makes this run again."""
+        """The command that makes this fine-tuning again."""
         return f"bertkit finetune {self.settings.task} --config {self.settings.out}/run.toml --out OTHER"
 
 
@@ -319,7 +319,7 @@ class _Run(Run[FinetuneResult]):
         super().__init__(s, plan, training, folder, signals, about, keep_best=tuning.model)
 
     def introduce(self) -> str:
-        """Task, rows, steps and rates."""
+        """The message before a fine-tuning: task, rows, steps and rates."""
         tuning, training, feed = self.tuning, self.training, self.rows
         s, config, share = tuning.settings, tuning.model.config, tuning.rates.words
         precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[tuning.model.encoder.dtype]
@@ -333,16 +333,16 @@ class _Run(Run[FinetuneResult]):
         )
 
     def eval_interval(self) -> int:
-        """Once per pass, at least 5 and at most 20 times, unless a number was asked for."""
+        """A fine-tuning is evaluated once per pass, at least 5 and at most 20 times, unless a number was asked for."""
         steps = self.training.steps
         return max(1, steps // (self.plan.evals or min(20, max(5, round(steps / self.rows.steps_a_pass)))))
 
     def evaluate(self) -> dict[str, float]:
-        """Scores on the dev rows; the first chooses."""
+        """A fine-tuning's scores on the dev rows; the first chooses."""
         return self.tuning.task.score(*self.tuning.predictions("dev"))
 
     def finish(self) -> FinetuneResult:
-        """Calibrate, score and write the model with its best weights."""
+        """End a fine-tuning: calibrate, score and write the model with its best weights."""
         tuning = self.tuning
         tuning.best_step, tuning.stopped, tuning.shortened = self.best_step, self.stopped, self.shortened
         if tuning.task.head:  # a task of vectors trains no pooler

@@ -84,7 +84,7 @@ def _teacher(s: FinetuneSettings) -> Teacher:
 
 
 def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
-    """Label → weight, so that all labels count alike; of several labels a text, so that having one and not do."""
+    """From a split's training rows: label → weight, so that all count alike; of several, so that yes and no do."""
     counts = label_counts(task, examples)
     if task.options.get("multi_label"):
         return {name: max(1, len(examples) - count) / count for name, count in counts.items()}
@@ -93,7 +93,7 @@ def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
 
 
 def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = True) -> Split:
-    """Read every file; hold rows out where no dev file is given; tell overlap and duplicates."""
+    """Read every file of a split; hold rows out where no dev file is given; tell overlap and duplicates."""
     reading = reading_of(settings)
     examples = {"train": task.read(settings.train, reading, labelled)}
     for role, path in (("dev", settings.dev), ("test", settings.test)):
@@ -137,7 +137,7 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
 
 
 def _task_of(example: Any) -> Task:
-    """The first task that reads such examples, for callers that have rows and no task."""
+    """For a split of rows without a task: the first task that reads such examples."""
     return next(task_class(name) for name in TASKS if isinstance(example, task_class(name).example_type))()
 
 

@@ -49,7 +49,7 @@ class Components:
 
     @property
     def model(self) -> Model:
-        """The model being pretrained."""
+        """The model a pretraining run trains."""
         return self.folders[""].model
 
 
@@ -113,7 +113,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
 
 
 def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
-    """The numbers that follow from the tokenizer. RoBERTa counts positions from its padding id."""
+    """A pretrained model's numbers that follow from the tokenizer. RoBERTa counts positions from its padding id."""
     padding = tokenizer.pad_id or 0
     first = padding + 1 if config.first_position else 0
     positions = config.positions and config.positions - config.first_position + first
@@ -123,12 +123,12 @@ def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
 
 
 def _padded(size: int) -> int:
-    """Rows of the embedding table: a multiple of 64 multiplies faster."""
+    """Rows of a pretrained model's embedding table: a multiple of 64 multiplies faster."""
     return -(-size // 64) * 64
 
 
 def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings:
-    """Config, family and packing of the continued model."""
+    """For pretraining on: config, family and packing of the continued model."""
     if source.family == "electra":
         raise UserError(
             "--init of an ELECTRA model is not supported: its generator is not in the folder. "
@@ -143,7 +143,7 @@ def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings
 
 
 def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
-    """The source model with the heads that pretraining needs; existing ones keep their weights."""
+    """For pretraining on: the source model with the heads it needs; existing ones keep their weights."""
     if set(source.model.heads) == set(heads):
         return source.model
     model = Model(source.model.config, heads, pooler="mlm" not in heads or len(heads) > 1)
@@ -156,7 +156,7 @@ def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
 
 
 def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer) -> tuple[Objective, list[Item]]:
-    """The objective with a teacher's sentence vectors, and their texts."""
+    """A pretraining objective with a teacher's sentence vectors, and their texts."""
     from bertkit.inference.teacher import teacher
 
     if not settings.teacher or settings.teacher_texts is None:
@@ -175,7 +175,7 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
 
 
 def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store, world: World) -> WordStatesOf:
-    """A teacher whose states are matched at every word; the objective gets the maps to them."""
+    """For pretraining with a teacher whose states are matched at every word; the objective gets the maps to them."""
     from bertkit.inference.teacher import WordTeacher, start_vectors
 
     if not isinstance(objective, Masked):

@@ -116,7 +116,7 @@ class _Changes:
         self.pieces: dict[int, list[int]] = {}
 
     def learn(self, hashes: np.ndarray, words: list[list[int]]) -> None:
-        """hashes: sorted, of these words, none of them known."""
+        """Words that an extended vocabulary changes. hashes: sorted, of these words, none of them known."""
         texts = spelled(self.old, words)
         spelled_words = [(int(h), text, pieces) for h, text, pieces in zip(hashes, texts, words) if text is not None]
         encoded = self.new.backend.encode_batch_fast([text for _, text, _ in spelled_words], add_special_tokens=False)
@@ -146,7 +146,7 @@ def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]
 
 
 def _rewritten(store: Store, a: int, b: int, changes: _Changes, hashed: _Hash, dtype: str) -> Arrays:
-    """Sentences [a, b) with every changed word replaced."""
+    """For an extended vocabulary: sentences [a, b) of the store with every changed word replaced."""
     start, stop = int(store.sentence_starts[a]), int(store.sentence_starts[b])
     ids, flags = np.asarray(store.ids[start:stop]).astype(np.int64), np.asarray(store.word_starts[start:stop])
     begins = np.flatnonzero(flags)
@@ -240,7 +240,7 @@ def useful_words(store: Store, most: int) -> list[str]:
 
 
 def _can_be_one_piece(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether it is letters that the tokenizer's rules keep together (they split Chinese into characters)."""
+    """For extending a vocabulary: whether it is letters that the rules keep together (they split Chinese)."""
     backend = tokenizer.backend
     # A byte-level piece includes the space before its word; one without it is the first word of a text.
     if not text.strip().isalpha() or (tokenizer.kind == "bpe" and not text.startswith(" ")):

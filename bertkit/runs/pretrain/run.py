@@ -58,7 +58,7 @@ class _Run(Run[dict[str, Any]]):
         self.evaluation = self._evaluation()
 
     def _evaluation(self) -> Evaluation | None:
-        """The evaluation set; None if nothing is held out, or too little for this packing."""
+        """A pretraining's evaluation set; None if nothing is held out, or too little for this packing."""
         if not len(self.built.held_out):
             return None
         try:
@@ -69,11 +69,11 @@ class _Run(Run[dict[str, Any]]):
             return None
 
     def planned(self) -> None:
-        """Lengths and batches by fraction of the steps."""
+        """A pretraining's lengths and batches by fraction of the steps."""
         self.store_feed.plan = plan_of(self.built, self.training.steps)
 
     def introduce(self) -> str:
-        """Report the model, the text and the steps."""
+        """The message before a pretraining: the model, the text and the steps."""
         model, s = self.built.model, self.settings
         parameters = sum(p.numel() for p in self.built.objective.parameters())
         precision = {"torch.float32": "fp32", "torch.bfloat16": "bf16"}[str(model.encoder.dtype)]
@@ -85,11 +85,11 @@ class _Run(Run[dict[str, Any]]):
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy on the held-out documents."""
+        """A pretraining's loss and accuracy on the held-out documents."""
         return self.evaluation() if self.evaluation else {}
 
     def logged(self, row: dict[str, Any]) -> None:
-        """Log to TensorBoard, if requested."""
+        """Log a pretraining to TensorBoard, if requested."""
         if not self.settings.tensorboard:
             return
         if not hasattr(self, "board"):
@@ -103,7 +103,7 @@ class _Run(Run[dict[str, Any]]):
                 self.board.add_scalar(name, value, row["step"])
 
     def finish(self) -> dict[str, Any]:
-        """Write the model folder and the report."""
+        """End a pretraining: write the model folder and the report."""
         seconds, result = self.run.elapsed(), self.result()
         weights = self.training.tensors()
         if not self.world.is_main:
@@ -124,7 +124,7 @@ class _Run(Run[dict[str, Any]]):
         return result
 
     def _with(self, folder: model_folder.Folder, weights: dict[str, Tensor]) -> model_folder.Folder:
-        """The folder with a separate model that has these weights (averaged, or gathered from all ranks)."""
+        """A pretraining's folder with a separate model that has these weights (averaged, or gathered from ranks)."""
         prefix = "generator." if folder is self.built.folders.get("generator") else "model."
         state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         shared = {k: v for k, v in folder.model.state_dict().items() if k not in state}  # tied to the other model
@@ -144,7 +144,7 @@ class _Run(Run[dict[str, Any]]):
 
 
 def _identity(built: Components) -> str:
-    """The model's numbers as one line: a resumed run must have the same."""
+    """A pretrained model's numbers as one line: a resumed run must have the same."""
     return repr(built.model.config)
 
 
@@ -211,7 +211,7 @@ class Evaluation:
         return scores
 
     def _minimal_pairs(self, most: int = 50) -> float:
-        """Fraction of pairs whose good sentence is more likely: the first `most` of each file."""
+        """While pretraining: the fraction of minimal pairs whose good sentence is likelier, `most` of each file."""
         from bertkit.data.readers import read_minimal_pairs
         from bertkit.inference.scoring import score
 

@@ -116,6 +116,7 @@ def test_the_learning_curve_ends_at_all_rows_and_says_what_more_would_bring(resu
     assert "rows" in result.outlook
 
 
+@pytest.mark.slow
 def test_tags_climb_from_frequent_tags_to_the_hidden_markov_model(tmp_path):
     lines = ["\n".join(f"{w} {t}" for w, t in zip(row["tokens"], row["tags"])) for row in sentences(50)]
     (tmp_path / "train.conll").write_text("\n\n".join(lines) + "\n", "utf-8")

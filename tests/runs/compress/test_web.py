@@ -31,7 +31,7 @@ def opened(page: Path) -> dict[str, str]:
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--virtual-time-budget=300000"]
     # No name can be resolved: a page that asked the network for anything would fail.
     offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom", f"{page.resolve().as_uri()}?run"]
-    done = subprocess.run([browser, *options, *offline], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run([browser, *options, *offline], capture_output=True, text=True, timeout=840, check=False)
     return {name: html.unescape(value) for name, value in re.findall(r'data-(\w+)="([^"]*)"', done.stdout)}
 
 

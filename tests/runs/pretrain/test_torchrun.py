@@ -31,7 +31,7 @@ def torchrun(settings, folder: Path, *more: str) -> None:
         "pretrain", "--config", str(folder / "run.toml"), *more,
     ]  # fmt: skip
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=840, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -43,6 +43,7 @@ def whole(make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(whole, make, tmp_path):
     pretrain(make("bert-tiny", tmp_path / "one", **RUN))
     one, two = (list(read_metrics(folder / "metrics.jsonl")) for folder in (tmp_path / "one", whole))
@@ -54,6 +55,7 @@ def test_two_processes_have_the_losses_of_one(whole, make, tmp_path):
     assert one[0]["loss"] == pytest.approx(two[0]["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_resume_to_the_last_bit(whole, make, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
     generations = list_generations(tmp_path / "run/checkpoints")
@@ -70,6 +72,7 @@ def losses(run: Path) -> list[float]:
     return [row["loss"] for row in read_metrics(run / "metrics.jsonl") if "loss" in row]
 
 
+@pytest.mark.slow
 def test_sharded_weights_give_the_same_losses_and_resume_unsharded(whole, make, tmp_path):
     run = tmp_path / "run"
     torchrun(make("bert-tiny", run, **RUN), tmp_path, "--shard")

@@ -31,7 +31,7 @@ def test_a_run_over_two_hosts_that_is_killed_and_restarted_ends_with_the_same_bi
     words = ("--quick", "--only", "kills", "--kills", "1", "--victim", "worker", "--json")
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "two_hosts.py"), *words],
-        capture_output=True, text=True, timeout=900, env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)},
+        capture_output=True, text=True, timeout=840, env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)["kills"]
