@@ -144,10 +144,10 @@ class WordTeacher:
         return torch.stack(by_layer, 1).to(encoded.tokens.dtype).cpu(), pieces.cpu().numpy()
 
 
-# ---- Token vectors to start from. A rare word is seen a few times in a short run: its vector would stay near its random
-# start, and the teacher's token vectors already tell sentiment and topic.
+# ---- Token vectors to start from. A rare word is seen a few times in a short run: its vector would stay near its
+# random start, and the teacher's token vectors already tell sentiment and topic.
 
-START_SCALE = 0.1  # root mean square of the vectors, near where training takes them: Adam's first steps move them little
+START_SCALE = 0.1  # root mean square of the vectors, near where training takes them: Adam moves them little at first
 
 
 def start_vectors(teacher: Folder, student: Tokenizer, rows: int, width: int) -> Tensor:

@@ -269,8 +269,8 @@ class Taught(Embed):
     def ask(self, examples: Sequence[TextRow]) -> None:
         """For taught embeddings: keep the teacher's vectors of new texts, centred on those of the first call.
 
-        The cosines of many encoders crowd together (gte-small: 0.74 ± 0.05 for unrelated texts), and their softmax would
-        be nearly flat; centred, they spread (0.10 ± 0.14) in almost the same order.
+        The cosines of many encoders crowd together (gte-small: 0.74 ± 0.05 for unrelated texts), and their softmax
+        would be nearly flat; centred, they spread (0.10 ± 0.14) in almost the same order.
         """
         new = [text for text in dict.fromkeys(t for row in examples for t in _texts(row)) if text not in self._known]
         if new and self.teacher is not None:
