@@ -147,7 +147,9 @@ class WordTeacher:
 # ---- Token vectors to start from. A rare word is seen a few times in a short run: its vector would stay near its random
 # start, and the teacher's token vectors already tell sentiment and topic.
 
-START_SCALE = 0.1  # root mean square of the vectors, near where training takes them: Adam's first steps move them little
+START_SCALE = (
+    0.1  # root mean square of the vectors, near where training takes them: Adam's first steps move them little
+)
 
 
 def start_vectors(teacher: Folder, student: Tokenizer, rows: int, width: int) -> Tensor:
