@@ -106,7 +106,7 @@ def _value(value: Any) -> str:
 
 
 def _bars(scores: Any) -> str:
-    """For answers in a notebook: a bar per name (of choices: their numbers), as long as its probability; the best five."""
+    """For answers in a notebook: a bar per name (per number of a choice), as long as its probability; the best five."""
     if isinstance(scores, list):
         scores = dict(enumerate(scores))
     if not isinstance(scores, Mapping):
