@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from bertkit.commands import predict
-from bertkit.settings.finetune import TASKS
+from bertkit.runs.finetune.split import held_out
+from bertkit.settings.finetune import TASKS, FinetuneSettings
+from bertkit.tasks import make
 from tests.support import toy
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "tasks"
@@ -39,6 +41,14 @@ def test_every_task_has_a_page_and_every_sample_is_on_one() -> None:
     pages = [page.read_text("utf-8") for page in PAGES.glob("*.md")]
     shown = {name for page in pages for name in re.findall(r"\(samples/([^)]+)\)", page)}
     assert shown == set(SAMPLES) == {path.name for path in (PAGES / "samples").iterdir()}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_command_of_a_page_finds_rows_to_hold_out(name: str) -> None:
+    task = make(SAMPLES[name][0], options=dict(SAMPLES[name][1]))
+    rows = task.read(PAGES / "samples" / name, predict._reading(predict.Settings(model="", file="")))
+    kept, out = held_out(rows, FinetuneSettings.held_out, 0, task)
+    assert out and len(kept) + len(out) == len(rows)
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -206,6 +206,7 @@ async function ask() {
   }
   const needed = typeof view.needs === "function" ? view.needs(context()) : view.needs || ["text"];
   if (needed.some(name => !(texts[name] ?? example()[name] ?? "").trim())) {
+    at("how").replaceChildren();
     return result.replaceChildren(h("div", {class: "card empty"}, h("p", null, t("shell.empty"))));
   }
   result.classList.add("stale");
