@@ -17,7 +17,7 @@ from bertkit import __version__
 from bertkit.errors import UserError
 from bertkit.server import errors, routes_native, routes_openai, routes_show, routes_tei
 from bertkit.server.middleware import GuardMiddleware
-from bertkit.server.protocol import Door
+from bertkit.server.protocol import Door, PacedSelector
 from bertkit.server.service import InferenceService
 
 
@@ -83,6 +83,12 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service, self.door, self.ready = service, door, ready
         self.until = 0.0
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal arrives, in an event loop that does not wake up for every request it refuses."""
+        selector = PacedSelector(lambda: self.service.is_full)
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(self.serve(sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """The server starts listening, and calls `ready`."""

@@ -1,7 +1,8 @@
 """One HTTP connection: strict about what it reads, quick to refuse when the server is full, closed when it is silent.
 
 A refusal has to cost less than an answer, or refusing would be what overloads the server. A whole request that arrives
-while the server is full is therefore answered from its bytes, without parsing its header and body.
+while the server is full is therefore answered from its bytes, without parsing its header and body, and together with
+others that have arrived by then: waking up for each one would cost more than the refusals themselves.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
+import selectors
+import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +23,7 @@ from bertkit.server.errors import OPENAI, REASONS, ApiError, response
 from bertkit.server.service import InferenceService
 
 GRACE = 1.0  # seconds a connection may be silent, or slow with its header, before it can be closed for another
+PACE = 0.01  # seconds between two looks at the connections of a full server
 SPARE = 128  # file descriptors for everything but connections
 SPARES = 3  # times the limit: connections that are only kept open, because they have no request under way
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?=\r\n|$)", re.IGNORECASE)
@@ -104,6 +109,30 @@ class Door:
         self.service.metrics.failed(REASONS[refusal.why].tei)
         openai = path.startswith(OPENAI) or (path.startswith("/models/") and OPENAI in path)
         return written(refusal.why, refusal.message, refusal.retry, openai=openai, close=close)
+
+
+class PacedSelector(selectors.DefaultSelector):
+    """Tells the event loop which connections can be read; of a full server, at most once every PACE seconds.
+
+    A wake-up takes the interpreter's lock from the thread that computes. While the server is full, every answer waits
+    for much longer than PACE in any case, so that many refusals can share one.
+    """
+
+    def __init__(self, is_full: Callable[[], bool]) -> None:
+        super().__init__()
+        self.is_full, self.looked = is_full, 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What can be read or written. timeout: as of any selector; 0 if the event loop has something else to do."""
+        left = self.looked + PACE - time.monotonic()
+        if left > 0 and self.is_full():
+            if timeout is not None and timeout <= 0:
+                return []
+            time.sleep(left if timeout is None else min(left, timeout))
+            timeout = None if timeout is None else max(0.0, timeout - left)
+        found = super().select(timeout)
+        self.looked = time.monotonic()
+        return found
 
 
 class Placeless(asyncio.Protocol):

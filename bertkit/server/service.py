@@ -97,10 +97,16 @@ class InferenceService:
         """Why the service can accept no further request now; None if it can. Cheap: asked before a body is read."""
         if self.queue.closing:
             return ApiError("stopping", "The server is stopping.", retry=5)
-        full = self.requests >= self.limits.waiting + self.queue.running or self.bytes > self.limits.waiting_bytes
-        if full or self.queue.long or len(self.turns) > self.limits.waiting_turns:
+        if self.is_full:
             return ApiError("busy", "The server is busy: its queue is full.", retry=self.queue.patience())
         return None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further request would be refused because too many are under way."""
+        limits, queue = self.limits, self.queue
+        full = self.requests >= limits.waiting + queue.running or self.bytes > limits.waiting_bytes
+        return full or queue.long or len(self.turns) > limits.waiting_turns
 
     def abandon(self) -> None:
         """The service refuses what is still waiting, in the event loop's thread: the server exits now."""
