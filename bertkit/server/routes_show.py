@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -193,6 +194,7 @@ async def models(request: Request) -> Response:
     return Response(to_json(described), media_type="application/json")
 
 
+@lru_cache(64)  # it looks at the whole vocabulary
 def _described(model: ServedModel) -> dict[str, Any]:
     predictor = model.predictor
     config, heads, tokenizer = predictor.config, predictor.model.heads, predictor.tokenizer

@@ -169,9 +169,18 @@ class InferenceService:
         items = len(inputs) - beside
         if items < 1 or [] in inputs:
             raise ApiError("empty", "`inputs` cannot be empty.", param="input")
+        self.check_items(items, most)
+        size = _characters(list(inputs))
+        self.check_size(size)
+        return size
+
+    def check_items(self, items: int, most: int) -> None:
+        """Refuse a request with more texts than a route allows."""
         if items > most:
             raise ApiError("invalid", f"batch size {items} > maximum allowed batch size {most}.", param="input")
-        size = _characters(list(inputs))
+
+    def check_size(self, size: int) -> None:
+        """Refuse a request with more characters than are allowed."""
         if size > self.limits.characters:
             raise ApiError(
                 "large",
@@ -179,7 +188,6 @@ class InferenceService:
                 "requests.",
                 param="input",
             )
-        return size
 
     async def _await(self, request: Request, job: Job) -> Computed:
         waiting = asyncio.wrap_future(job.future)
