@@ -14,6 +14,7 @@ import selectors
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import h11
@@ -23,8 +24,9 @@ from bertkit.server.errors import OPENAI, REASONS, ApiError, response
 from bertkit.server.service import InferenceService
 
 GRACE = 1.0  # seconds a connection may be silent, or slow with its header, before it can be closed for another
-PACE = 0.01  # seconds between two looks at the connections of a full server
+PACE = 0.005  # seconds between two looks at the connections of a full server
 SPARE = 128  # file descriptors for everything but connections
+CACHED = 1_000  # bytes of a header, at most, that is remembered
 SPARES = 3  # times the limit: connections that are only kept open, because they have no request under way
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 # Requests with these are left to the parser: they are framed in another way, or wait for an answer in between.
@@ -39,11 +41,20 @@ def path_of_whole(data: bytes) -> str | None:
     if not data.startswith(b"POST /"):
         return None
     head, blank, body = data.partition(b"\r\n\r\n")
-    lengths = LENGTH.findall(head)
-    if not blank or len(lengths) != 1 or int(lengths[0]) != len(body) or OTHER_FRAMING.search(head):
+    if not blank:
         return None
+    path, length = (plain_head if len(head) <= CACHED else plain_head.__wrapped__)(head)
+    return path if length == len(body) else None
+
+
+@lru_cache(1024)
+def plain_head(head: bytes) -> tuple[str | None, int]:
+    """Path and length of a POST request framed by its Content-Length; cached, because clients repeat themselves."""
+    lengths = LENGTH.findall(head)
     target, _, version = head.partition(b"\r\n")[0][5:].partition(b" ")
-    return target.decode("latin-1") if version == b"HTTP/1.1" else None
+    if len(lengths) != 1 or version != b"HTTP/1.1" or OTHER_FRAMING.search(head):
+        return None, -1
+    return target.decode("latin-1"), int(lengths[0])
 
 
 @lru_cache(256)
@@ -101,7 +112,7 @@ class Door:
     def close_silent(self, now: float, seconds: float) -> None:
         """Close connections whose next request has not arrived, with its whole header, within this time."""
         for silent in (self.waiting, self.placeless):
-            for connection in [connection for connection, since in silent.items() if now - since > seconds]:
+            for connection in list(takewhile(lambda one: now - silent[one] > seconds, silent)):  # longest first
                 connection.leave()
 
     def refused(self, refusal: ApiError, path: str, *, close: bool) -> bytes:
@@ -149,7 +160,7 @@ class Placeless(asyncio.Protocol):
         self.more["server_state"].connections.add(self)
         now, silent = asyncio.get_running_loop().time(), self.door.placeless
         silent[self] = now
-        if len(silent) > SPARES * self.door.most:
+        if self.door.connections + len(silent) > (1 + SPARES) * self.door.most:
             oldest, since = next(iter(silent.items()))
             (oldest if now - since >= GRACE else self).leave()
 

@@ -45,7 +45,7 @@ class Turns:
     hundreds parsed in another, a request that only has to be refused would wait for seconds.
     """
 
-    EACH = 4  # tasks per round
+    EACH = 2  # tasks per round
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -295,8 +295,8 @@ def test_a_connection_that_never_ends_its_header_makes_room_for_a_new_one(runnin
 def test_of_too_many_silent_connections_the_oldest_is_closed(running, connect, monkeypatch) -> None:
     monkeypatch.setattr(protocol, "GRACE", 0.0)
     server = running(connections=1)
-    silent = [connect(server) for _ in range(protocol.SPARES)]
-    until(lambda: len(server.server.door.placeless) == protocol.SPARES)
+    silent = [connect(server) for _ in range(1 + protocol.SPARES)]
+    until(lambda: len(server.server.door.placeless) == 1 + protocol.SPARES)
     assert connect(server).send(HEALTH).read()[0] == 200
     assert silent[0].is_closed()
     assert silent[1].send(HEALTH).read()[0] == 200
