@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tracemalloc
 from typing import Any
@@ -103,3 +104,16 @@ def test_a_small_request_that_would_become_a_large_one_is_refused_before_it_does
         assert tracemalloc.get_traced_memory()[1] < 50_000_000  # it would have been 400 MB
     finally:
         tracemalloc.stop()
+
+
+def test_an_ancestor_that_is_not_there_is_refused_by_name(client) -> None:
+    body = {"model": "words", "word": "a", "texts": ["a b", "b a"], "others": ["nobody"]}
+    answer = client.post("/show/meaning", json=body)
+    assert answer.status_code == 404 and "nobody" in answer.json()["error"]
+
+
+def test_a_compressed_body_is_refused_with_the_reason(client) -> None:
+    content = gzip.compress(b'{"inputs": "a"}')
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = client.post("/embed", content=content, headers=headers)
+    assert answer.status_code == 415 and "Content-Encoding" in answer.json()["error"]

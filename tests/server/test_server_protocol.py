@@ -220,7 +220,9 @@ def test_a_full_server_looks_at_its_connections_together_and_not_at_each_at_once
     assert len(selector.select(None)) == 3 and slept == pytest.approx([protocol.PACE])
     now += protocol.PACE / 2
     assert len(selector.select(5)) == 3 and sum(slept) == pytest.approx(1.5 * protocol.PACE)
-    assert len(selector.select(protocol.PACE / 4)) == 3 and slept[-1] == pytest.approx(protocol.PACE / 4)  # a timer is due
+    assert len(selector.select(protocol.PACE / 4)) == 3 and slept[-1] == pytest.approx(
+        protocol.PACE / 4
+    )  # a timer is due
     full = False
     assert len(selector.select(0)) == 3 and len(slept) == 3  # as quick as any, once there is room
     selector.close()
