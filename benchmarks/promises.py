@@ -61,7 +61,7 @@ def tests(*paths: str) -> Callable[..., dict[str, object]]:
     """A check that is tests of the suite, whatever the count."""
 
     def check(folder: Path, count: int, chance: random.Random) -> dict[str, object]:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
         numbers = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", ended.stdout)}
         bad = numbers.get("failed", 0) + numbers.get("error", 0)

@@ -112,7 +112,8 @@ class Door:
     def close_silent(self, now: float, seconds: float) -> None:
         """Close connections whose next request has not arrived, with its whole header, within this time."""
         for silent in (self.waiting, self.placeless):
-            for connection in list(takewhile(lambda one: now - silent[one] > seconds, silent)):  # longest first
+            late = takewhile(lambda one: now - one[1] > seconds, silent.items())  # the longest is the first
+            for connection, _ in list(late):
                 connection.leave()
 
     def refused(self, refusal: ApiError, path: str, *, close: bool) -> bytes:
