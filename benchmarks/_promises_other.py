@@ -179,6 +179,49 @@ def readers(work: Path, count: int, dice: random.Random) -> dict[str, object]:
     return {"tried": count, "bad": seen[2], "opened as first and second": f"{seen[0]}/{seen[1]}"}
 
 
+def poisoned_at(step: int, words: tuple[object, ...]) -> None:
+    """The command, whose loss is not a number at this step."""
+    from bertkit.training.loop import Training
+
+    taken = Training._step
+
+    def poisoned(self: Training, batches: list) -> object:
+        if self.done + 1 == step:
+            self.objective.register_forward_hook(
+                lambda _, __, losses: {name: loss * float("nan") for name, loss in losses.items()}
+            )
+        return taken(self, batches)
+
+    Training._step = poisoned
+    command(*words)()
+
+
+def not_a_number(work: Path, count: int, dice: random.Random) -> dict[str, object]:
+    """A loss becomes NaN at a random step: the run stops and names it, and resumes to the bytes of an untouched one."""
+    log, bad = work / "log", 0
+    words = pretraining(work, 20)
+    assert wait(fork(command(*words, "--out", work / "alone"), log)) == 0, log.read_text()
+    expected = digests(work / "alone", FILES)
+    for _ in range(count):
+        out, step = work / "run", dice.randint(1, 20)
+        log.unlink(missing_ok=True)
+        code = wait(fork(lambda out=out, step=step: poisoned_at(step, (*words, "--out", out)), log))
+        named = re.search(rf"Step {step - 1}\b.*nan", log.read_text())
+        resumed = wait(fork(command(*words, "--out", out, "--resume"), log))
+        bad += code != 2 or not named or resumed != 0 or digests(out, FILES) != expected
+        shutil.rmtree(out)
+    return {"tried": count, "bad": bad}
+
+
+def flat_memory(work: Path, count: int, dice: random.Random) -> dict[str, object]:
+    """`predict` on a hundredth of the rows and on all of them: its peak may grow by 5 %."""
+    from predict_memory import memory
+
+    rows = memory(work, (max(100, count // 100), count), 1)
+    peaks = {row["contestant"]: f"{row['value']:.0f} MB" for row in rows}
+    return {"tried": count, "bad": int(rows[-1]["ratio"] > 1.05), "peaks": peaks}
+
+
 def second_writer(work: Path, count: int, dice: random.Random) -> dict[str, object]:
     """Start a second trainer on the folder of a running one."""
     log, bad = work / "log", 0

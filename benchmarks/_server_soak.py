@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from _served import Connection, post, served, some_request, some_text
+from _served import WORDS, Connection, post, served, some_request, some_text
 
 # ---- Hours of mixed requests: memory and files do not grow.
 
@@ -118,44 +118,102 @@ def same_answers(
     }  # fmt: skip
 
 
+# ---- The largest requests that are allowed, all at once.
+
+
+def largest(count: int = 500, clients: int = 64, model: str = "en") -> dict[str, Any]:
+    """Requests of 100,000 characters (in one text, in 32, in 2,048), as large as they may be, by many clients."""
+    chance = random.Random(0)
+
+    def words(characters: int) -> str:
+        return " ".join(chance.choice(WORDS) for _ in range(characters // 3))[:characters]
+
+    bodies = [("/embed", {"inputs": [words(3_125) for _ in range(32)]}), ("/embed", {"inputs": words(100_000)}),
+              ("/v1/embeddings", {"model": model, "input": [words(48) for _ in range(2_048)]})]  # fmt: skip
+    requests = [post(path, body) for path, body in bodies]
+    with served(model) as server:
+        statuses: Counter[int] = Counter()
+        start, most = server.memory(), 0.0
+        waiting = iter(range(count))
+
+        async def client() -> None:
+            connection = Connection(server.port)
+            for number in waiting:
+                status, _, _ = await connection.send(requests[number % len(requests)])
+                while status == 429:  # as a client would, wait, and try again
+                    statuses[status] += 1
+                    await asyncio.sleep(1)
+                    status, _, _ = await connection.send(requests[number % len(requests)])
+                statuses[status] += 1
+            connection.close()
+
+        async def every() -> None:
+            nonlocal most
+            tasks = [asyncio.create_task(client()) for _ in range(clients)]
+            while not all(task.done() for task in tasks):
+                await asyncio.wait(tasks, timeout=0.1)
+                most = max(most, server.memory())
+
+        asyncio.run(every())
+        lives = server.lives()
+    return {
+        "requests": count, "clients": clients, "statuses": {str(key): n for key, n in sorted(statuses.items())},
+        "other_statuses": statuses.total() - statuses[200] - statuses[429] - statuses[503], "exits": int(not lives),
+        "start_mb": round(start), "most_mb": round(most),
+    }  # fmt: skip
+
+
 # ---- A signal to stop loses nothing that was accepted.
 
 
-def graceful_stop(clients: int = 64, model: str = "en", signals: int = 1) -> dict[str, Any]:
-    """SIGTERM under load: statuses that clients got, seconds to the exit, and its code."""
-    with served(model) as server:
-        statuses: Counter[str] = Counter()
-        chance = random.Random(0)
-        texts = [some_text(chance, 3.5) for _ in range(32)]
+def graceful_stop(times: int = 1, clients: int = 64, model: str = "en", signals: int = 1) -> dict[str, Any]:
+    """SIGTERM under load, so many times: statuses that clients got, the longest time to the exit, and its codes.
 
-        async def client(stop: asyncio.Event) -> None:
-            connection = Connection(server.port)
-            while True:
-                began_before = not stop.is_set()
-                status, _, _ = await connection.send(post("/embed", {"inputs": texts}))
-                statuses[f"{status or 'closed'} {'before' if began_before else 'after'}"] += 1
-                if stop.is_set():
-                    return
+    `lost` counts requests that were sent before the signal and got no response.
+    """
+    statuses: Counter[str] = Counter()
+    chance = random.Random(0)
+    texts = [some_text(chance, 3.5) for _ in range(32)]
 
-        async def every() -> tuple[float, int]:
-            stop = asyncio.Event()
-            tasks = [asyncio.create_task(client(stop)) for _ in range(clients)]
-            await asyncio.sleep(3)
-            began = time.monotonic()
-            for number in range(signals):
-                server.process.send_signal(signal.SIGTERM)
-                await asyncio.sleep(0.3 * (number + 1 < signals))
-            stop.set()
-            await asyncio.sleep(0.3)
-            health = (await Connection(server.port).send(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"))[0]
-            await asyncio.gather(*tasks)
-            while server.lives() and time.monotonic() < began + 60:
-                await asyncio.sleep(0.05)
-            return time.monotonic() - began, health
+    def stopped() -> tuple[float, int, int | None]:
+        """Seconds to the exit, the status of /health meanwhile, and the exit code."""
+        with served(model) as server:
 
-        seconds, health = asyncio.run(every())
-        return {
-            "signals": signals, "statuses": dict(sorted(statuses.items())), "health_while_stopping": health,
-            "seconds_to_exit": round(seconds, 1), "exit_code": server.process.poll(),
-            "status_500": sum(number for status, number in statuses.items() if status.startswith("500")),
-        }  # fmt: skip
+            async def client(stop: asyncio.Event) -> None:
+                connection = Connection(server.port)
+                while True:
+                    began_before = not stop.is_set()
+                    status, _, _ = await connection.send(post("/embed", {"inputs": texts}))
+                    statuses[f"{status or 'closed'} {'before' if began_before else 'after'}"] += 1
+                    if stop.is_set():
+                        return
+                    if status == 429:
+                        await asyncio.sleep(0.1)
+
+            async def every() -> tuple[float, int]:
+                stop = asyncio.Event()
+                tasks = [asyncio.create_task(client(stop)) for _ in range(clients)]
+                await asyncio.sleep(3)
+                began = time.monotonic()
+                stop.set()  # first: what is sent while the signal is on its way may meet a closed port
+                for number in range(signals):
+                    server.process.send_signal(signal.SIGTERM)
+                    await asyncio.sleep(0.3 * (number + 1 < signals))
+                await asyncio.sleep(0.3)
+                health = (await Connection(server.port).send(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"))[0]
+                await asyncio.gather(*tasks)
+                while server.lives() and time.monotonic() < began + 60:
+                    await asyncio.sleep(0.05)
+                return time.monotonic() - began, health
+
+            seconds, health = asyncio.run(every())
+            return seconds, health, server.process.poll()
+
+    stops = [stopped() for _ in range(times)]
+    return {
+        "stops": times, "signals": signals, "requests": statuses.total(), "statuses": dict(sorted(statuses.items())),
+        "lost": statuses["closed before"], "health_while_stopping": sorted({health for _, health, _ in stops}),
+        "seconds_to_exit": round(max(seconds for seconds, _, _ in stops), 1),
+        "other_exits": sum(code != 0 for _, _, code in stops),
+        "status_500": sum(number for status, number in statuses.items() if status.startswith("500")),
+    }  # fmt: skip

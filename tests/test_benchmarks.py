@@ -6,6 +6,7 @@ import io
 import json
 import operator
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -165,3 +166,18 @@ def test_a_contestant_that_is_absent_breaks_or_crashes_is_a_reason_not_an_end(tm
     with pytest.raises(workers.Failed, match="code 3"):
         worker.ask(os._exit)
     worker.close()
+
+
+def test_every_promise_is_checked_by_a_row_and_told_with_what_was_measured() -> None:
+    import promises
+
+    numbers = {f"R{n}" for n in range(1, 13)} | {f"S{n}" for n in range(1, 8)}
+    checked = {number for promise in promises.PROMISES.values() for number in promise.number.split(", ")}
+    assert numbers <= checked
+    page = (BENCHMARKS.parent / "docs" / "reliability.md").read_text("utf-8")
+    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| [RSC]\d", line)]
+    told = {number.strip() for row in rows for number in row[1].split(",")}
+    assert checked == told
+    checks = promises.PROMISES | promises.COMPARED
+    assert set(checks) <= {row[3].strip() for row in rows}  # every check is told of, with what came out
+    assert all(row[4].strip() or row[6].strip() for row in rows)

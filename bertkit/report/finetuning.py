@@ -237,6 +237,8 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
 
 def _against_baseline(result: FinetuneResult, metric: str, level: str, lang: str) -> list[Block]:
     """In a fine-tuning's report: how much better than the baseline, as a sentence; a warning where it may be chance."""
+    if result.task == "answer":
+        return [Text(words(lang)["baseline_of_answers"])]
     facts = dict(result.baseline or {})
     difference, low, high = (as_number(facts.get(key)) for key in ("difference", "low", "high"))
     if difference is None or low is None or high is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection
@@ -17,7 +18,7 @@ from bertkit import __version__
 from bertkit.errors import UserError
 from bertkit.server import errors, routes_native, routes_openai, routes_show, routes_tei
 from bertkit.server.middleware import GuardMiddleware
-from bertkit.server.protocol import Door
+from bertkit.server.protocol import Door, PacedSelector
 from bertkit.server.service import InferenceService
 
 
@@ -84,6 +85,12 @@ class Server(uvicorn.Server):
         self.service, self.door, self.ready = service, door, ready
         self.until = 0.0
 
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal arrives, in an event loop that does not wake up for every request it refuses."""
+        selector = PacedSelector(lambda: self.service.is_full)
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(self.serve(sockets))
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """The server starts listening, and calls `ready`."""
         self.door.open()
@@ -123,5 +130,8 @@ def run(
     app: FastAPI, service: InferenceService, bound: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
     """Run the server until a signal arrives."""
+    gc.collect()
+    gc.freeze()  # models and modules live as long as the server: to look at them in a collection takes 0.2 s
+    gc.set_threshold(20_000, 20, 50)  # a request makes hundreds of objects, and nearly all end without a collection
     server_of(app, service, ready).run([bound])
     service.queue.join(1)  # it is idle, or its time is up

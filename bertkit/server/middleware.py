@@ -98,6 +98,8 @@ class GuardMiddleware:
             # Asked of every body: a page of another site can send anything but this without asking first.
             if body and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise ApiError("type", "Expected request with `Content-Type: application/json`.")
+            if headers.get("content-encoding", "identity").strip().lower() != "identity":
+                raise ApiError("type", "The server reads no compressed bodies: send it without `Content-Encoding`.")
             self._check_room(counted)
             self.service.requests += counted
             try:

@@ -1,7 +1,8 @@
 """One HTTP connection: strict about what it reads, quick to refuse when the server is full, closed when it is silent.
 
 A refusal has to cost less than an answer, or refusing would be what overloads the server. A whole request that arrives
-while the server is full is therefore answered from its bytes, without parsing its header and body.
+while the server is full is therefore answered from its bytes, without parsing its header and body, and together with
+others that have arrived by then: waking up for each one would cost more than the refusals themselves.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
+import selectors
+import time
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import h11
@@ -19,7 +24,9 @@ from bertkit.server.errors import OPENAI, REASONS, ApiError, response
 from bertkit.server.service import InferenceService
 
 GRACE = 1.0  # seconds a connection may be silent, or slow with its header, before it can be closed for another
+PACE = 0.005  # seconds between two looks at the connections of a full server
 SPARE = 128  # file descriptors for everything but connections
+CACHED = 1_000  # bytes of a header, at most, that is remembered
 SPARES = 3  # times the limit: connections that are only kept open, because they have no request under way
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 # Requests with these are left to the parser: they are framed in another way, or wait for an answer in between.
@@ -34,11 +41,20 @@ def path_of_whole(data: bytes) -> str | None:
     if not data.startswith(b"POST /"):
         return None
     head, blank, body = data.partition(b"\r\n\r\n")
-    lengths = LENGTH.findall(head)
-    if not blank or len(lengths) != 1 or int(lengths[0]) != len(body) or OTHER_FRAMING.search(head):
+    if not blank:
         return None
+    path, length = (plain_head if len(head) <= CACHED else plain_head.__wrapped__)(head)
+    return path if length == len(body) else None
+
+
+@lru_cache(1024)
+def plain_head(head: bytes) -> tuple[str | None, int]:
+    """Path and length of a POST request framed by its Content-Length; cached, because clients repeat themselves."""
+    lengths = LENGTH.findall(head)
     target, _, version = head.partition(b"\r\n")[0][5:].partition(b" ")
-    return target.decode("latin-1") if version == b"HTTP/1.1" else None
+    if len(lengths) != 1 or version != b"HTTP/1.1" or OTHER_FRAMING.search(head):
+        return None, -1
+    return target.decode("latin-1"), int(lengths[0])
 
 
 @lru_cache(256)
@@ -96,7 +112,8 @@ class Door:
     def close_silent(self, now: float, seconds: float) -> None:
         """Close connections whose next request has not arrived, with its whole header, within this time."""
         for silent in (self.waiting, self.placeless):
-            for connection in [connection for connection, since in silent.items() if now - since > seconds]:
+            late = takewhile(lambda one: now - one[1] > seconds, silent.items())  # the longest is the first
+            for connection, _ in list(late):
                 connection.leave()
 
     def refused(self, refusal: ApiError, path: str, *, close: bool) -> bytes:
@@ -104,6 +121,30 @@ class Door:
         self.service.metrics.failed(REASONS[refusal.why].tei)
         openai = path.startswith(OPENAI) or (path.startswith("/models/") and OPENAI in path)
         return written(refusal.why, refusal.message, refusal.retry, openai=openai, close=close)
+
+
+class PacedSelector(selectors.DefaultSelector):
+    """Tells the event loop which connections can be read; of a full server, at most once every PACE seconds.
+
+    A wake-up takes the interpreter's lock from the thread that computes. While the server is full, every answer waits
+    for much longer than PACE in any case, so that many refusals can share one.
+    """
+
+    def __init__(self, is_full: Callable[[], bool]) -> None:
+        super().__init__()
+        self.is_full, self.looked = is_full, 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What can be read or written. timeout: as of any selector; 0 if the event loop has something else to do."""
+        left = self.looked + PACE - time.monotonic()
+        if left > 0 and self.is_full():
+            if timeout is not None and timeout <= 0:
+                return []
+            time.sleep(left if timeout is None else min(left, timeout))
+            timeout = None if timeout is None else max(0.0, timeout - left)
+        found = super().select(timeout)
+        self.looked = time.monotonic()
+        return found
 
 
 class Placeless(asyncio.Protocol):
@@ -120,7 +161,7 @@ class Placeless(asyncio.Protocol):
         self.more["server_state"].connections.add(self)
         now, silent = asyncio.get_running_loop().time(), self.door.placeless
         silent[self] = now
-        if len(silent) > SPARES * self.door.most:
+        if self.door.connections + len(silent) > (1 + SPARES) * self.door.most:
             oldest, since = next(iter(silent.items()))
             (oldest if now - since >= GRACE else self).leave()
 

@@ -169,8 +169,12 @@ async def _table_answering(body: PipelineBody, request: Request, model: ServedMo
     """The pipeline table-question-answering: cells in which the answer lies; rows are read as `column: cell` pairs."""
     _parameters(TableParameters, body)
     given = parsed(Table, body.inputs if isinstance(body.inputs, dict) else {})
+    rows = len(next(iter(given.table.values())))
+    service_of(request).check_size(  # before it is written: a long column name would be repeated in every row
+        sum((len(name) + 4) * rows + sum(map(len, cells)) for name, cells in given.table.items())
+    )
     context, places = "", []  # (start, end, row, column) of every cell
-    for row in range(len(next(iter(given.table.values())))):
+    for row in range(rows):
         for column, (name, cells) in enumerate(given.table.items()):
             context += f"{name}: "
             places.append((len(context), len(context) + len(cells[row]), row, column))
@@ -202,15 +206,19 @@ async def _zero_shot(body: PipelineBody, request: Request, model: ServedModel) -
     template = chosen.hypothesis_template or "This example is {}."
     if "{}" not in template:
         raise ApiError("invalid", "hypothesis_template must contain {} in the place of the label.")
-    pairs = [[body.inputs, template.replace("{}", label)] for label in chosen.candidate_labels]
+    # Before they are written: the text, the template and, in each of its places, the label are repeated.
+    service, labels, places = service_of(request), chosen.candidate_labels, template.count("{}")
+    service.check_items(len(labels), service.limits.items)
+    service.check_size(len(labels) * (len(body.inputs) + len(template)) + places * sum(map(len, labels)))
+    pairs = [[body.inputs, template.replace("{}", label)] for label in labels]
     given = parsed(PredictBody, _plain(body) | {"inputs": pairs})
-    asked = await service_of(request).ask(request, model, "predict", given.listed(), service_of(request).how())
+    asked = await service.ask(request, model, "predict", given.listed(), service.how())
     logits = np.stack([answer.value.raw for answer in asked.answers]).astype(np.float64)
     follows, contradicts = logits[:, names.index("entailment")], logits[:, names.index("contradiction")]
     against = contradicts if chosen.multi_label else np.log(np.exp(follows - follows.max()).sum()) + follows.max()
     odds = follows - against
     scores = 1 / (1 + np.exp(-odds)) if chosen.multi_label else np.exp(odds)
-    ranked = sorted(zip(chosen.candidate_labels, scores.tolist()), key=lambda pair: -pair[1])
+    ranked = sorted(zip(labels, scores.tolist()), key=lambda pair: -pair[1])
     return reply(request, [{"label": label, "score": score} for label, score in ranked], asked)
 
 

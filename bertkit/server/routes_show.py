@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -193,6 +194,7 @@ async def models(request: Request) -> Response:
     return Response(to_json(described), media_type="application/json")
 
 
+@lru_cache(64)  # it looks at the whole vocabulary
 def _described(model: ServedModel) -> dict[str, Any]:
     predictor = model.predictor
     config, heads, tokenizer = predictor.config, predictor.model.heads, predictor.tokenizer
@@ -246,9 +248,9 @@ async def follows(body: FollowsBody, request: Request) -> Response:
 @router.post("/show/meaning")
 async def meaning(body: MeaningBody, request: Request) -> Response:
     """How alike a word's vectors are in several texts, by layer (bertkit.ancestors.meaning.meaning)."""
-    opened = service_of(request).registry.ancestors
-    others = {name: opened[name] for name in body.others if kind_of_ancestor(opened.get(name)) != "transformer"}
-    return await _shown(request, "meaning", body, others={name: model for name, model in others.items() if model})
+    opened = {name: _ancestor(request, name) for name in body.others}
+    others = {name: model for name, model in opened.items() if kind_of_ancestor(model) != "transformer"}
+    return await _shown(request, "meaning", body, others=others)
 
 
 @router.post("/show/lineage")
@@ -268,11 +270,17 @@ async def ancestors(request: Request) -> Response:
 @router.post("/show/ancestor")
 async def ancestor(body: AncestorBody, request: Request) -> Response:
     """What word2vec, ELMo, a GPT or the Transformer makes of a sentence (bertkit.ancestors.lineage.ancestor_shown)."""
-    opened = service_of(request).registry.ancestors
-    if body.name not in opened:
-        raise ApiError("model", f"There is no ancestor {body.name[:80]!r} here. Train it, or open its folder.")
+    found = _ancestor(request, body.name)
     body_text = ShowBody(model=body.model, text=body.text)
-    return await _shown(request, "ancestor", body_text, word=body.word, ancestor=opened[body.name])
+    return await _shown(request, "ancestor", body_text, word=body.word, ancestor=found)
+
+
+def _ancestor(request: Request, name: str) -> Any:
+    """An ancestor that was opened, or trained on this page."""
+    opened = service_of(request).registry.ancestors
+    if name not in opened:
+        raise ApiError("model", f"There is no ancestor {name[:80]!r} here. Train it, or open its folder.")
+    return opened[name]
 
 
 @router.post("/show/pairs")

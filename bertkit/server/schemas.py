@@ -29,8 +29,10 @@ def _text(value: str) -> str:
     """In a request's body: refuse strings that JSON allows but that are not text: NUL and lone surrogates."""
     if "\0" in value:
         raise ValueError("a text contains a NUL character: remove it")
-    if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
-        raise ValueError("a text contains a lone surrogate, which is not a character: correct it")
+    try:
+        value.encode()  # quicker than to look at each character
+    except UnicodeEncodeError:
+        raise ValueError("a text contains a lone surrogate, which is not a character: correct it") from None
     return value
 
 

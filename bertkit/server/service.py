@@ -45,7 +45,7 @@ class Turns:
     hundreds parsed in another, a request that only has to be refused would wait for seconds.
     """
 
-    EACH = 4  # tasks per round
+    EACH = 2  # tasks per round
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -97,10 +97,16 @@ class InferenceService:
         """Why the service can accept no further request now; None if it can. Cheap: asked before a body is read."""
         if self.queue.closing:
             return ApiError("stopping", "The server is stopping.", retry=5)
-        full = self.requests >= self.limits.waiting + self.queue.running or self.bytes > self.limits.waiting_bytes
-        if full or self.queue.long or len(self.turns) > self.limits.waiting_turns:
+        if self.is_full:
             return ApiError("busy", "The server is busy: its queue is full.", retry=self.queue.patience())
         return None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further request would be refused because too many are under way."""
+        limits, queue = self.limits, self.queue
+        full = self.requests >= limits.waiting + queue.running or self.bytes > limits.waiting_bytes
+        return full or queue.long or len(self.turns) > limits.waiting_turns
 
     def abandon(self) -> None:
         """The service refuses what is still waiting, in the event loop's thread: the server exits now."""
@@ -163,9 +169,18 @@ class InferenceService:
         items = len(inputs) - beside
         if items < 1 or [] in inputs:
             raise ApiError("empty", "`inputs` cannot be empty.", param="input")
+        self.check_items(items, most)
+        size = _characters(list(inputs))
+        self.check_size(size)
+        return size
+
+    def check_items(self, items: int, most: int) -> None:
+        """Refuse a request with more texts than a route allows."""
         if items > most:
             raise ApiError("invalid", f"batch size {items} > maximum allowed batch size {most}.", param="input")
-        size = _characters(list(inputs))
+
+    def check_size(self, size: int) -> None:
+        """Refuse a request with more characters than are allowed."""
         if size > self.limits.characters:
             raise ApiError(
                 "large",
@@ -173,7 +188,6 @@ class InferenceService:
                 "requests.",
                 param="input",
             )
-        return size
 
     async def _await(self, request: Request, job: Job) -> Computed:
         waiting = asyncio.wrap_future(job.future)

@@ -356,6 +356,11 @@ def test_every_caption_about_rows_names_them(scored: str, rows: str) -> None:
     assert "Loss on the training data" in told and "Scores on the development rows" in told
 
 
+def test_a_report_of_answers_says_why_there_is_no_baseline() -> None:
+    assert "no cheap baseline" in Reader(finetuning_report(task_result("answer"))).text
+    assert "no cheap baseline" not in Reader(finetuning_report(task_result("tag"))).text
+
+
 def test_errors_are_counted_before_the_list_is_cut() -> None:
     result = task_result("answer")
     assert len(result["errors"]) == 40

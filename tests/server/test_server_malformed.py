@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -81,3 +83,37 @@ def test_a_path_leads_nowhere_but_to_a_route(client, path: str) -> None:
 def test_the_server_still_answers(client) -> None:
     assert client.get("/health").status_code == 200
     assert client.post("/embed", json={"inputs": "a house"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        # A column's name is written before each of its cells.
+        ("/models/answers", {"inputs": {"query": "a", "table": {"n" * 200_000: ["x"] * 2_000}}}, 413),
+        # The template is written for each label, and each label in every {} of it.
+        ("/models/entails", {"inputs": "a", "parameters": {
+            "candidate_labels": ["b"] * 20_000, "hypothesis_template": "{}" + "t" * 20_000}}, 422),
+        ("/models/entails", {"inputs": "a", "parameters": {
+            "candidate_labels": ["b" * 20_000] * 2, "hypothesis_template": "{}" * 10_000}}, 413),
+    ],
+)  # fmt: skip
+def test_a_small_request_that_would_become_a_large_one_is_refused_before_it_does(client, path, body, status) -> None:
+    tracemalloc.start()
+    try:
+        assert client.post(path, json=body).status_code == status
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000  # it would have been 400 MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_ancestor_that_is_not_there_is_refused_by_name(client) -> None:
+    body = {"model": "words", "word": "a", "texts": ["a b", "b a"], "others": ["nobody"]}
+    answer = client.post("/show/meaning", json=body)
+    assert answer.status_code == 404 and "nobody" in answer.json()["error"]
+
+
+def test_a_compressed_body_is_refused_with_the_reason(client) -> None:
+    content = gzip.compress(b'{"inputs": "a"}')
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = client.post("/embed", content=content, headers=headers)
+    assert answer.status_code == 415 and "Content-Encoding" in answer.json()["error"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import selectors
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ import pytest
 from bertkit.server import protocol
 from bertkit.server.errors import Limits
 from bertkit.server.middleware import WrongKeys
-from bertkit.server.protocol import path_of_whole
+from bertkit.server.protocol import PacedSelector, path_of_whole
 from bertkit.server.service import InferenceService, Turns
 from tests.support.running_server import Running
 
@@ -198,6 +200,37 @@ def test_a_full_server_refuses_on_a_connection_that_stays_usable(running, connec
         assert client.send(POST % (b"/embed", len(BODY), BODY)).read()[0] == 200
 
 
+def test_a_full_server_looks_at_its_connections_together_and_not_at_each_at_once(monkeypatch) -> None:
+    now, full = 100.0, True
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += seconds
+
+    monkeypatch.setattr(protocol, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    selector = PacedSelector(lambda: full)
+    pairs = [socket.socketpair() for _ in range(3)]
+    for reader, writer in pairs:
+        selector.register(reader, selectors.EVENT_READ)
+        writer.send(b"a")
+    assert len(selector.select(0)) == 3 and slept == []  # the first look
+    assert selector.select(0) == []  # the event loop has other work: no look at all
+    assert len(selector.select(None)) == 3 and slept == pytest.approx([protocol.PACE])
+    now += protocol.PACE / 2
+    assert len(selector.select(5)) == 3 and sum(slept) == pytest.approx(1.5 * protocol.PACE)
+    assert len(selector.select(protocol.PACE / 4)) == 3 and slept[-1] == pytest.approx(
+        protocol.PACE / 4
+    )  # a timer is due
+    full = False
+    assert len(selector.select(0)) == 3 and len(slept) == 3  # as quick as any, once there is room
+    selector.close()
+    for pair in pairs:
+        for one in pair:
+            one.close()
+
+
 def test_a_server_that_is_full_does_not_wait_for_the_body(running, connect) -> None:
     server = running(waiting=1)
     server.service.requests = 10
@@ -264,8 +297,8 @@ def test_a_connection_that_never_ends_its_header_makes_room_for_a_new_one(runnin
 def test_of_too_many_silent_connections_the_oldest_is_closed(running, connect, monkeypatch) -> None:
     monkeypatch.setattr(protocol, "GRACE", 0.0)
     server = running(connections=1)
-    silent = [connect(server) for _ in range(protocol.SPARES)]
-    until(lambda: len(server.server.door.placeless) == protocol.SPARES)
+    silent = [connect(server) for _ in range(1 + protocol.SPARES)]
+    until(lambda: len(server.server.door.placeless) == 1 + protocol.SPARES)
     assert connect(server).send(HEALTH).read()[0] == 200
     assert silent[0].is_closed()
     assert silent[1].send(HEALTH).read()[0] == 200
