@@ -314,9 +314,6 @@ class OnnxEngine(Engine):
 
     def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
         """The ONNX engine's batches, each core's its own."""
-        if len(sizes) == 1:  # the usual call of those who wait for an answer
-            compute([0])
-            return
         threads = 1 if sum(sizes) < WORTH_SHARING else machine.threads()
         share_batches(sizes, compute, threads, self._pool)
 
