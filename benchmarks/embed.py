@@ -1,6 +1,7 @@
 """Texts to vectors: bertkit and its peers on the same weights, texts a second and milliseconds for one sentence.
 
-    python benchmarks/embed.py [--table|--quick|--smoke] [--json] [--threads 2] [--rounds N] [--only NAME,NAME] [--case MODEL]
+    python benchmarks/embed.py [--table|--quick|--smoke] [--json] [--threads 2] [--rounds N] [--only NAME,NAME]
+        [--case MODEL]
 
 Random weights of BERT-base's and MiniLM's shape; texts of two length mixes. Every contestant gets raw texts, so
 tokenization counts. Each has a process of its own and is warmed up; then they take turns. Under --quick and --table a
@@ -32,6 +33,7 @@ from _harness import (
     neat,
     row,
     skipped,
+    table,
     take_turns,
     tell,
     texts_of,
@@ -73,7 +75,7 @@ FORMS = {
     ],
     "table": [  # what the tables of docs/benchmarks.md are made of, in some seven minutes a model: --case minilm, --case base
         Case("minilm", "short", 20, 4, 16, latency=True),
-        Case("minilm", "short", 2000, 3, 80),
+        Case("minilm", "short", 2000, 3, 50),
         Case("minilm", "short", 100, 4, 25),
         Case("minilm", "long", 60, 3, 45),
         Case("base", "short", 8, 3, 20, latency=True),
@@ -251,8 +253,10 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int, case: str = 
                 texts = texts_of(one.mix, one.texts, tokenizer, words)
                 counts = [len(ids) for ids in tokenizer.ids_batch(texts)]
                 document["cases"][one.name] = {"texts": len(texts), "tokens": sum(counts), "longest": max(counts)}
-                rows += field.measure(one, texts, rounds or one.rounds)
+                found = field.measure(one, texts, rounds or one.rounds)
+                rows += found
                 tell(f"{time.perf_counter() - began:4.0f} s  {one.name}: done")
+                tell("\n".join(table(with_ratios(found, BASELINE))))  # a run that is stopped has not been for nothing
             field.close()
     return document | {"rows": with_ratios(rows, BASELINE), "seconds": round(time.perf_counter() - began)}
 
