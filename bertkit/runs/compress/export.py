@@ -328,7 +328,7 @@ LIBRARY = {
 MODEL = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 TASKS = ("classify", "pair", "regress", "tag", "answer", "fill", "embed")  # that the page has a form for
 LARGEST = 300_000_000  # bytes: browsers refuse scripts of half a gigabyte, and base64 adds a third
-INSTALL = "npm install @huggingface/transformers"
+INSTALL = "npm install @huggingface/transformers --ignore-scripts"  # those scripts fetch what node needs, not browsers
 
 
 def find_library(given: Path | None) -> Path:
