@@ -319,10 +319,10 @@ def test_a_file_of_another_onnx_version_says_so(which, exported, tmp_path):
     else:
         model.ir_version = 99
     (folder / FILES["fp32"]).write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match=r"of another ONNX version: update onnxruntime|MANIFEST"):
+    with pytest.raises(UserError, match=r"uses another ONNX version: update onnxruntime|MANIFEST"):
         bertkit.load(str(folder))
     (folder / "MANIFEST.json").unlink(missing_ok=True)
-    with pytest.raises(UserError, match=rf"\({which}\)\. It is of another ONNX version: update onnxruntime"):
+    with pytest.raises(UserError, match=rf"\({which}\)\. It uses another ONNX version: update onnxruntime"):
         bertkit.load(str(folder))
 
 
