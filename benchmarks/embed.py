@@ -73,7 +73,7 @@ FORMS = {
         Case("base", "short", 100, 1, 12),
         Case("base", "short", 10, 2, 6, latency=True),
     ],
-    "table": [  # what the tables of docs/benchmarks.md are made of, in some seven minutes a model: --case minilm, --case base
+    "table": [  # for docs/benchmarks.md, in some seven minutes a model: --case minilm, --case base
         Case("minilm", "short", 20, 4, 16, latency=True),
         Case("minilm", "short", 2000, 3, 50),
         Case("minilm", "short", 100, 4, 25),

@@ -196,7 +196,7 @@ class Attention(nn.Module):
         return self.out(self.mix(self.qkv(x), context))
 
     def mix(self, qkv: Tensor, context: AttentionContext) -> Tensor:
-        """Every token's mixture of values. qkv: (tokens, 3 · width), or less with shared keys. Returns (tokens, width)."""
+        """Mix values. qkv: (tokens, 3 · width), or narrower where keys are shared. Returns (tokens, width)."""
         heads, head_width = self.config.heads, self.config.head_width
         batch, rotation = context.batch, context.rotation
         if self.config.key_heads:

@@ -122,12 +122,14 @@ class CastLinear(nn.Module):
 class PreparedLayer(nn.Module):
     """A layer prepared for inference: the numbers of `Layer` in as few calls as oneDNN needs.
 
-    For one short text, the calls between the products cost as much as the products.
+    The sums with what went in are part of the products.
     """
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
-        self.pre, self.attention, self.feed_forward = layer.pre, layer.attention, layer.feed_forward
+        self.pre = layer.pre
+        self.attention: Any = layer.attention
+        self.feed_forward: Any = layer.feed_forward
         self.attention_norm, self.feed_forward_norm = layer.attention_norm, layer.feed_forward_norm
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -137,9 +139,9 @@ class PreparedLayer(nn.Module):
             normed = x if self.attention_norm is None else self.attention_norm(x)
             x = attention.out.plus(attention.mix(attention.qkv(normed), context), x)
             return feed_forward.narrow.plus(feed_forward.widened(self.feed_forward_norm(x)), x)
-        mixed = attention.mix(attention.qkv.forward(x), context)
-        x = self.attention_norm.forward(attention.out.plus(mixed, x))
-        return self.feed_forward_norm.forward(feed_forward.narrow.plus(feed_forward.widened(x), x))
+        assert self.attention_norm is not None
+        x = self.attention_norm(attention.out.plus(attention.mix(attention.qkv(x), context), x))
+        return self.feed_forward_norm(feed_forward.narrow.plus(feed_forward.widened(x), x))
 
 
 def prepare(model: Model, precision: str = "auto", device: torch.device | str = "cpu") -> Model:
@@ -169,9 +171,9 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     elif dtype != torch.float32:
         _replace(model, lambda linear: CastLinear(linear, dtype))
     layers = model.encoder.layers
-    if all(hasattr(layer.attention.out, "plus") for layer in layers):
-        for n, layer in enumerate(layers):
-            layers[n] = PreparedLayer(layer)  # type: ignore[arg-type]
+    for n, layer in enumerate(layers):
+        if isinstance(layer, Layer) and hasattr(layer.attention.out, "plus"):
+            layers[n] = PreparedLayer(layer)
     return model
 
 
