@@ -137,6 +137,7 @@ ONNX = ("onnxruntime", "onnx", "onnxscript")
 CONTESTANTS = {  # those that matter most first: a short run may not reach all of them
     "bertkit": Contestant(bertkit),
     BASELINE: Contestant(transformers_fp32, ("transformers",)),
+    "bertkit-int8": Contestant(partial(bertkit, precision="int8")),
     "bertkit-onnx": Contestant(partial(bertkit, engine="onnx", precision="fp32"), ONNX, "bertkit"),
     "bertkit-onnx-int8": Contestant(partial(bertkit, engine="onnx", precision="int8"), ONNX, "bertkit"),
     "bertkit-openvino": Contestant(

@@ -45,7 +45,7 @@ def options(description: str, forms: Sequence[str] = ("full", "quick", "smoke"))
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
     parser.add_argument("--threads", type=int, default=2, help="for every contestant (default 2)")
     parser.add_argument("--rounds", type=int, default=0, help="turns of each contestant (default: by case)")
-    parser.add_argument("--case", default="", help="only cases whose name begins with this (pretrain)")
+    parser.add_argument("--case", default="", help="only cases whose name begins with this (pretrain, embed)")
     parser.add_argument("--only", default="", help="contestants, separated by commas; the baseline always runs")
     chosen = parser.parse_args()
     # Before any library is imported: OpenMP and rayon read these once.

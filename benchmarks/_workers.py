@@ -126,6 +126,7 @@ def compete(
     names = wanted(list(contestants), asked.only, baseline)
     with only_the_document() as out:
         use(*READY)
-        document = run(asked.form, names, asked.threads, asked.rounds)
+        chosen = {"case": asked.case} if asked.case else {}
+        document = run(asked.form, names, asked.threads, asked.rounds, **chosen)
         recorded = {} if asked.form != "smoke" else {"results": None}
         publish(name, document, as_json=asked.json, out=out, **recorded)

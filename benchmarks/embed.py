@@ -1,6 +1,7 @@
 """Texts to vectors: bertkit and its peers on the same weights, texts a second and milliseconds for one sentence.
 
     python benchmarks/embed.py [--table|--quick|--smoke] [--json] [--threads 2] [--rounds N] [--only NAME,NAME]
+        [--case MODEL]
 
 Random weights of BERT-base's and MiniLM's shape; texts of two length mixes. Every contestant gets raw texts, so
 tokenization counts. Each has a process of its own and is warmed up; then they take turns. Under --quick and --table a
@@ -32,6 +33,7 @@ from _harness import (
     neat,
     row,
     skipped,
+    table,
     take_turns,
     tell,
     texts_of,
@@ -71,9 +73,9 @@ FORMS = {
         Case("base", "short", 100, 1, 12),
         Case("base", "short", 10, 2, 6, latency=True),
     ],
-    "table": [  # what the tables of docs/benchmarks.md are made of, in some nine minutes
+    "table": [  # for docs/benchmarks.md, in some seven minutes a model: --case minilm, --case base
         Case("minilm", "short", 20, 4, 16, latency=True),
-        Case("minilm", "short", 2000, 3, 80),
+        Case("minilm", "short", 2000, 3, 50),
         Case("minilm", "short", 100, 4, 25),
         Case("minilm", "long", 60, 3, 45),
         Case("base", "short", 8, 3, 20, latency=True),
@@ -94,7 +96,7 @@ FORMS = {
 ENOUGH = {
     "smoke": math.inf,
     "quick": 140.0,
-    "table": 640.0,
+    "table": 420.0,
     "full": math.inf,
 }  # seconds after which nothing new is begun
 
@@ -232,12 +234,13 @@ class Field:
         return rows + [skipped(case.name, name, reason) for name, reason in self.absent.items()]
 
 
-def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str, Any]:
+def run(form: str, names: Sequence[str], threads: int, rounds: int, case: str = "") -> dict[str, Any]:
     began = time.perf_counter()
+    cases = [one for one in FORMS[form] if one.name.startswith(case)]
     document: dict[str, Any] = {"machine": workers.apart(machine, threads, LIBRARIES), "form": form, "cases": {}}
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as temporary:
-        for model in dict.fromkeys(case.model for case in FORMS[form]):
+        for model in dict.fromkeys(one.model for one in cases):
             folder = Path(temporary) / model
             folder.mkdir()
             small = (1000, 600) if form == "smoke" else ()
@@ -246,12 +249,14 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int) -> dict[str,
             tokenizer = Tokenizer.load(folder)
             field = Field(folder, names, threads, form, began + ENOUGH[form])
             tell(f"{time.perf_counter() - began:4.0f} s  {model}: {len(field.there)} contestants are ready")
-            for case in (case for case in FORMS[form] if case.model == model):
-                texts = texts_of(case.mix, case.texts, tokenizer, words)
+            for one in (one for one in cases if one.model == model):
+                texts = texts_of(one.mix, one.texts, tokenizer, words)
                 counts = [len(ids) for ids in tokenizer.ids_batch(texts)]
-                document["cases"][case.name] = {"texts": len(texts), "tokens": sum(counts), "longest": max(counts)}
-                rows += field.measure(case, texts, rounds or case.rounds)
-                tell(f"{time.perf_counter() - began:4.0f} s  {case.name}: done")
+                document["cases"][one.name] = {"texts": len(texts), "tokens": sum(counts), "longest": max(counts)}
+                found = field.measure(one, texts, rounds or one.rounds)
+                rows += found
+                tell(f"{time.perf_counter() - began:4.0f} s  {one.name}: done")
+                tell("\n".join(table(with_ratios(found, BASELINE))))  # a run that is stopped has not been for nothing
             field.close()
     return document | {"rows": with_ratios(rows, BASELINE), "seconds": round(time.perf_counter() - began)}
 

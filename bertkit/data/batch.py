@@ -246,6 +246,9 @@ def share_batches(
     pool_of: Callable[[int], AbstractContextManager[Executor]],
 ) -> None:
     """Call `compute` with batches of texts by their tokens, each thread with batches of its own."""
+    if len(sizes) == 1:  # the usual call of those who wait for an answer
+        compute([0])
+        return
     parts = batches_by_tokens(sizes, max(WORTH_SHARING // 2, min(TOKENS, sum(sizes) // threads)))
     if threads == 1 or len(parts) == 1:
         for numbers in parts:

@@ -193,23 +193,28 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Self-attention: mix tokens. x: (tokens, width). Returns like x."""
+        return self.out(self.mix(self.qkv(x), context))
+
+    def mix(self, qkv: Tensor, context: AttentionContext) -> Tensor:
+        """Mix values. qkv: (tokens, 3 · width), or narrower where keys are shared. Returns (tokens, width)."""
         heads, head_width = self.config.heads, self.config.head_width
         batch, rotation = context.batch, context.rotation
-        qkv = self.qkv(x)
         if self.config.key_heads:
             qkv = self._shared_keys(qkv)
         qkv = qkv.view(-1, 3, heads, head_width)
         if rotation is not None:
             qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
-        parts = qkv.split([*(group.stop - group.start for group in batch.groups), batch.filler])
         near = [None] * len(batch.groups) if context.distances is None else self._vectors(context.distances)
+        if len(batch.groups) == 1 and not batch.filler:
+            return self._attend(qkv, batch.groups[0], context.masks[0], context, near[0])
+        parts = qkv.split([*(group.stop - group.start for group in batch.groups), batch.filler])
         mixed = [
             self._attend(part, group, hidden, context, apart)
             for part, group, hidden, apart in zip(parts, batch.groups, context.masks, near)
         ]
-        if batch.filler:
-            mixed.append(x.new_zeros(batch.filler, self.config.width))
-        return self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed) if mixed else x)
+        if batch.filler or not mixed:
+            mixed.append(qkv.new_zeros(batch.filler, self.config.width))
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def _shared_keys(self, qkv: Tensor) -> Tensor:
         """Keys and values repeated for the queries that share them. qkv: (tokens, …). Returns (tokens, 3 · width)."""

@@ -6,6 +6,7 @@ onnxruntime or OpenVINO, for which torch is never imported.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -184,10 +185,11 @@ def _last(shape: Sequence[Any]) -> int:
 
 
 def _refused(path: Path, reason: Exception, by: str) -> DamagedFile:
-    words = " ".join(str(reason).split())[:240]
-    older = "opset" in words.lower() or "ir version" in words.lower()
-    fix = "It uses another ONNX version: update onnxruntime, or export the model again." if older else AGAIN
-    return DamagedFile(f"{path} cannot be opened by {by} ({words}). {fix}")
+    words = " ".join(str(reason).split())
+    if version := re.search(r"(?:opset|IR version:?) \d+", words, re.IGNORECASE):
+        newer = "It uses another ONNX version: update onnxruntime, or export the model again."
+        return DamagedFile(f"{path} cannot be opened by {by} ({version[0]}). {newer}")
+    return DamagedFile(f"{path} cannot be opened by {by} ({words[:240]}). {AGAIN}")
 
 
 # ---- A part of an ONNX file: the format is protobuf, of which a few fields say what depends on what.
@@ -314,9 +316,6 @@ class OnnxEngine(Engine):
 
     def in_batches(self, sizes: Sequence[int], compute: Callable[[list[int]], None]) -> None:
         """The ONNX engine's batches, each core's its own."""
-        if len(sizes) == 1:  # the usual call of those who wait for an answer
-            compute([0])
-            return
         threads = 1 if sum(sizes) < WORTH_SHARING else machine.threads()
         share_batches(sizes, compute, threads, self._pool)
 

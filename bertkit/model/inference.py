@@ -16,7 +16,8 @@ from bertkit.data.batch import ROUND, Batch, pack, run_batched
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
 from bertkit.machine import has_fast_bf16
-from bertkit.model.encoder import Encoded, FeedForward
+from bertkit.model.attention import AttentionContext
+from bertkit.model.encoder import Encoded, FeedForward, Layer
 from bertkit.model.engine import Engine, Spots, Wanted
 from bertkit.model.heads import HEADS, Head, Model, Transform
 from bertkit.model.layers import ACTIVATION, Linear
@@ -62,10 +63,15 @@ class Int8Linear(nn.Module):
         y = torch._int_mm(numbers, self.numbers.t()).float().mul_(scale).mul_(self.scale)
         return (y if self.bias is None else y.add_(self.bias)).to(x.dtype)
 
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """The map of x, added to another tensor of its shape."""
+        return self(x).add_(other)
+
 
 # ---- Weights prepared once, before a trained model answers.
 
 INT8 = "int8"
+AS_TRAINED = "as trained"  # float32, the weights laid out as in training: slower, but the model can still be saved
 PRECISIONS = ("auto", "fp32", "bf16")
 _FUSED = {ACTIVATION["gelu"]: ("gelu", "none"), ACTIVATION["gelu_tanh"]: ("gelu", "tanh")}
 
@@ -95,6 +101,10 @@ class PreparedLinear(nn.Module):
         """A linear layer prepared for inference. x: (…, in). Returns (…, out)."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.fused[0], [], self.fused[1])
 
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """The map of x, added to another tensor of its shape."""
+        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "add")
+
 
 class CastLinear(nn.Module):
     """A linear map prepared for inference whose weights are stored in the precision of its input."""
@@ -109,22 +119,47 @@ class CastLinear(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
+class PreparedLayer(nn.Module):
+    """A layer prepared for inference: the numbers of `Layer` in as few calls as oneDNN needs.
+
+    The sums with what went in are part of the products.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.pre = layer.pre
+        self.attention: Any = layer.attention
+        self.feed_forward: Any = layer.feed_forward
+        self.attention_norm, self.feed_forward_norm = layer.attention_norm, layer.feed_forward_norm
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """x: (tokens, width). Returns like x."""
+        attention, feed_forward = self.attention, self.feed_forward
+        if self.pre:
+            normed = x if self.attention_norm is None else self.attention_norm(x)
+            x = attention.out.plus(attention.mix(attention.qkv(normed), context), x)
+            return feed_forward.narrow.plus(feed_forward.widened(self.feed_forward_norm(x)), x)
+        assert self.attention_norm is not None
+        x = self.attention_norm(attention.out.plus(attention.mix(attention.qkv(x), context), x))
+        return self.feed_forward_norm(feed_forward.narrow.plus(feed_forward.widened(x), x))
+
+
 def prepare(model: Model, precision: str = "auto", device: torch.device | str = "cpu") -> Model:
     """Prepare a model for inference, in place: evaluation mode, precision, weight layout. Returns it.
 
-    precision int8: the layers' products in int8, everything between them and the heads in float32.
+    precision int8: the layers' products in int8, everything between them and the heads in float32; or AS_TRAINED.
     """
-    if precision == INT8:
-        if torch.device(device).type != "cpu":
-            raise UserError("int8 models run on the CPU only. Leave out --device or --precision.")
-        model.eval().requires_grad_(False).to(device)
-        model.encoder.dtype = torch.float32
-        _replace(model.encoder.layers, Int8Linear)
-        return model
-    dtype = choose(precision, device)
+    on_cpu = torch.device(device).type == "cpu"
+    if precision == INT8 and not on_cpu:
+        raise UserError("int8 models run on the CPU only. Leave out --device or --precision.")
+    dtype = torch.float32 if precision in (INT8, AS_TRAINED) else choose(precision, device)
     model.eval().requires_grad_(False).to(device)
     model.encoder.dtype = dtype
-    if torch.device(device).type == "cpu" and dtype == torch.bfloat16 and _onednn_takes_bf16():
+    if precision == AS_TRAINED:
+        return model
+    if precision == INT8:
+        _replace(model.encoder.layers, Int8Linear)
+    elif on_cpu and _onednn_takes(dtype):
         for module in model.modules():
             if isinstance(module, FeedForward) and not module.gated and module.activation in _FUSED:
                 module.wide = PreparedLinear(module.wide, dtype, _FUSED[module.activation])  # type: ignore[assignment]
@@ -135,12 +170,18 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
         _replace(model, lambda linear: PreparedLinear(linear, dtype))
     elif dtype != torch.float32:
         _replace(model, lambda linear: CastLinear(linear, dtype))
+    layers = model.encoder.layers
+    for n, layer in enumerate(layers):
+        if isinstance(layer, Layer) and hasattr(layer.attention.out, "plus"):
+            layers[n] = PreparedLayer(layer)
     return model
 
 
-def _onednn_takes_bf16() -> bool:
-    """Whether oneDNN multiplies bfloat16 here; on a CPU with AVX2 alone it refuses."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+def _onednn_takes(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies this precision here; on a CPU with AVX2 alone it refuses bfloat16."""
+    return torch.backends.mkldnn.is_available() and (
+        dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
 
 
 def is_prepared(model: nn.Module) -> bool:

@@ -308,17 +308,21 @@ def test_an_export_of_which_only_a_part_was_copied_names_the_first_file_that_is_
         bertkit.load(str(folder))
 
 
-def test_a_file_of_another_opset_says_so(exported, tmp_path):
+@pytest.mark.parametrize("which", ["Opset 99", "IR version: 99"])
+def test_a_file_of_another_onnx_version_says_so(which, exported, tmp_path):
     onnx = pytest.importorskip("onnx")
     folder = tmp_path / "newer"
     shutil.copytree(exported["regress"][1], folder)
     model = onnx.load(folder / FILES["fp32"])
-    model.opset_import[0].version = 99
+    if which == "Opset 99":
+        model.opset_import[0].version = 99
+    else:
+        model.ir_version = 99
     (folder / FILES["fp32"]).write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match=r"of another ONNX version: update onnxruntime|MANIFEST"):
+    with pytest.raises(UserError, match=r"uses another ONNX version: update onnxruntime|MANIFEST"):
         bertkit.load(str(folder))
     (folder / "MANIFEST.json").unlink(missing_ok=True)
-    with pytest.raises(UserError, match="of another ONNX version: update onnxruntime"):
+    with pytest.raises(UserError, match=rf"\({which}\)\. It uses another ONNX version: update onnxruntime"):
         bertkit.load(str(folder))
 
 

@@ -22,6 +22,7 @@ from bertkit.errors import UserError
 from bertkit.files.atomic import write_new
 from bertkit.inference.predictor import Predictor
 from bertkit.model.engine import FILES, Wanted
+from bertkit.model.inference import AS_TRAINED
 from bertkit.notify import note
 from bertkit.runs.compress import measure
 from bertkit.runs.compress.onnx import (
@@ -50,7 +51,7 @@ WORDS = {  # how others tag a word of several pieces
 
 def export(settings: ExportSettings) -> dict[str, Any]:
     """Export a model (ONNX or transformers' files), compare it with the original, and report what it lacks."""
-    exact = Predictor.load(settings.model, "fp32", "cpu", engine="torch")
+    exact = Predictor.load(settings.model, AS_TRAINED, "cpu", engine="torch")
     if exact.model.crf is not None:
         note(NO_CRF["onnx" if settings.format == "onnx" else "hf"])
     if exact.model.crf is not None and settings.format == "hf":
@@ -327,7 +328,7 @@ LIBRARY = {
 MODEL = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 TASKS = ("classify", "pair", "regress", "tag", "answer", "fill", "embed")  # that the page has a form for
 LARGEST = 300_000_000  # bytes: browsers refuse scripts of half a gigabyte, and base64 adds a third
-INSTALL = "npm install @huggingface/transformers"
+INSTALL = "npm install @huggingface/transformers --ignore-scripts"  # those scripts fetch what node needs, not browsers
 
 
 def find_library(given: Path | None) -> Path:

@@ -184,7 +184,7 @@ def lines(comparison: dict[str, Any]) -> list[str]:
     sizes, speeds = ([side[key] for side in (before, after)] for key in ("megabytes", "texts_per_second"))
     rows = [
         f"{'':24}{'before':>12}{'after':>12}",
-        f"{'weights, MB':24}{sizes[0]:12.2f}{sizes[1]:12.2f}   {sizes[0] / max(sizes[1], 1e-9):.2f} times smaller",
+        f"{'weights, MB':24}{sizes[0]:12.2f}{sizes[1]:12.2f}   {sizes[1] / max(sizes[0], 1e-9):.2f} times the size",
         f"{'texts per second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
         f"({before['precision']} → {after['precision']}, {comparison['threads']} threads, {comparison['rows']} rows)",
     ]
