@@ -141,7 +141,7 @@ def test_a_sentence_is_tagged_the_same_alone_and_among_others(tagger: BiLstmTagg
 
 def test_a_tagger_without_dev_keeps_the_last_pass_and_says_so(notes) -> None:
     made = BiLstmTagger(SMALL).fit(TRAIN[:64], tags(TRAIN[:64]), 4, epochs=2)
-    assert made.result == {"epochs": 2.0} and "the last one is kept" in notes[-1]
+    assert made.result == {"epochs": 2.0} and "the last pass is kept" in notes[-1]
 
 
 def test_time_that_is_up_ends_the_training(notes) -> None:
