@@ -9,7 +9,8 @@ which every document that is also in the test file was removed. Parts:
 
     search      by words, by vectors, by both
     oracle      rank_bm25 and sentence-transformers' evaluator on the same passages
-    rerank      `finetune pair --rank --negatives`, on top of both, with a paired test against both
+    rerank      `finetune pair --rank --negatives`, on top of both, with paired tests against both and a control: the
+                same reranker, whose score of a passage is its mean over other questions
     negatives   `finetune embed` with and without `--negatives`
     small       vectors cut by `--dimensions` (with and without `--matryoshka`), int8 and binary
     late        late interaction: token vectors of the encoder, compared one by one, over the best passages of both
@@ -44,6 +45,7 @@ SETS = {  # name → its embedded model, the file to train on, the file to test 
 }
 FORMS = {"full": (400, 1000, 3000, 2.0), "quick": (100, 200, 300, 1.0), "smoke": (6, 12, 16, 1.0)}
 PASSAGE = 96  # tokens, as `bertkit index` cuts by default
+OTHERS = 8  # questions whose scores of a passage make its prior
 CUT = 4  # widths that are tried: a half, a quarter … of the vector
 
 
@@ -177,6 +179,16 @@ class Bench:
         compared = f"; {more['difference']:+.4f} against {against}, p = {more['p_value']:.3f}" if against else ""
         tell(f"{self.given.name}, {part}, {name}: {shown}, {done.ms:.1f} ms{compared}")
 
+    def compared(self, name: str, against: str) -> None:
+        """Add a paired test of two measured contestants to the row of the first."""
+        from bertkit import metrics
+
+        first, second = (self.measured[each].ranked for each in (name, against))
+        gap = metrics.paired_difference(self.gold, first, second, metrics.ranking)
+        row = next(row for row in self.rows if row["contestant"] == name)
+        row.setdefault("more_tests", {})[against] = [round(gap.difference, 4), round(gap.p_value, 4)]
+        tell(f"{self.given.name}: {name} against {against}: {gap.difference:+.4f}, p = {gap.p_value:.3f}")
+
 
 def short(model: str) -> str:
     return "MiniLM" if "minilm" in model.lower() else Path(model).name
@@ -192,6 +204,8 @@ def search(bench: Bench, model: str) -> None:
         if name not in bench.measured:
             weight = opened.about["vector_weight"]
             bench.row("search", name, partial(opened.search, by=by), len(opened), vector_weight=weight)
+    for other in ("words", "vectors"):
+        bench.compared(f"{short(model)}, both", f"{short(model)}, {other}")
 
 
 def rerank(bench: Bench, model: str) -> None:
@@ -203,9 +217,35 @@ def rerank(bench: Bench, model: str) -> None:
     bench.index(bench.given.language, "training_documents")
     negatives = bench.given.work / f"index-training_documents-{bench.given.language}"
     folder, seconds = bench.trained(f"rank-{short(model)}", "pair", model, rank=True, negatives=negatives)
-    by = partial(opened.search, by="both", reranker=Reranker(folder))
-    name = f"{short(model)}, both, reranked"
-    bench.row("rerank", name, by, len(opened), f"{short(model)}, both", seconds=seconds)
+    reranker = Reranker(folder)
+    name, both = f"{short(model)}, both, reranked", f"{short(model)}, both"
+    by = partial(opened.search, by="both", reranker=reranker)
+    prior = Prior(reranker, [query.text for query in bench.queries])
+    control = partial(opened.search, by="both", reranker=prior)
+    bench.row("rerank", f"{name} without the question", control, len(opened), both, seconds=seconds)
+    bench.row("rerank", name, by, len(opened), both, seconds=seconds)
+    bench.compared(name, f"{name} without the question")
+
+
+class Prior:
+    """The control of a reranker: each passage's mean score over OTHERS questions, whatever is asked."""
+
+    def __init__(self, reranker: Any, questions: list[str]) -> None:
+        self.reranker, self.known = reranker, {}
+        self.questions = random.Random(0).sample(questions, min(OTHERS, len(questions)))
+
+    def rank(self, question: str, hits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """As the reranker would, if its scores were the means."""
+        from bertkit.retrieval.evaluate import RERANKED
+
+        new = [hit["text"] for hit in hits[:RERANKED] if hit["text"] not in self.known]
+        if new:
+            scores = [self.reranker.scores(asked, new) for asked in self.questions]
+            self.known.update(zip(new, np.mean(scores, axis=0).tolist()))
+        self.reranker._last = (question, {hit["text"]: self.known[hit["text"]] for hit in hits[:RERANKED]})
+        ranked: list[dict[str, Any]] = self.reranker.rank(question, hits)
+        self.reranker._last = ("", {})
+        return ranked
 
 
 def negatives(bench: Bench, model: str) -> None:

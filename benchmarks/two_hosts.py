@@ -186,11 +186,12 @@ def kills(work: Path, count: int, steps: int, seed: int, victims: tuple[str, ...
 SIZES = {
     "mini": {"depth": 4, "width": 256, "heads": 4, "tokens": 2048, "rounds": 3},
     "small": {"depth": 4, "width": 512, "heads": 8, "tokens": 2048, "rounds": 2},
-    "base": {"depth": 12, "width": 768, "heads": 12, "tokens": 512, "rounds": 2},
+    "base": {"depth": 12, "width": 768, "heads": 12, "tokens": 1024, "rounds": 2},
 }  # tokens: of each process in a step
 MODES = ["alone", "after", "during", "bf16"]
 RATES = [100, 1000, 10_000]  # Mbit/s
-FORMS: dict[str, list[tuple[float, dict[str, dict[str, Any]]]]] = {
+Shapes = list[tuple[float, dict[str, dict[str, Any]]]]
+FORMS: dict[str, Shapes] = {
     "full": [
         (0.0, {"mini": {"mbit": RATES, "stepped": [100, 1000]}, "base": {"mbit": RATES, "stepped": [1000]}}),
         (0.1, {"mini": {"mbit": [1000], "stepped": []}, "base": {"mbit": [1000], "stepped": []}}),
@@ -201,7 +202,7 @@ FORMS: dict[str, list[tuple[float, dict[str, dict[str, Any]]]]] = {
 }  # by latency in ms; stepped: the rates at which whole steps are taken, not only exchanges
 
 
-def speed(work: Path, form: str) -> list[dict[str, Any]]:
+def speed(work: Path, shapes: Shapes) -> list[dict[str, Any]]:
     """Steps and exchanges of every size, for every shape of the cable."""
     from _pretraining import make_store
     from _promises_kill import fork, wait
@@ -209,7 +210,7 @@ def speed(work: Path, form: str) -> list[dict[str, Any]]:
     vocabulary = 30522
     assert wait(fork(lambda: make_store(work, vocabulary, 100), work / "log")) == 0, (work / "log").read_text()
     rows: list[dict[str, Any]] = []
-    for ms, chosen in FORMS[form]:
+    for ms, chosen in shapes:
         cases = [
             SIZES[name] | {"name": name, "store": str(work / "store"), "vocabulary": vocabulary, "modes": MODES} | more
             for name, more in chosen.items()
@@ -263,6 +264,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the kills")
     parser.add_argument("--victim", choices=VICTIMS, help="what is killed (default: any of them)")
     parser.add_argument("--only", choices=("kills", "speed"), help="one of the two parts")
+    parser.add_argument("--size", choices=SIZES, help="speed of one size at 1 Gbit/s alone")
     parser.add_argument("--quick", action="store_true", help="one size and shape, two kills")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of lines")
     asked = parser.parse_args()
@@ -276,7 +278,8 @@ def main() -> None:
             victims = (asked.victim,) if asked.victim else VICTIMS
             document["kills"] = kills(work, count, asked.steps, asked.seed, victims)
         if asked.only != "kills":
-            document["speed"] = speed(work, "quick" if asked.quick else "full")
+            alone = [(0.0, {asked.size: {"mbit": [1000], "stepped": [1000]}})]
+            document["speed"] = speed(work, alone if asked.size else FORMS["quick" if asked.quick else "full"])
     if not asked.quick:
         dated = {"date": datetime.now(UTC).isoformat(timespec="seconds")} | document
         with (RESULTS / "two_hosts.jsonl").open("a", encoding="utf-8") as file:

@@ -1,11 +1,12 @@
 """Many vectors: how fast, how exact and how large a graph of them is; and what it costs to add passages to an index.
 
     python benchmarks/vectors.py [--quick|--smoke] [--json] [--threads 2] [--only graph,add] [--vectors N]
-                                 [--form f16|int8|binary] [--drawn clustered|random]
+                                 [--form f16|int8|binary] [--drawn clustered|random] [--work FOLDER]
 
 graph: vectors of 256 numbers are drawn; clustered ones have 50 neighbours each around a centre, and directions of
 falling importance, as those of encoders have; random ones have neither, which is the hardest there is. The graph is
-the one that `bertkit index --engine usearch` makes; recall@10 and milliseconds are those of new vectors.
+the one that `bertkit index --engine usearch` makes; recall@10 and milliseconds are those of new vectors. --work keeps
+it: a second call only asks.
 add: `bertkit index --add` with vectors that are drawn instead of computed, so that only the index's own work is timed.
 """
 
@@ -42,15 +43,15 @@ def importance() -> np.ndarray:
     return ((1 + np.arange(WIDTH)) ** -0.5).astype(np.float32)
 
 
-def graph(count: int, kind: str, form: str) -> list[Row]:
-    """Build the graph of a segment, and ask it."""
+def graph(count: int, kind: str, form: str, folder: Path) -> list[Row]:
+    """Build the graph of a segment, unless the folder has it, and ask it."""
     from bertkit.retrieval.segments import BLOCK, Vectors, write_copies
 
     random = np.random.default_rng(0)
     centres = random.standard_normal((max(1, count // AROUND), WIDTH), dtype=np.float32) * importance()
     case = f"{count:,} {kind} vectors of {WIDTH} numbers, {form}"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    rows: list[Row] = []
+    if not (folder / "vectors.usearch").is_file():
         with (folder / "vectors.f16").open("wb") as file:
             for start in range(0, count, BLOCK):
                 file.write(drawn(min(BLOCK, count - start), kind, centres, random).tobytes())
@@ -58,36 +59,36 @@ def graph(count: int, kind: str, form: str) -> list[Row]:
         made = write_copies(folder, WIDTH, form, "usearch")
         seconds = {"s by the clock": time.perf_counter() - wall, "s of all cores": time.process_time() - cpu}
         tell(f"{case}: {made}, {seconds}")
-        sizes = {path.name: path.stat().st_size / 1e6 for path in sorted(folder.iterdir())}
-        before = resident()
-        vectors = Vectors(folder, WIDTH)
-        asked = drawn(ASKED, kind, centres, random).astype(np.float32)
-        true = vectors.nearest(asked, 10)
-        after = resident()
-        hits, spent = 0, []
-        for n, vector in enumerate(asked):
-            wall, cpu = time.perf_counter(), time.thread_time()
-            numbers = vectors.candidates(vector, 10)
-            best = numbers[np.argsort(-vectors.cosines_of(vector, numbers))[:10]]
-            spent.append((1000 * (time.perf_counter() - wall), 1000 * (time.thread_time() - cpu)))
-            hits += len(np.intersect1d(best, true[n]))
-        exact = []
-        for vector in asked[:5]:
-            cpu = time.perf_counter()
-            vectors.cosines(vector)
-            exact.append(1000 * (time.perf_counter() - cpu))
-        recall = hits / (10 * ASKED)
-        more = {"recall@10": recall, "megabytes": sizes, "resident_megabytes": [before, after, resident()]}
-        walls, cores = zip(*spent)
-        built = [row(case, f"build, {unit}", [value], unit, ratio=None) for unit, value in seconds.items()]
-        p95 = neat(float(np.percentile(walls, 95)))
-        rows = [
-            row(case, "graph, by the clock", walls, "ms", ratio=None, p95=p95, **more),
-            row(case, "graph, of its core", cores, "ms", ratio=None),
-            row(case, "every vector, by the clock", exact, "ms", ratio=None),
-        ]
-        tell(f"{case}: recall@10 {recall}, p50 {np.median(walls):.2f} ms ({np.median(cores):.2f} of its core), {more}")
-        return built + rows
+        rows = [row(case, f"build, {unit}", [value], unit, ratio=None) for unit, value in seconds.items()]
+    sizes = {path.name: path.stat().st_size / 1e6 for path in sorted(folder.iterdir())}
+    before = resident()
+    vectors = Vectors(folder, WIDTH)
+    asked = drawn(ASKED, kind, centres, np.random.default_rng(1)).astype(np.float32)
+    true = vectors.nearest(asked, 10)
+    after = resident()
+    hits, spent = 0, []
+    for n, vector in enumerate(asked):
+        wall, cpu = time.perf_counter(), time.thread_time()
+        numbers = vectors.candidates(vector, 10)
+        best = numbers[np.argsort(-vectors.cosines_of(vector, numbers))[:10]]
+        spent.append((1000 * (time.perf_counter() - wall), 1000 * (time.thread_time() - cpu)))
+        hits += len(np.intersect1d(best, true[n]))
+    exact = []
+    for vector in asked[:5]:
+        cpu = time.perf_counter()
+        vectors.cosines(vector)
+        exact.append(1000 * (time.perf_counter() - cpu))
+    recall = hits / (10 * ASKED)
+    more = {"recall@10": recall, "megabytes": sizes, "resident_megabytes": [before, after, resident()]}
+    walls, cores = zip(*spent)
+    p95 = neat(float(np.percentile(walls, 95)))
+    rows += [
+        row(case, "graph, by the clock", walls, "ms", ratio=None, p95=p95, **more),
+        row(case, "graph, of its core", cores, "ms", ratio=None),
+        row(case, "every vector, by the clock", exact, "ms", ratio=None),
+    ]
+    tell(f"{case}: recall@10 {recall}, p50 {np.median(walls):.2f} ms ({np.median(cores):.2f} of its core), {more}")
+    return rows
 
 
 def resident() -> float:
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=0)
     parser.add_argument("--form", default="int8")
     parser.add_argument("--drawn", default="clustered")
+    parser.add_argument("--work", type=Path)
     mine, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     chosen = options(__doc__ or "")
@@ -156,7 +158,10 @@ def main() -> None:
     rows: list[Row] = []
     with only_the_document() as out:
         if "graph" in wanted:
-            rows += graph(mine.vectors or count, mine.drawn, mine.form)
+            with tempfile.TemporaryDirectory() as place:
+                folder = mine.work or Path(place)
+                folder.mkdir(parents=True, exist_ok=True)
+                rows += graph(mine.vectors or count, mine.drawn, mine.form, folder)
         if "add" in wanted:
             rows += add(sizes, parts, chosen.threads)
         publish("vectors", {"machine": machine(chosen.threads), "rows": rows}, as_json=chosen.json, out=out)

@@ -38,7 +38,7 @@ def with_negatives(settings: Settings) -> Settings:
                 settings.train, text=settings.text, text_b=settings.text_b, labelled=False, encoding=settings.encoding
             )
         )
-        mined = mine(rows, index)
+        mined = mine(rows, index, spread=settings.rank)
         atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in mined))
         hard = sum("text_c" in row for row in mined)
         note(f"{hard:,} of {len(rows):,} pairs have a hard negative of {settings.negatives}; they are in {path}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from bertkit.config import option
 from bertkit.settings.finetune import TextSettings
 
 if TYPE_CHECKING:
+    from bertkit.commands.jobs import Job
+    from bertkit.inference.predictor import Predictor
     from bertkit.retrieval.index import Index
     from bertkit.retrieval.passages import Passage
 
@@ -57,6 +59,11 @@ class Settings(TextSettings):
         "passages on, with --store every vector.",
         choices=("auto", "exact", "usearch", "hnsw"),
     )  # fmt: skip
+    on: str = option(
+        "", "Where passages are embedded: here, or by Ray's workers (RAY_ADDRESS names a cluster), as a job that can "
+        "be killed and continued.", choices=("", "ray"),
+    )  # fmt: skip
+    workers: int = option(0, "Workers of Ray, each with --threads threads (default: 1); 0: one per core.", at_least=0)
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -89,17 +96,42 @@ def run(settings: Settings) -> dict[str, Any]:
     predictor = Predictor.load(model, settings.precision, settings.device)
     if settings.dimensions > predictor.width:
         raise UserError(f"--dimensions is {settings.dimensions}, but the vectors of {model} have {predictor.width}.")
-    documents = read_with_ids(files, settings.text, settings.id, settings.encoding)
-    passages = read_passages(documents, predictor.tokenizer, settings.passage)
+
+    def passages() -> Iterator[Passage]:
+        documents = read_with_ids(files, settings.text, settings.id, settings.encoding)
+        return iter(read_passages(documents, predictor.tokenizer, settings.passage))
+
     start = time.perf_counter()
+    job = _job(settings, model, predictor, passages()) if settings.on == "ray" else None
     facts = store.build(
-        predictor, model, iter(track(passages, "indexing")), settings.store or settings.out,
-        to_toml(to_plain(settings)),
+        predictor, model, iter(track(passages(), "indexing")), settings.store or settings.out,
+        to_toml(to_plain(replace(settings, on="", workers=0))),
+        **({"embed": lambda texts: job.stored(_rows(texts))} if job else {}),
         passage=settings.passage, vectors=settings.vectors, engine=settings.engine, dimensions=settings.dimensions,
     )  # fmt: skip
+    if job:
+        job.finish()
     seconds = time.perf_counter() - start
     facts["unknown_share"] = report_unknown(predictor, model)
     return {"folder": shown(settings.store or settings.out), "model": model, **facts, "seconds": round(seconds, 2)}
+
+
+def _job(settings: Settings, model: str, predictor: Predictor, passages: Iterator[Passage]) -> Job:
+    """Have all passages embedded by workers of Ray, as `write_segment` would: as many at a time."""
+    from bertkit.commands.jobs import Job, Rows, chunks_of
+
+    rows = Rows(
+        "embed", model, file=settings.files[0], engine="torch", normalize=True, threads=settings.threads or 1,
+        prompt_text=predictor.pooling.prompt_for("document"), precision=settings.precision, device=settings.device,
+    )  # fmt: skip
+    job = Job(rows, settings.out)
+    job.run(chunks_of(row for passage in passages for row in _rows([passage.text])), settings.workers)
+    return job
+
+
+def _rows(texts: list[str]) -> list[tuple[int, str]]:
+    """Passages as rows of `embed`, which have a line; passages have none."""
+    return [(0, text) for text in texts]
 
 
 def _store(settings: Settings) -> Any:
@@ -108,6 +140,8 @@ def _store(settings: Settings) -> Any:
     from bertkit.retrieval import index
     from bertkit.retrieval.index import in_database
 
+    if settings.on == "ray" and (settings.store or settings.add or settings.delete):
+        raise UserError("--on ray makes new indexes in folders. Remove it, or --store, --add and --delete.")
     if settings.store and settings.engine == "usearch":
         raise UserError("--engine is usearch, which searches folders. With --store, the graph is hnsw.")
     if not settings.store and settings.engine == "hnsw":

@@ -1,9 +1,10 @@
 """Rows through many workers: chunks are computed anywhere, in any order, and kept until all of them are there.
 
 `Rows` is a model as a function of columns, for any engine that brings batches of rows: Ray Data, Spark, or `Job`, which
-is `predict --on ray` and `embed --on ray`. A job keeps the result of every chunk in `OUT.job`, under a name made of the
-chunk's content and of everything that decides its result. Run again, it computes only what is missing; the output is
-then written by the plain command, with the stored results in place of the model.
+is `--on ray` of `predict`, `embed` and `index`. A job keeps the result of every chunk in `OUT.job`, under a name made
+of the chunk's content and of everything that decides its result. Run again, it computes only what is missing; the
+output is then written by the plain command, with the stored results in place of the model. `prepare --on ray` needs no
+job: the store that it writes continues by itself, so its chunks only have to come back in order.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError
+
+if TYPE_CHECKING:
+    from bertkit.data.prepare.pieces import Arrays
 
 VERBS = ("predict", "embed")
 AHEAD = 2  # chunks that a worker has been given: the one it computes, and the next
@@ -133,7 +137,8 @@ class Job:
                     yield path, chunk
 
         with RunLock(self.folder, "working in"):
-            for path, result, problems in by_ray(self.rows, missing(), workers):
+            threads = int(self.rows.options.get("threads") or 1)
+            for path, (result, problems) in by_ray(_Answers(self.rows), missing(), workers, threads):
                 if problems:
                     refused[path] = problems
                 else:
@@ -193,14 +198,13 @@ def chunks_of(items: Iterable[Any]) -> Iterator[Chunk]:
         yield chunk
 
 
-class _Remote:
-    """What runs in a worker of Ray."""
+class _Answers:
+    """What a worker does for a job: the result of a chunk, or what is wrong with its rows, each by itself."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
-    def compute(self, chunk: Chunk) -> tuple[Any, list[str]]:
-        """A job's result of a chunk; or what is wrong with its rows, each by itself."""
+    def __call__(self, chunk: Chunk) -> tuple[Any, list[str]]:
         try:
             return self.rows.worker.compute(chunk), []
         except UserError:
@@ -215,10 +219,59 @@ class _Remote:
             return None, problems
 
 
-def by_ray(rows: Rows, chunks: Iterable[tuple[Path, Chunk]], workers: int = 0) -> Iterator[tuple[Path, Any, list[str]]]:
-    """Compute chunks by actors of Ray, in whatever order they finish. A worker that dies is replaced, its chunk redone.
+class _Arrays:
+    """What a worker does for `prepare`: the arrays of some documents. The tokenizer opens once per worker."""
 
-    Few chunks are under way at a time, so memory is bounded. RAY_ADDRESS names a cluster; without it, Ray starts here.
+    def __init__(self, tokenizer: Path, segmenting: bool) -> None:
+        self.tokenizer, self.segmenting = tokenizer, segmenting
+        self._encoder: Any = None
+
+    def __call__(self, documents: Sequence[str]) -> bytes:
+        from bertkit.data.prepare.pieces import PieceEncoder, arrays_of
+        from bertkit.text.tokenizer import Tokenizer
+
+        self._encoder = self._encoder or PieceEncoder(Tokenizer.load(self.tokenizer), self.segmenting)
+        return arrays_of(documents, self._encoder).to_bytes()
+
+
+def prepared(
+    chunks: Iterable[Any],
+    documents_of: Callable[[Any], Sequence[str]],
+    tokenizer: Path,
+    segmenting: bool,
+    workers: int,
+) -> Generator[tuple[Any, Arrays], None, None]:
+    """Chunks of documents by workers of Ray, results in order: in place of `prepare`'s own processes."""
+    from bertkit.data.prepare.pieces import Arrays as Answer
+
+    work = _Arrays(tokenizer.resolve(), segmenting)
+    given = ((chunk, documents_of(chunk)) for chunk in chunks)
+    for chunk, message in by_ray(work, given, workers, in_order=True):
+        yield chunk, Answer.from_bytes(message)
+
+
+class _Remote:
+    """What runs in a worker of Ray."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self.work = work
+
+    def compute(self, chunk: Any) -> Any:
+        """The result of a chunk."""
+        return self.work(chunk)
+
+
+def by_ray(
+    work: Callable[[Any], Any],
+    chunks: Iterable[tuple[Any, Any]],
+    workers: int = 0,
+    threads: int = 1,
+    in_order: bool = False,
+) -> Iterator[tuple[Any, Any]]:
+    """Compute chunks by actors of Ray: (name, chunk) in, (name, result) out, in their order or as they finish.
+
+    A worker that dies is replaced, its chunk redone. Few chunks are under way at a time, so memory is bounded.
+    RAY_ADDRESS names a cluster; without it, Ray starts here.
     """
     try:
         import ray
@@ -233,24 +286,23 @@ def by_ray(rows: Rows, chunks: Iterable[tuple[Path, Chunk]], workers: int = 0) -
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"Ray did not start ({reason}). Check RAY_ADDRESS, or run without --on ray.") from None
     try:
-        threads = int(rows.options.get("threads") or 1)
         count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
         actor = ray.remote(num_cpus=threads, max_restarts=-1, max_task_retries=-1)(_Remote)
-        free = [each for each in [actor.remote(rows) for _ in range(count)] for _ in range(AHEAD)]
-        running: dict[Any, tuple[Path, Any]] = {}
+        free = [each for each in [actor.remote(work) for _ in range(count)] for _ in range(AHEAD)]
+        running: dict[Any, tuple[Any, Any]] = {}
 
-        def finished() -> tuple[Path, Any, list[str]]:
-            done = ray.wait(list(running), num_returns=1)[0][0]
-            path, worker = running.pop(done)
+        def finished() -> tuple[Any, Any]:
+            wanted = list(running)[: 1 if in_order else None]
+            done = ray.wait(wanted, num_returns=1)[0][0]
+            name, worker = running.pop(done)
             free.append(worker)
-            result, problems = ray.get(done)
-            return path, result, problems
+            return name, ray.get(done)
 
-        for path, chunk in chunks:
+        for name, chunk in chunks:
             while not free:
                 yield finished()
             worker = free.pop(0)
-            running[worker.compute.remote(chunk)] = path, worker
+            running[worker.compute.remote(chunk)] = name, worker
         while running:
             yield finished()
     except ray.exceptions.RayError as error:

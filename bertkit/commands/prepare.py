@@ -20,7 +20,10 @@ class Settings(Common):
         "auto", "Segment Chinese text into words, except with en.", choices=("auto", "en", "zh")
     )  # fmt: skip
     keep_duplicates: bool = option(False, "Keep documents that occur more than once.")
-    workers: int = option(0, "Number of processes; 0: one per core.", at_least=0)
+    on: str = option(
+        "", "Where text is prepared: here, or by Ray's workers (RAY_ADDRESS names a cluster).", choices=("", "ray")
+    )
+    workers: int = option(0, "Number of processes, here or of Ray; 0: one per core.", at_least=0)
     text: str = option("text", "Name (or number) of the text column of tables.")
     encoding: str = option("utf-8", "Encoding of the files.")
 
@@ -28,6 +31,7 @@ class Settings(Common):
 def run(settings: Settings) -> dict[str, Any]:
     """Turn running text into a token store for pretraining: streaming, on all cores, restartable."""
     from bertkit.checkpoint.locate import locate
+    from bertkit.commands.jobs import prepared
     from bertkit.data.prepare.run import Reading, prepare
     from bertkit.text.tokenizer import Tokenizer
 
@@ -37,6 +41,7 @@ def run(settings: Settings) -> dict[str, Any]:
         settings.out,
         Reading(settings.text, settings.encoding, settings.lang, settings.keep_duplicates),
         workers=settings.workers or settings.threads,
+        through=prepared if settings.on == "ray" else None,
     )
     return {"store": str(settings.out), **report}
 

@@ -89,16 +89,23 @@ def shown(name: Path | str) -> str:
 
 
 def build(
-    predictor: Predictor, model: str, passages: Iterator[Passage], out: Path, run: str = "", **about: Any
+    predictor: Predictor,
+    model: str,
+    passages: Iterator[Passage],
+    out: Path,
+    run: str = "",
+    embed: Callable[[list[str]], np.ndarray] | None = None,
+    **about: Any,
 ) -> dict[str, Any]:
     """Build an index: embed passages in order and write the folder, completely or not at all.
 
+    embed: as in `write_segment`.
     about: what index.json keeps besides: dimensions, vectors (f16, int8 or binary), engine, passage.
     """
     facts: dict[str, Any] = {}
 
     def write(folder: Path) -> None:
-        facts.update(write_segment(folder, predictor, passages, *_form(about)))
+        facts.update(write_segment(folder, predictor, passages, *_form(about), embed))
         facts["vector_weight"] = _weight(predictor, [Segment.open(folder, facts["width"])], about.get("dimensions", 0))
         given = {
             "format": FORMAT, "model": model, "fingerprint": fingerprint(model),
@@ -458,8 +465,10 @@ def vector_weight(
     """How much the cosine should count beside BM25 in an index, measured on passages of it and their vectors.
 
     A pseudo-question is a run of words cut out of a passage; what remains of the passage is its right answer. With
-    the mean reciprocal ranks v by vectors and w by words, the weight is (v / (v + w))². Squared, because a cut-out
-    resembles its passage more than a question does its answer, which flatters the vectors (docs/benchmarks.md).
+    the mean reciprocal ranks v by vectors and w by words, the weight is v / (v + w) for a model whose folder says how
+    it makes vectors of texts (sentence-transformers, `finetune embed`), and the square of it for other encoders: a
+    cut-out resembles its passage more than a question does its answer, which flatters their vectors
+    (docs/benchmarks.md).
     """
     remaining, asked, answers = list(texts), [], []
     rng = random.Random(0)
@@ -486,4 +495,5 @@ def vector_weight(
         sum(1 / (1 + int((row > row[answer]).sum())) for row, answer in zip(scores, answers) if row[answer] > 0)
         for scores in (cosines, words)
     )
-    return round((by_vectors / max(by_vectors + by_words, 1e-9)) ** 2, 3)
+    share = by_vectors / max(by_vectors + by_words, 1e-9)
+    return round(share if predictor.folder.pooling else share**2, 3)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -85,7 +85,7 @@ def _usearch(needed: bool = True) -> Any:
 
 
 def _write_graph(folder: Path, vectors: np.ndarray, kind: str) -> None:
-    form = {"f16": {"dtype": "f16", "metric": "ip"}, "int8": {"dtype": "i8", "metric": "cos"},
+    form = {"f16": {"dtype": "f16", "metric": "ip"}, "int8": {"dtype": "i8", "metric": "ip"},
             "binary": {"dtype": "b1", "metric": "hamming"}}[kind]  # fmt: skip
     graph = _usearch().Index(ndim=vectors.shape[1], connectivity=NEIGHBOURS, expansion_add=EFFORT, **form)
     for start in range(0, len(vectors), BLOCK):
@@ -187,10 +187,17 @@ def embedded(predictor: Predictor, texts: Sequence[str], dimensions: int = 0, ro
 
 
 def write_segment(
-    folder: Path, predictor: Predictor, passages: Iterator[Passage], dimensions: int, kind: str, engine: str
+    folder: Path,
+    predictor: Predictor,
+    passages: Iterator[Passage],
+    dimensions: int,
+    kind: str,
+    engine: str,
+    embed: Callable[[list[str]], np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Embed passages in order and write a segment's files. dimensions: numbers of a vector that are kept; 0: all.
 
+    embed: gives texts their vectors of length one instead of the predictor, AT_ONCE at a time.
     Texts and vectors are written as they arrive; terms are kept in memory, four bytes each, until they are inverted.
     Returns counts, and the recall of a copy or graph.
     """
@@ -198,14 +205,15 @@ def write_segment(
     lines, rows, keys, columns, files, width = [0], [], [], [], set(), 0
     with (folder / "passages.jsonl").open("wb") as texts, (folder / "vectors.f16").open("wb") as vectors:
         while chunk := list(islice(passages, AT_ONCE)):
-            made = embedded(predictor, [passage.text for passage in chunk], dimensions)
+            given = [passage.text for passage in chunk]
+            made = shortened(embed(given), dimensions) if embed else embedded(predictor, given, dimensions)
             vectors.write(made.astype(np.float16).tobytes())
             for passage in chunk:
                 line = json.dumps(passage.plain(), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
                 lines.append(lines[-1] + texts.write(line))
                 keys.append((key_of(passage.id), key_of(passage.file)))
                 columns.append({**passage.columns, "file": passage.file, "id": passage.id})
-            rows += terms.of([passage.text for passage in chunk])
+            rows += terms.of(given)
             files |= {passage.file for passage in chunk}
             width = made.shape[1]
     if not rows:

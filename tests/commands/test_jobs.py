@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import bertkit
-from bertkit.commands import embed, jobs, predict
+from bertkit.commands import embed, index, jobs, predict, prepare
 from bertkit.commands.jobs import Job, Rows
+from bertkit.data.prepare.write_store import StoreWriter
 from bertkit.errors import UserError
 from tests.support import small_models
 
@@ -143,3 +144,46 @@ def test_rows_without_an_answer_are_all_listed_and_the_others_kept(model, tmp_pa
     embed.run(embed.Settings(model=model, file=path, out=tmp_path / "plain.npy", threads=1, on_long="error"))
     assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "plain.npy").read_bytes()
     assert not (tmp_path / "v.npy.bad.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_store_and_an_index_are_the_same_files_by_ray(tmp_path, ray, small_chunks, monkeypatch):
+    monkeypatch.setattr("bertkit.retrieval.segments.AT_ONCE", 8)
+    monkeypatch.setattr("bertkit.data.prepare.run.CHUNK", 500)
+    rows = table(tmp_path / "a.jsonl", 100)
+    common = {"texts": (rows,), "tokenizer": "en"}
+    prepare.run(prepare.Settings(**common, out=tmp_path / "plain", workers=1))
+    real = StoreWriter.add
+
+    def killed_after_three(writer: StoreWriter, *given: object) -> None:
+        if writer.progress.read.get("documents", 0) > 20:
+            raise KeyboardInterrupt
+        real(writer, *given)
+
+    monkeypatch.setattr(StoreWriter, "add", killed_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        prepare.run(prepare.Settings(**common, out=tmp_path / "ray", on="ray", workers=2))
+    monkeypatch.setattr(StoreWriter, "add", real)
+    prepare.run(prepare.Settings(**common, out=tmp_path / "ray", on="ray", workers=2))
+    assert files_of(tmp_path / "ray", but="report.txt") == files_of(tmp_path / "plain", but="report.txt")
+
+    common = {"files": (rows,), "model": "en", "threads": 1}
+    index.run(index.Settings(**common, out=tmp_path / "plain-index"))
+    index.run(index.Settings(**common, out=tmp_path / "ray-index", on="ray", workers=2))
+    own = ("run.toml", "MANIFEST.json")  # the settings name the folder, and the manifest has their digest
+    assert files_of(tmp_path / "ray-index", own) == files_of(tmp_path / "plain-index", own)
+    assert not (tmp_path / "ray-index.job").exists()
+
+
+def files_of(folder: Path, but: str | tuple[str, ...]) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in but
+    }
+
+
+def test_an_index_that_grows_is_not_made_by_ray(tmp_path):
+    settings = index.Settings(files=(table(tmp_path / "a.jsonl", 3),), out=tmp_path / "x", add=True, on="ray")
+    with pytest.raises(UserError, match="--on ray makes new indexes in folders"):
+        index.run(settings)

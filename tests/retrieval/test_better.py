@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -89,6 +90,20 @@ def test_hard_negatives_are_the_best_wrong_passages_of_the_users_own_index(tmp_p
     assert "accuracy" in result["metrics"]
     with pytest.raises(UserError, match="pass --rank too"):
         finetune.run(build(finetune.Settings, settings | {"task": "pair", "out": tmp_path / "r2"} | SMALL))
+
+
+def test_a_reranker_cannot_learn_which_passages_are_wrong_whatever_is_asked():
+    """A search that proposes the short passage first for every question: each passage is wrong about as often as right."""
+    texts = [row["text_b"] for row in PAIRS]
+    rows = [TextRow(f"{row['text']} {n}", row["text_b"]) for n, row in enumerate(PAIRS * 5)]
+
+    class ShortFirst:
+        def search(self, *_):
+            return [{"text": text} for text in sorted(texts, key=len)]
+
+    wrong = [Counter(row["text_c"] for row in mine(rows, ShortFirst(), spread=spread)) for spread in (False, True)]
+    assert len(wrong[0]) == 2  # the shortest, and the next for its own questions
+    assert all(abs(wrong[1][text] - 5) <= 1 for text in texts)  # each is right five times
 
 
 def test_what_is_right_for_a_question_is_never_its_negative(tmp_path):

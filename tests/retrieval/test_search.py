@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -168,12 +169,16 @@ def test_the_weight_of_vectors_grows_with_their_quality():
 
     class Noise:
         tokenizer, config, pooling = predictor.tokenizer, predictor.config, predictor.pooling
+        folder = predictor.folder
 
         def embed(self, texts, normalize, prompt_text):
             return np.random.default_rng(len(texts[0])).normal(size=(len(texts), noise.shape[1])).astype(np.float32)
 
     assert vector_weight(Noise(), terms, texts, noise) < good
     assert vector_weight(predictor, terms, ["short"], noise[:1]) == VECTOR_WEIGHT
+    predictor.folder = replace(predictor.folder, pooling=predictor.pooling)  # of a model made for vectors of texts
+    trusted = vector_weight(predictor, terms, texts, np.asarray(predictor.embed(texts, normalize=True)))
+    assert trusted**2 == pytest.approx(good, abs=2e-3)
 
 
 def test_a_passage_is_found_by_itself_and_told_where_it_stands(made, documents):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertkit import __version__
-from bertkit.data.prepare.pieces import PieceEncoder
+from bertkit.data.prepare.pieces import Arrays, PieceEncoder
 from bertkit.data.prepare.workers import in_order
 from bertkit.data.prepare.write_store import Progress, StoreWriter
 from bertkit.data.readers.documents import document_files, read_documents
@@ -194,10 +194,12 @@ def prepare(
     *,
     workers: int = 0,
     journal_every: float = 5.0,
+    through: Callable[..., Generator[tuple[Chunk, Arrays], None, None]] | None = None,
 ) -> tuple[Store, dict[str, Any]]:
     """Make a store from files and folders of running text. Returns it, and the report as plain values.
 
     workers: number of processes; 0: one per usable core. journal_every: seconds of work at risk.
+    through: computes the chunks elsewhere; takes what `workers.in_order` takes, which is the default.
     """
     reading = reading or Reading()
     if reading.lang not in SEGMENTED:
@@ -207,12 +209,14 @@ def prepare(
     files, out = document_files(texts), Path(out)
     sizes = [0 if str(file) == "-" else file.stat().st_size for file in files]
     is_known = all(_is_plain(file) for file in files)
-    workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
+    if through is None:
+        through = in_order
+        workers = workers or (1 if is_known and sum(sizes) < SMALL_INPUT else usable_cores())
     with StoreWriter(out, _job(files, reading, tokenizer), journal_every) as writer:
         with writer.explained("could not store the tokenizer"):
             tokenizer.save(writer.folder / "tokenizer", tokenizer.max_tokens or USUAL_LENGTH)
         chunks = _chunks(files, sizes, reading, writer)
-        results = in_order(
+        results = through(
             chunks, lambda chunk: chunk.documents, writer.folder / "tokenizer", SEGMENTED[reading.lang], workers
         )
 
