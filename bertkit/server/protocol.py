@@ -43,7 +43,7 @@ def path_of_whole(data: bytes) -> str | None:
     head, blank, body = data.partition(b"\r\n\r\n")
     if not blank:
         return None
-    path, length = (plain_head if len(head) <= CACHED else plain_head.__wrapped__)(head)
+    path, length = plain_head(head) if len(head) <= CACHED else plain_head.__wrapped__(head)
     return path if length == len(body) else None
 
 
