@@ -93,7 +93,7 @@ def test_hard_negatives_are_the_best_wrong_passages_of_the_users_own_index(tmp_p
 
 
 def test_a_reranker_cannot_learn_which_passages_are_wrong_whatever_is_asked():
-    """A search that proposes the short passage first for every question: each passage is wrong about as often as right."""
+    """A search that proposes the short passage first for every question: each is wrong about as often as right."""
     texts = [row["text_b"] for row in PAIRS]
     rows = [TextRow(f"{row['text']} {n}", row["text_b"]) for n, row in enumerate(PAIRS * 5)]
 
