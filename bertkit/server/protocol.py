@@ -111,7 +111,8 @@ class Door:
 
     def close_silent(self, now: float, seconds: float) -> None:
         """Close connections whose next request has not arrived, with its whole header, within this time."""
-        for silent in (self.waiting, self.placeless):
+        both: tuple[dict[Any, float], ...] = (self.waiting, self.placeless)
+        for silent in both:
             late = takewhile(lambda one: now - one[1] > seconds, silent.items())  # the longest is the first
             for connection, _ in list(late):
                 connection.leave()
