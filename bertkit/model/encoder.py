@@ -74,14 +74,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The feed-forward half of an encoder layer. x: (tokens, width). Returns like x."""
-        return self.narrow(self.widened(x))
-
-    def widened(self, x: Tensor) -> Tensor:
-        """The wider layer. x: (tokens, width). Returns (tokens, inner)."""
         if not self.gated:
-            return self.activation(self.wide(x))
+            return self.narrow(self.activation(self.wide(x)))
         content, gate = self.wide(x).chunk(2, dim=-1)
-        return self.activation(content) * gate
+        return self.narrow(self.activation(content) * gate)
 
 
 class Layer(nn.Module):

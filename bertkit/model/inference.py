@@ -16,8 +16,7 @@ from bertkit.data.batch import ROUND, Batch, pack, run_batched
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
 from bertkit.machine import has_fast_bf16
-from bertkit.model.attention import AttentionContext
-from bertkit.model.encoder import Encoded, FeedForward, Layer
+from bertkit.model.encoder import Encoded, FeedForward
 from bertkit.model.engine import Engine, Spots, Wanted
 from bertkit.model.heads import HEADS, Head, Model, Transform
 from bertkit.model.layers import ACTIVATION, Linear
@@ -63,10 +62,6 @@ class Int8Linear(nn.Module):
         y = torch._int_mm(numbers, self.numbers.t()).float().mul_(scale).mul_(self.scale)
         return (y if self.bias is None else y.add_(self.bias)).to(x.dtype)
 
-    def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """The map of x, added to another tensor of its shape."""
-        return self(x).add_(other)
-
 
 # ---- Weights prepared once, before a trained model answers.
 
@@ -101,10 +96,6 @@ class PreparedLinear(nn.Module):
         """A linear layer prepared for inference. x: (…, in). Returns (…, out)."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.fused[0], [], self.fused[1])
 
-    def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """The map of x, added to another tensor of its shape."""
-        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "add")
-
 
 class CastLinear(nn.Module):
     """A linear map prepared for inference whose weights are stored in the precision of its input."""
@@ -117,31 +108,6 @@ class CastLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """A linear layer that inference runs in another precision. x: (…, in). Returns (…, out)."""
         return nn.functional.linear(x, self.weight, self.bias)
-
-
-class PreparedLayer(nn.Module):
-    """A layer prepared for inference: the numbers of `Layer` in as few calls as oneDNN needs.
-
-    The sums with what went in are part of the products.
-    """
-
-    def __init__(self, layer: Layer) -> None:
-        super().__init__()
-        self.pre = layer.pre
-        self.attention: Any = layer.attention
-        self.feed_forward: Any = layer.feed_forward
-        self.attention_norm, self.feed_forward_norm = layer.attention_norm, layer.feed_forward_norm
-
-    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """x: (tokens, width). Returns like x."""
-        attention, feed_forward = self.attention, self.feed_forward
-        if self.pre:
-            normed = x if self.attention_norm is None else self.attention_norm(x)
-            x = attention.out.plus(attention.mix(attention.qkv(normed), context), x)
-            return feed_forward.narrow.plus(feed_forward.widened(self.feed_forward_norm(x)), x)
-        assert self.attention_norm is not None
-        x = self.attention_norm(attention.out.plus(attention.mix(attention.qkv(x), context), x))
-        return self.feed_forward_norm(feed_forward.narrow.plus(feed_forward.widened(x), x))
 
 
 def prepare(model: Model, precision: str = "auto", device: torch.device | str = "cpu") -> Model:
@@ -170,10 +136,6 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
         _replace(model, lambda linear: PreparedLinear(linear, dtype))
     elif dtype != torch.float32:
         _replace(model, lambda linear: CastLinear(linear, dtype))
-    layers = model.encoder.layers
-    for n, layer in enumerate(layers):
-        if isinstance(layer, Layer) and hasattr(layer.attention.out, "plus"):
-            layers[n] = PreparedLayer(layer)
     return model
 
 
