@@ -15,6 +15,7 @@ from bertkit.inference.explain import encoded_text, row_of, tokens_of
 from bertkit.inference.predictor import Predictor
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
+from bertkit.model.inference import is_prepared
 from bertkit.text.encoding import Encoding
 
 STEPS = 32  # of the path from the baseline to the text
@@ -69,7 +70,7 @@ def importance(
 
 def _plain_model(predictor: Predictor) -> Model:
     """For the importance of tokens: the model in float32 with ordinary linear maps, through which gradients flow."""
-    if predictor.precision == "fp32":
+    if not is_prepared(predictor.model):
         return predictor.model
     return predictor.as_written().model.eval().requires_grad_(False)
 

@@ -66,7 +66,6 @@ class Int8Linear(nn.Module):
 # ---- Weights prepared once, before a trained model answers.
 
 INT8 = "int8"
-AS_TRAINED = "as trained"  # float32, the weights laid out as in training: slower, but the model can still be saved
 PRECISIONS = ("auto", "fp32", "bf16")
 _FUSED = {ACTIVATION["gelu"]: ("gelu", "none"), ACTIVATION["gelu_tanh"]: ("gelu", "tanh")}
 
@@ -113,19 +112,17 @@ class CastLinear(nn.Module):
 def prepare(model: Model, precision: str = "auto", device: torch.device | str = "cpu") -> Model:
     """Prepare a model for inference, in place: evaluation mode, precision, weight layout. Returns it.
 
-    precision int8: the layers' products in int8, everything between them and the heads in float32; or AS_TRAINED.
+    precision int8: the layers' products in int8, everything between them and the heads in float32.
     """
     on_cpu = torch.device(device).type == "cpu"
     if precision == INT8 and not on_cpu:
         raise UserError("int8 models run on the CPU only. Leave out --device or --precision.")
-    dtype = torch.float32 if precision in (INT8, AS_TRAINED) else choose(precision, device)
+    dtype = torch.float32 if precision == INT8 else choose(precision, device)
     model.eval().requires_grad_(False).to(device)
     model.encoder.dtype = dtype
-    if precision == AS_TRAINED:
-        return model
     if precision == INT8:
         _replace(model.encoder.layers, Int8Linear)
-    elif on_cpu and _onednn_takes(dtype):
+    elif on_cpu and dtype == torch.bfloat16 and _onednn_takes_bf16():
         for module in model.modules():
             if isinstance(module, FeedForward) and not module.gated and module.activation in _FUSED:
                 module.wide = PreparedLinear(module.wide, dtype, _FUSED[module.activation])  # type: ignore[assignment]
@@ -139,11 +136,9 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     return model
 
 
-def _onednn_takes(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies this precision here; on a CPU with AVX2 alone it refuses bfloat16."""
-    return torch.backends.mkldnn.is_available() and (
-        dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
+def _onednn_takes_bf16() -> bool:
+    """Whether oneDNN multiplies bfloat16 here; on a CPU with AVX2 alone it refuses."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def is_prepared(model: nn.Module) -> bool:

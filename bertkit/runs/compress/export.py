@@ -22,7 +22,6 @@ from bertkit.errors import UserError
 from bertkit.files.atomic import write_new
 from bertkit.inference.predictor import Predictor
 from bertkit.model.engine import FILES, Wanted
-from bertkit.model.inference import AS_TRAINED
 from bertkit.notify import note
 from bertkit.runs.compress import measure
 from bertkit.runs.compress.onnx import (
@@ -51,7 +50,7 @@ WORDS = {  # how others tag a word of several pieces
 
 def export(settings: ExportSettings) -> dict[str, Any]:
     """Export a model (ONNX or transformers' files), compare it with the original, and report what it lacks."""
-    exact = Predictor.load(settings.model, AS_TRAINED, "cpu", engine="torch")
+    exact = Predictor.load(settings.model, "fp32", "cpu", engine="torch")
     if exact.model.crf is not None:
         note(NO_CRF["onnx" if settings.format == "onnx" else "hf"])
     if exact.model.crf is not None and settings.format == "hf":

@@ -19,7 +19,6 @@ from bertkit.files.atomic import write_new
 from bertkit.inference.predictor import Predictor
 from bertkit.model.encoder import FeedForward
 from bertkit.model.heads import HEADS, Model
-from bertkit.model.inference import AS_TRAINED
 from bertkit.notify import note
 from bertkit.runs.compress import measure
 from bertkit.settings.compress import PruneSettings
@@ -117,9 +116,7 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
         folder.model = with_layers(folder.model, numbers)
         note(f"Keeping layers {', '.join(str(n + 1) for n in numbers)} of {depth}.")
     if settings.inner < 1:
-        folder.model = fewer_neurons(
-            folder.model, settings.inner, activity(Predictor(folder, AS_TRAINED, "cpu"), settings)
-        )
+        folder.model = fewer_neurons(folder.model, settings.inner, activity(Predictor(folder, "fp32", "cpu"), settings))
     config = folder.model.config
     facts = {"pruned from": settings.model, "layers": config.depth, "inner": config.inner}
     change = f"Layers or neurons of {settings.model} were removed."

@@ -13,7 +13,6 @@ from bertkit.config import build
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.model.inference import AS_TRAINED
 from bertkit.runs.compress.prune import activity, fewer_neurons
 from bertkit.settings.compress import PruneSettings
 from tests.support import folders, toy
@@ -45,7 +44,7 @@ def test_transformers_opens_the_pruned_folder_and_computes_the_same(family, tmp_
 
 def test_neurons_that_say_nothing_are_taken_out_without_a_trace(tmp_path):
     toy.make_model(tmp_path / "model")
-    model = Predictor.load(tmp_path / "model", AS_TRAINED)
+    model = Predictor.load(tmp_path / "model", "fp32")
     with torch.no_grad():
         for layer in model.model.encoder.layers:
             layer.feed_forward.narrow.weight[:, ::2] = 0.0  # nobody hears every second neuron
@@ -59,7 +58,7 @@ def test_neurons_that_say_nothing_are_taken_out_without_a_trace(tmp_path):
 
 def test_what_never_changes_goes_into_the_bias(tmp_path):
     toy.make_model(tmp_path / "model", depth=1)
-    model = Predictor.load(tmp_path / "model", AS_TRAINED)
+    model = Predictor.load(tmp_path / "model", "fp32")
     part = model.model.encoder.layers[0].feed_forward
     with torch.no_grad():
         part.wide.weight[::2] = 0.0  # these always say the same
