@@ -233,9 +233,9 @@ def test_the_text_stays_across_views_models_and_a_reload(opened) -> None:
     page.wait_for_selector(SHOWN)
     assert page.locator("#field-text").input_value() == "My own words stay."
     page.locator("button", has_text="中文").click()
-    page.wait_for_selector("h1:has-text('每个头在看哪里')")
+    page.wait_for_selector("h1:has-text('每个注意力头在看哪里')")
     page.reload()
-    page.wait_for_selector("h1:has-text('每个头在看哪里')")
+    page.wait_for_selector("h1:has-text('每个注意力头在看哪里')")
     assert page.locator("#field-text").input_value() == "My own words stay."
 
 
