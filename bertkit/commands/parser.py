@@ -21,7 +21,7 @@ WIDEST = 100
 LONG = 13  # a command with more options than this shows them under headings
 GROUPS = {  # heading → settings; `option(group=…)` comes first
     "Data": "train dev test data tokenizer kind size cased units min_count text text_b label label_separator labels "
-    "multi_label encoding max_tokens on_long overlap merge held_out split_seed rows teacher_texts negatives",
+    "multi_label symmetric encoding max_tokens on_long overlap merge held_out split_seed rows teacher_texts negatives",
     "Model": "model models contenders vectors lm elmo gpt preset init add_tokens layers width order window vocabulary "
     "architecture dropout reinit freeze word crf rerank rank matryoshka",
     "Training": "epochs steps minutes tokens batch batch_tokens micro_tokens lr warmup schedule decay clip layer_decay "

@@ -126,7 +126,7 @@ class RunFolder:
         for key, value in about.items():
             if key in newest.about and newest.about[key] != value:
                 raise UserError(
-                    f"{self.path}: the {key} is not the one the run was saved with. Continue with that one, "
+                    f"{self.path}: not the same {key} as when the run was saved. Continue with the same, "
                     "or start a new run in another --out."
                 )
         self._same(settings)

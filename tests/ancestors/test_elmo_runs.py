@@ -104,7 +104,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path: Path, monkeypatch) 
 def test_another_text_is_not_resumed(tmp_path: Path) -> None:
     train(plan(tmp_path, steps=2))
     other = replace(plan(tmp_path, steps=4, resume=True), vocabulary=3)
-    with pytest.raises(UserError, match="another lexicon"):
+    with pytest.raises(UserError, match="not the same lexicon"):
         train(other)
 
 

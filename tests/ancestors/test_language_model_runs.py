@@ -122,7 +122,7 @@ def test_a_run_without_an_end_or_in_a_used_folder_is_refused(store: Store, tmp_p
     learn(small(store, tmp_path / "run", steps=1))
     with pytest.raises(UserError, match="--resume"):
         learn(small(store, tmp_path / "run", steps=1))
-    with pytest.raises(UserError, match="another model"):
+    with pytest.raises(UserError, match="not the same model"):
         learn(small(store, tmp_path / "run", steps=2, resume=True, width=16))
 
 

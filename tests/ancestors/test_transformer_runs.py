@@ -105,7 +105,7 @@ def test_a_run_does_not_go_on_with_other_pairs(tmp_path: Path, monkeypatch, note
         patch.setattr(notify, "_listener", StopAt(2))
         train(small(tmp_path))
     write(tmp_path / "train.tsv", reversals(80, 5))
-    with pytest.raises(UserError, match="another training pairs"):
+    with pytest.raises(UserError, match="not the same training pairs"):
         train(small(tmp_path, resume=True))
 
 
@@ -171,7 +171,7 @@ def test_a_file_of_lines_is_rewritten_line_by_line(tmp_path: Path) -> None:
         ("a\tb\tc\n", r"3 columns and no header.*--text 1 --text-b 2"),
         ("a b\n", r"1 column and no header.*Separate them by a tab"),
         ("text\tother\na\tb\n", r"no column 'text_b'"),
-        ("a\tb\n", r"one pair alone"),
+        ("a\tb\n", r"one pair is not enough"),
     ],
 )
 def test_a_file_that_holds_no_pairs_is_reported_with_the_fix(tmp_path: Path, notes, content, words) -> None:
@@ -192,12 +192,12 @@ def test_pairs_that_are_too_long_are_counted_and_reported(letters, notes) -> Non
     assert len(kept) == 1 and facts == {"pairs": 1, "long": 2, "tokens_cut": 0}
     assert "2 of 3 pairs have more than 4 tokens" in notes[-1] and "left out" in notes[-1]
     kept, facts = encode_pairs(rows, letters, 4, "truncate", "p.tsv")
-    assert facts == {"pairs": 3, "long": 2, "tokens_cut": 2 + 3} and "cut, by 5 tokens" in notes[-1]
+    assert facts == {"pairs": 3, "long": 2, "tokens_cut": 2 + 3} and "truncated, by 5 tokens" in notes[-1]
     end = letters.sep_id
     assert [len(pair.source) for pair in kept] == [3, 4, 2] and all(pair.source[-1] == end for pair in kept)
     assert kept[0].wanted[-1] == end and kept[2].wanted == letters.pieces_batch(["a b c d"])[0]
     assert all(pair.given[1:] == pair.wanted[:-1] for pair in kept)
-    with pytest.raises(UserError, match=r"p\.tsv, line 2: 6 and 2 tokens; the model takes 4"):
+    with pytest.raises(UserError, match=r"p\.tsv, line 2: 6 and 2 tokens; the model reads at most 4 per side"):
         encode_pairs(rows, letters, 4, "error", "p.tsv")
     with pytest.raises(UserError, match="no pair is short enough"):
         encode_pairs(rows[1:], letters, 4, "drop", "p.tsv")

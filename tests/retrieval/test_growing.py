@@ -40,11 +40,11 @@ def rows(first, last):
 
 
 def make(out, *files, **more):
-    return index.run(index.Settings(files=files, model="en", out=out, threads=1, **more))
+    return index.run(index.Settings(files=files, model="en", out=out, threads=1, precision="fp32", **more))
 
 
 def add(out, *files, **more):
-    return index.run(index.Settings(files=files, out=out, add=bool(files), threads=1, **more))
+    return index.run(index.Settings(files=files, out=out, add=bool(files), threads=1, precision="fp32", **more))
 
 
 def answers(out, by):

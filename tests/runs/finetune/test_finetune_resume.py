@@ -142,7 +142,7 @@ def test_a_stopped_run_is_not_overwritten_and_not_continued_with_other_labels(ru
             go("classify", runs, "kept")
     with pytest.raises(UserError, match="--resume"):
         go("classify", runs, "kept")
-    with pytest.raises(UserError, match="another labels"):
+    with pytest.raises(UserError, match="not the same labels"):
         go("classify", runs, "kept", resume=True, labels="spam,ham")
 
 
@@ -196,7 +196,7 @@ def test_other_rows_and_numbers_are_refused_unless_asked_for_and_the_end_can_be_
         with pytest.raises(Stopped):
             go("classify", runs, "changed")
     other = toy.write(runs.folder / "other-rows.csv", toy.messages(40, seed=9))
-    with pytest.raises(UserError, match="another set of training rows"):
+    with pytest.raises(UserError, match="not the same set of training rows"):
         go("classify", runs, "changed", resume=True, train=other)
     changes = {"resume": True, "batch": 4, "lr": 1e-3, "steps": 8}
     with pytest.raises(UserError, match=r"batch = 4 \(was 8\), lr = 0.001 \(was 0.003\)\. .*--allow-changed-settings"):

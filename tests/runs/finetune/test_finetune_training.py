@@ -249,10 +249,10 @@ def test_a_run_that_learnt_nothing_from_the_texts_says_so(runs, notes):
     rows = [{"text": " ".join(toy.words(rng)), "label": "spam" if n % 10 == 0 else "ham"} for n in range(120)]
     train = toy.write(runs.folder / "chance.jsonl", rows)
     runs.tune("classify", "chance", train=train, dev=train, lr=3e-4, steps=10)
-    (said,) = [note for note in notes if "nothing was learnt from the texts" in note]
+    (said,) = [note for note in notes if "nothing was learned from the texts" in note]
     assert "Every dev row got the same answer (ham)" in said and "--lr" in said and "7.5e-05" in said
-    assert "nothing was learnt" in (runs.folder / "chance/report.html").read_text("utf-8")
-    assert "nothing was learnt" not in (Path(runs("classify").result["out"]) / "report.html").read_text("utf-8")
+    assert "nothing was learned" in (runs.folder / "chance/report.html").read_text("utf-8")
+    assert "nothing was learned" not in (Path(runs("classify").result["out"]) / "report.html").read_text("utf-8")
 
 
 def test_rows_in_memory_need_no_file(runs):

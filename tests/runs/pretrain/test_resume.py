@@ -93,7 +93,7 @@ def test_a_second_run_in_the_same_folder_needs_resume(make, tmp_path):
 
 def test_resuming_with_another_model_is_refused(make, tmp_path):
     pretrain(make("bert-tiny", tmp_path / "run", steps=2))
-    with pytest.raises(UserError, match="another model"):
+    with pytest.raises(UserError, match="not the same model"):
         pretrain(make("bert-tiny", tmp_path / "run", steps=2, resume=True, model={"depth": 1}))
 
 
