@@ -152,7 +152,9 @@ class SupervisedRun:
         numbers = dict.fromkeys(("dropout", "attention_dropout", "head_dropout"), s.dropout) if s.dropout >= 0 else {}
         folder = read_folder(locate(s.model), heads=heads, labels=self.task.labels, task=s.task, numbers=numbers)
         if folder.model.config.causal:
-            folder.tokenizer = folder.tokenizer.with_borders()
+            bordered = folder.tokenizer.with_borders()
+            if bordered.sep_id != folder.model.config.padding:  # transformers reads the last token that is no padding
+                folder.tokenizer = bordered
         if self.language:
             config = folder.model.config
             if not config.causal or config.word_head != "plain" or not config.tied:
