@@ -25,13 +25,13 @@ class Listener(Protocol):
     """Who is notified: where notes and progress go."""
 
     def note(self, message: str) -> None:
-        """What a listener is told: something the user must know."""
+        """Show a note that the user must know about."""
 
     def status(self, message: str) -> None:
-        """What a listener is told: progress of a long run."""
+        """Show the progress of a long run."""
 
     def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
-        """A listener yields the items while showing progress."""
+        """Yield the items while showing progress."""
         yield from items
 
 

@@ -22,7 +22,7 @@ def test_the_spark_recipe_gives_every_row_its_answer(tmp_path, monkeypatch):
     pytest.importorskip("pyspark", reason="needs pyspark (300 MB, and Java): not among bertkit's packages")
     pytest.importorskip("pandas", reason="needs pandas")
     if shutil.which("java") is None:
-        pytest.skip("needs Java")
+        pytest.skip("Spark runs on Java, and there is no `java` on this machine's PATH")
     recipe = next(part for part in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S) if "Spark" in part)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(os.environ, "PYSPARK_PYTHON", "python3")  # the recipe names its own

@@ -14,6 +14,7 @@ from bertkit.errors import UserError
 from bertkit.inference import explain, importance
 from bertkit.inference.predictor import Predictor
 from bertkit.text.tokenizer import Tokenizer
+from tests.support.folders import bert_classifier
 
 TEXT, SECOND = "The cat sat on the old mat.", "It was tired."
 FAMILIES = {
@@ -175,16 +176,9 @@ def test_a_map_has_the_principal_components(english) -> None:
 
 
 def test_integrated_gradients_are_those_of_plain_autograd(tmp_path) -> None:
-    torch.manual_seed(3)
-    tokenizer = bertkit.load("en").tokenizer
-    config = hf.BertConfig(
-        vocab_size=tokenizer.size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=64, initializer_range=0.3, id2label={0: "no", 1: "yes"}, label2id={"no": 0, "yes": 1},
-    )  # fmt: skip
-    model = hf.BertForSequenceClassification(config).eval()
-    model.save_pretrained(tmp_path)
-    tokenizer.save(tmp_path, 64)
-    shown = importance.importance(Predictor.load(tmp_path, precision="fp32"), TEXT)
+    predictor, model = bert_classifier(tmp_path)
+    tokenizer = predictor.tokenizer
+    shown = importance.importance(predictor, TEXT)
     ids = torch.tensor([[token["id"] for token in shown["tokens"]]])
     special = torch.tensor([token["special"] for token in shown["tokens"]])
     start_ids = torch.where(special, ids, tokenizer.mask_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,11 @@ import transformers as hf
 import bertkit
 from bertkit.inference.importance import STEPS, importance
 from bertkit.inference.predictor import Predictor
+from tests.support.folders import bert_classifier
 
 # It needs matplotlib, so it is not among the development requirements: pip install captum
 captum = pytest.importorskip("captum.attr", reason="captum is not installed")
 TEXT, SECOND = "The cat sat on the old mat.", "It was tired."
-
-
-def classifier(folder: Path) -> tuple[Predictor, Any]:
-    """A small BERT with large random weights, in bertkit and in transformers."""
-    torch.manual_seed(3)
-    tokenizer = bertkit.load("en").tokenizer
-    config = hf.BertConfig(
-        vocab_size=tokenizer.size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=64, initializer_range=0.3, id2label={0: "no", 1: "yes"}, label2id={"no": 0, "yes": 1},
-    )  # fmt: skip
-    model = hf.BertForSequenceClassification(config).eval()
-    model.save_pretrained(folder)
-    tokenizer.save(folder, 64)
-    return Predictor.load(folder, precision="fp32"), model
 
 
 def inputs_of(predictor: Predictor, shown: dict[str, Any], kept: int = -1) -> tuple[torch.Tensor, ...]:
@@ -47,7 +33,7 @@ def inputs_of(predictor: Predictor, shown: dict[str, Any], kept: int = -1) -> tu
 
 @pytest.mark.parametrize("second", [None, SECOND])
 def test_integrated_gradients_of_a_label_are_captum_s(second, tmp_path) -> None:
-    predictor, model = classifier(tmp_path)
+    predictor, model = bert_classifier(tmp_path)
     shown = importance(predictor, TEXT, second)
     ids, segments, hidden = inputs_of(predictor, shown)
     score = lambda ids: model(ids, token_type_ids=segments.expand(len(ids), -1)).logits.softmax(-1)  # noqa: E731
@@ -58,7 +44,7 @@ def test_integrated_gradients_of_a_label_are_captum_s(second, tmp_path) -> None:
 
 
 def test_what_is_lost_by_masking_a_token_is_captum_s(tmp_path) -> None:
-    predictor, model = classifier(tmp_path)
+    predictor, model = bert_classifier(tmp_path)
     shown = importance(predictor, TEXT, by="mask")
     ids, _, hidden = inputs_of(predictor, shown)
     ablation = captum.FeatureAblation(lambda ids: model(ids).logits.softmax(-1))

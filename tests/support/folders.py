@@ -9,6 +9,8 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+import bertkit
+from bertkit.inference.predictor import Predictor
 from tests.support.families import CONFIGS, random_model
 
 WORDS = (
@@ -102,3 +104,17 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
 def reopened(folder: Path, architecture: str, **settings) -> torch.nn.Module:
     """The folder as transformers opens it."""
     return getattr(hf, architecture).from_pretrained(folder, attn_implementation="eager", **settings).eval()
+
+
+def bert_classifier(folder: Path) -> tuple[Predictor, hf.BertForSequenceClassification]:
+    """A small BERT with two labels and large random weights, in bertkit (fp32) and in transformers."""
+    torch.manual_seed(3)
+    tokenizer = bertkit.load("en").tokenizer
+    config = hf.BertConfig(
+        vocab_size=tokenizer.size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=64, initializer_range=0.3, id2label={0: "no", 1: "yes"}, label2id={"no": 0, "yes": 1},
+    )  # fmt: skip
+    model = hf.BertForSequenceClassification(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save(folder, 64)
+    return Predictor.load(folder, precision="fp32"), model
