@@ -39,6 +39,7 @@ def run(settings: Any) -> dict[str, Any]:
     from bertkit.runs.pretrain.run import estimate_cost
     from bertkit.training import distributed
 
+    machine.limit_onednn_cache(machine.TRAINING_KERNELS)
     machine.set_up(settings.threads)
     world = distributed.join(machine.device_for(settings.device))
     return {"plan": estimate_cost(build(settings, world), world)}

@@ -104,6 +104,7 @@ class SupervisedRun:
     ) -> None:
         """split, labels: rows and label names that are in memory already, instead of those `settings` name."""
         self.settings = s = settings
+        machine.limit_onednn_cache(machine.TRAINING_KERNELS)
         self.threads = machine.set_up(s.threads)
         self.world = worlds.join(machine.device_for(s.device))
         torch.manual_seed(s.seed)

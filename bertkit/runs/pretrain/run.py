@@ -32,6 +32,7 @@ from bertkit.training.run_folder import RunFolder, Signals
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Run a pretraining from its settings. Returns the final scores."""
+    machine.limit_onednn_cache(machine.TRAINING_KERNELS)
     threads = machine.set_up(settings.threads)
     world = worlds.join(machine.device_for(settings.device))
     try:

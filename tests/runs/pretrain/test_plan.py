@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from bertkit import machine
 from bertkit.commands import pretrain as verb
 from bertkit.runs.pretrain.build import build
 from bertkit.runs.pretrain.run import estimate_cost, expected_loss, measure_step, pretrain
@@ -95,3 +98,12 @@ def test_a_time_budget_ends_on_time_with_the_schedule(make, tmp_path, clock):
     rows = [row for row in read_metrics(tmp_path / "run/metrics.jsonl") if "lr" in row]
     peak = max(row["lr"] for row in rows)
     assert rows[-1]["step"] == result["steps"] and rows[-1]["lr"] < 0.1 * peak
+
+
+def test_training_keeps_few_of_onednns_kernels_so_that_memory_does_not_grow_for_hours(make, tmp_path, monkeypatch):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    pretrain(make("bert-tiny", tmp_path / "run", steps=1))
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == str(machine.TRAINING_KERNELS)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    machine.limit_onednn_cache(machine.TRAINING_KERNELS)
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7", "what the user set is kept"
