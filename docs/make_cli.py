@@ -22,6 +22,8 @@ Options may come before, between or after arguments; an argument that starts wit
 `source <(bertkit completion bash)` completes commands, options and values in the shell.
 """
 
+EVERYWHERE = [*options(Common), *options(Invocation)]
+
 
 def spelled(o: Option) -> str:
     """The option as it is typed."""
@@ -60,9 +62,13 @@ def chapter(verb: str) -> Iterator[str]:
     command = Command(verb)
     yield from ("", f"## {verb}", "", f"`{command.usage}`", "", command.about)
     groups = command.groups()
+    everywhere = {(o.field.name, *o.choices) for o in EVERYWHERE}
+    inference = [o for o in command.common if (o.field.name, *o.choices) not in everywhere]
     if groups.keys() <= {"Arguments", "Options"}:
-        yield from ("", *table([o for members in groups.values() for o in members]))
+        yield from ("", *table([o for members in [*groups.values(), inference] for o in members]))
         return
+    if inference:
+        groups["Inference"] = inference
     for heading, members in groups.items():
         yield from ("", f"**{heading}**", "", *table(members))
 
@@ -71,7 +77,7 @@ def reference() -> str:
     """The whole page."""
     rows = [HEAD, "| command | |", "|---|---|"]
     rows += [f"| [{verb}](#{verb}) | {words} |" for verb, words in COMMANDS.items()]
-    rows += ["", "## Options of every command", "", *table([*options(Common), *options(Invocation)])]
+    rows += ["", "## Options of every command", "", *table(EVERYWHERE)]
     for verb in COMMANDS:
         rows += chapter(verb)
     return "\n".join(rows) + "\n"

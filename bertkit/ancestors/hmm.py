@@ -329,7 +329,7 @@ class Hmm:
         self.tagger = tagger or HmmTagger()
 
     def fit(self, sentences: Sentences, tags: Sequence[Sequence[int]], count: int, *_: Any, **__: Any) -> Self:
-        """Count tags and words, for the HMM as a contender."""
+        """Count tags and words: the HMM behind the methods of a contender."""
         self.count = count
         self.tagger.fit(sentences, [[str(tag) for tag in answers] for answers in tags])
         return self

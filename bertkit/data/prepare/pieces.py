@@ -294,7 +294,7 @@ class Arrays:
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Arrays:
-        """Read the message of a prepared chunk that `to_bytes` wrote."""
+        """Read the pieces of a prepared chunk from the message that `to_bytes` wrote."""
         at = message.index(b"\n") + 1
         head = json.loads(message[:at])
         arrays = []
