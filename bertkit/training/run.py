@@ -317,6 +317,7 @@ class Run(Generic[Result]):
             "minutes": self.plan.minutes, "best": self.best, "best_step": self.best_step, "bad": self.bad_evaluations,
         }  # fmt: skip
         self.run.save(self.training, self.about, state, {"best": self.best_weights} if self.best_weights else None)
+        machine.trim_memory()  # batches of every shape leave gaps in the heap: without this it grows for hours
 
 
 class MemoryRun(Run[dict[str, Any]]):

@@ -107,3 +107,10 @@ def test_training_keeps_few_of_onednns_kernels_so_that_memory_does_not_grow_for_
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
     machine.limit_onednn_cache(machine.TRAINING_KERNELS)
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7", "what the user set is kept"
+
+
+def test_every_save_returns_freed_memory_so_that_a_long_run_does_not_grow(make, tmp_path, monkeypatch):
+    trims = []
+    monkeypatch.setattr(machine, "trim_memory", lambda: trims.append(1))
+    pretrain(make("bert-tiny", tmp_path / "run", steps=4, save_every=1))
+    assert len(trims) >= 4
