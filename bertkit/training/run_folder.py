@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertkit.config import current_names, read_toml, to_plain, to_toml
 from bertkit.errors import Stopped, UserError
-from bertkit.files.atomic import atomic_write, explained, make_folder
+from bertkit.files.atomic import atomic_write, calls, explained, make_folder, sync_folder
 from bertkit.files.lock import RunLock
 from bertkit.notify import note
 from bertkit.training.checkpoints import newest_generation, save_generation
@@ -104,7 +104,7 @@ class RunFolder:
         `self.generation` is the checkpoint the run goes on from, if any.
         """
         if self.overwrite and not self.resume:
-            self.forget()
+            self._start_over()
         newest = self.generation = newest_generation(self.checkpoints)
         self.world.check_same({"checkpoint": newest.step if newest else None, **about})
         if newest is not None and not self.resume:
@@ -112,7 +112,8 @@ class RunFolder:
                 f"{self.path} holds a run saved at step {newest.step}. "
                 "Continue it with --resume, or choose another --out."
             )
-        if newest is None and not self.overwrite and (self.path / "config.json").is_file():
+        replaces = self.overwrite or (self.resume and self._was_replacing(settings))
+        if newest is None and not replaces and (self.path / "config.json").is_file():
             other = ", or replace it with --overwrite" if hasattr(settings, "overwrite") else ""
             raise UserError(f"{self.path} holds a finished model. Choose another --out{other}.")
         if newest is None:
@@ -121,7 +122,8 @@ class RunFolder:
             if self.world.is_main:
                 self.metrics.truncate(0)
                 self.timing.truncate(0)
-                atomic_write(self.path / "run.toml", to_toml(to_plain(settings)))
+                begun = to_plain(settings) | ({"overwrite": True} if replaces else {})  # for another --resume
+                atomic_write(self.path / "run.toml", to_toml(begun))
             return {}
         for key, value in about.items():
             if key in newest.about and newest.about[key] != value:
@@ -136,6 +138,21 @@ class RunFolder:
             self.metrics.truncate(int(newest.values["metrics"]))
             note(f"Resuming {self.path} after step {training.done} of {training.steps}.")
         return dict(newest.values["own"])
+
+    def _start_over(self) -> None:
+        """Before a new run replaces a folder's: remove the old result first, because it marks a finished run."""
+        if self.world.is_main and (result := self.path / "result.json").is_file():
+            with explained(f"{self.path} cannot be written to"):
+                calls.unlink(result)
+                sync_folder(self.path)
+        self.forget()
+
+    def _was_replacing(self, settings: Any) -> bool:
+        """Whether a folder's run was begun with --overwrite and has no result yet: the model there is the old one."""
+        path = self.path / "run.toml"
+        if not hasattr(settings, "overwrite") or not path.is_file() or (self.path / "result.json").exists():
+            return False
+        return read_toml(path).get("overwrite") is True
 
     def _same(self, settings: Any) -> None:
         """A run's folder with other settings than it was begun with is another run: only if that is asked for."""

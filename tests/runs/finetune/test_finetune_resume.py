@@ -169,6 +169,28 @@ def test_a_begun_run_can_be_thrown_away(runs, monkeypatch):
     assert fingerprint(go("classify", runs, "anew", overwrite=True)) == whole
 
 
+def test_an_overwriting_run_killed_before_its_first_save_resumes_as_itself_not_as_the_old_one(runs, monkeypatch, notes):
+    whole = fingerprint(go("classify", runs, "whole-over", lr=1e-3))
+    out = go("classify", runs, "over")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for how in ({"overwrite": True}, {"resume": True}):
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "_step", killed)
+            with pytest.raises(KeyboardInterrupt):
+                go("classify", runs, "over", lr=1e-3, **how)
+        assert (out / "model.safetensors").is_file(), "the old model opens until the new one is written"
+        with pytest.raises(UserError, match="holds a finished model"):
+            go("classify", runs, "over", lr=1e-3)
+    notes.clear()
+    assert fingerprint(go("classify", runs, "over", lr=1e-3, resume=True)) == whole
+    assert not any("nothing is left to train" in note for note in notes)
+    with pytest.raises(UserError, match=r"lr = 0.003 \(was 0.001\)"):
+        go("classify", runs, "over", resume=True)
+
+
 def test_a_crash_after_the_last_step_loses_no_step(runs, monkeypatch):
     whole = fingerprint(go("classify", runs, "whole-crash"))
 
