@@ -86,6 +86,7 @@ def forecast(curve: Mapping[str, Sequence[tuple[int, float]]], name: str, *, lan
 
 SHARES = (0.25, 0.5)  # of the training rows, for the learning curve
 LEAST_SECONDS = 20.0  # a contender is not started with less
+STOPPED = "the comparison was stopped"
 BLIND = ("majority", "mean")  # they do not read the text, so they have no learning curve
 
 
@@ -206,6 +207,7 @@ class _Comparison:
         self.start = time.monotonic()
         self.skipped: list[LeftOut] = []
         self.outcomes: list[Outcome] = []
+        self.curve: dict[str, list[tuple[int, float]]] = {}
 
     def _left(self) -> float:
         """Seconds of the comparison's budget that remain for the contenders themselves; the curve has its own third."""
@@ -237,17 +239,23 @@ class _Comparison:
             reasons = "; ".join(f"{row.name}: {row.reason}" for row in self.skipped)
             raise UserError(f"No contender could be run: {reasons}")
         self._judge()
-        curve = self._curve() if self.settings.curve else {}
-        return self._finish(curve)
+        try:
+            self._learning_curves()
+        except (Stopped, KeyboardInterrupt) as stop:
+            raise self._reported(stop) from None
+        return self._finish()
 
     def _stopped(self, stop: Stopped | KeyboardInterrupt, place: int) -> Stopped:
         """A comparison that was stopped: score and report the finished contenders, list the others as skipped."""
-        number = stop.signal if isinstance(stop, Stopped) else signal.SIGINT
         if not self.outcomes:
-            return Stopped(number, "stopped before any contender was finished; nothing was written.")
-        self.skipped += [LeftOut(entry.key, "the comparison was stopped") for entry in self.entries[place:]]
+            return Stopped(_signal_of(stop), "stopped before any contender was finished; nothing was written.")
+        self.skipped += [LeftOut(entry.key, STOPPED) for entry in self.entries[place:]]
         self._judge()
-        report = self._finish({}).report
+        return self._reported(stop)
+
+    def _reported(self, stop: Stopped | KeyboardInterrupt) -> Stopped:
+        """Write the report of a comparison that was stopped. Returns the error that names it."""
+        report, number = self._finish().report, _signal_of(stop)
         return Stopped(number, f"stopped; the {len(self.outcomes)} contenders that were finished are in {report}.")
 
     def _run(self, entry: Entry, minutes: float) -> None:
@@ -309,32 +317,39 @@ class _Comparison:
                 outcome.result.p_value = gap.p_value
         self.best = best
 
-    def _curve(self) -> dict[str, list[tuple[int, float]]]:
-        """The comparison's learning curve: scores of the best and the cheapest from fewer rows, as time permits."""
-        end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
+    def _learning_curves(self) -> None:
+        """The comparison's learning curves: scores of the best and the cheapest from fewer rows, as time permits."""
         cheapest = sorted(self.outcomes, key=lambda outcome: outcome.result.train_seconds)
         others = (outcome for outcome in cheapest if outcome is not self.best and outcome.entry.key not in BLIND)
-        selected = [self.best, *others][:4]
-        chance = np.random.default_rng((self.settings.seed, 7))
-        order = chance.permutation(len(self.rows.train))
-        curve: dict[str, list[tuple[int, float]]] = {}
-        for outcome in selected:
-            result, points = outcome.result, []
-            for share in SHARES:
-                part = [self.rows.train[n] for n in sorted(order[: max(2, round(share * len(order)))])]
-                needed = result.train_seconds * (0.3 + share)
-                if time.monotonic() + needed > end or not _has_labels(self.task, part):
-                    break
-                contender = outcome.entry.make(self.resources)
-                contender.fit(self.task, part, self.rows.choose, seed=self.settings.seed, minutes=outcome.minutes)
-                points.append((len(part), self._score(contender.predict(self.rows.judge))))
-            if len(points) == len(SHARES):
-                curve[result.name] = [*points, (len(self.rows.train), result.score)]
-            else:
-                self.skipped.append(LeftOut(f"learning curve of {result.name}", "no time was left for it"))
-        return curve
+        selected = [self.best, *others][:4] if self.settings.curve else []
+        for place, outcome in enumerate(selected):
+            name = outcome.result.name
+            try:
+                self.curve[name] = self._curve(outcome)
+            except (UserError, ValueError) as reason:  # too few rows for this contender; the others still have theirs
+                self.skipped.append(LeftOut(f"learning curve of {name}", str(reason)))
+            except (Stopped, KeyboardInterrupt):
+                left = [other.result.name for other in selected[place:]]
+                self.skipped += [LeftOut(f"learning curve of {name}", STOPPED) for name in left]
+                raise
 
-    def _finish(self, curve: dict[str, list[tuple[int, float]]]) -> CompareResult:
+    def _curve(self, outcome: Outcome) -> list[tuple[int, float]]:
+        """One contender's learning curve in the comparison: (training rows, score); UserError where it has none."""
+        end = self.start + self.settings.minutes * 60 if self.settings.minutes else float("inf")
+        order = np.random.default_rng((self.settings.seed, 7)).permutation(len(self.rows.train))
+        points = []
+        for share in SHARES:
+            part = [self.rows.train[n] for n in sorted(order[: max(2, round(share * len(order)))])]
+            if time.monotonic() + outcome.result.train_seconds * (0.3 + share) > end:
+                raise UserError("no time was left for it")
+            if not _has_labels(self.task, part):
+                raise UserError(f"{len(part):,} of the training rows have one label only")
+            contender = outcome.entry.make(self.resources)
+            contender.fit(self.task, part, self.rows.choose, seed=self.settings.seed, minutes=outcome.minutes)
+            points.append((len(part), self._score(contender.predict(self.rows.judge))))
+        return [*points, (len(self.rows.train), outcome.result.score)]
+
+    def _finish(self) -> CompareResult:
         s = self.settings
         contenders = sorted((outcome.result for outcome in self.outcomes), key=lambda row: -row.score)
         result = CompareResult(
@@ -342,14 +357,19 @@ class _Comparison:
             verdict=verdict([row.plain() for row in contenders], lang=s.lang), skipped=self.skipped,
             data=self.rows.facts, minutes=round((time.monotonic() - self.start) / 60, 2),
             environment=machine.describe(machine.threads()), settings=to_plain(s), out=str(s.out),
-            report=str(s.out / "report.html"), curve=curve,
-            outlook=forecast(curve, self.best.result.name, lang=s.lang),
+            report=str(s.out / "report.html"), curve=self.curve,
+            outlook=forecast(self.curve, self.best.result.name, lang=s.lang),
         )  # fmt: skip
         s.out.mkdir(parents=True, exist_ok=True)
         atomic_write(s.out / "run.toml", to_toml(to_plain(s)))
         atomic_write(s.out / "compare.json", json.dumps(result.plain(), ensure_ascii=False, indent=1, default=str))
         atomic_write(s.out / "report.html", comparison_report(result.plain(), lang=s.lang))
         return result
+
+
+def _signal_of(stop: Stopped | KeyboardInterrupt) -> int:
+    """The number of the signal that stopped a comparison."""
+    return stop.signal if isinstance(stop, Stopped) else signal.SIGINT
 
 
 def _read(s: CompareSettings, task: Task) -> Rows:

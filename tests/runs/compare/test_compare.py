@@ -196,6 +196,52 @@ def test_a_comparison_that_is_stopped_keeps_what_is_finished(stop, tmp_path, mon
     assert not (tmp_path / "none/compare.json").exists()
 
 
+def learning_from_fewer_rows(problem, monkeypatch):
+    """TF-IDF meets the problem where it learns from a part of the rows: in the learning curve."""
+    whole, fit = [], TfIdf.fit
+
+    def fails_later(self, rows, *more, **how):
+        whole.append(len(rows))
+        if len(rows) < whole[0]:
+            raise problem
+        return fit(self, rows, *more, **how)
+
+    monkeypatch.setattr(TfIdf, "fit", fails_later)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(15, "saved at step 2 in a folder that is gone")])
+def test_ctrl_c_during_the_learning_curve_keeps_the_whole_comparison(stop, tmp_path, monkeypatch):
+    learning_from_fewer_rows(stop, monkeypatch)
+    train = table(tmp_path / "train.csv", messages(120))
+    how = {"task": "classify", "train": train, "models": "", "threads": 1}
+    with pytest.raises(Stopped, match=r"^stopped; the 2 contenders that were finished are in .*report\.html") as told:
+        compare(CompareSettings(contenders="tfidf,bayes", out=tmp_path / "out", **how))
+    assert told.value.signal == getattr(stop, "signal", 2)
+    kept = json.loads((tmp_path / "out/compare.json").read_text("utf-8"))
+    assert len(kept["contenders"]) == 2 and {row["reason"] for row in kept["skipped"]} == {"the comparison was stopped"}
+    assert len(kept.get("curve", {})) + len(kept["skipped"]) == 2
+
+
+def test_one_learning_curve_that_fails_is_named_with_its_reason_and_the_others_are_drawn(tmp_path, monkeypatch):
+    learning_from_fewer_rows(ValueError("empty vocabulary; perhaps the documents only contain stop words"), monkeypatch)
+    train = table(tmp_path / "train.csv", messages(120))
+    how = {"task": "classify", "train": train, "models": "", "threads": 1}
+    found = compare(CompareSettings(contenders="tfidf,bayes", out=tmp_path / "out", **how))
+    (left,) = found.skipped
+    assert left.name.startswith("learning curve of ") and left.reason.startswith("empty vocabulary")
+    assert len(found.contenders) == 2 and len(found.curve) == 1
+
+
+def test_a_learning_curve_whose_few_rows_have_one_label_says_so(tmp_path):
+    rows = [{"text": f"word{n} word{n % 5}", "label": "rare" if n < 3 else "usual"} for n in range(200)]
+    how = {"task": "classify", "train": table(tmp_path / "train.csv", rows), "models": "", "threads": 1}
+    for seed in range(20):  # until the rare label is in no quarter
+        found = compare(CompareSettings(contenders="tfidf", out=tmp_path / f"out{seed}", seed=seed, **how))
+        if found.skipped:
+            break
+    assert re.fullmatch(r"\d+ of the training rows have one label only", found.skipped[0].reason)
+
+
 def test_taggers_choose_their_best_pass_by_what_all_are_scored_by(tmp_path):
     seen = []
 
