@@ -330,13 +330,26 @@ def _rotate(folder: Path, keep: int, also_keep: Collection[int]) -> None:
             sound += is_sound(path)
         elif age(path)[0] not in also_keep:
             try:
-                # Synced before it is emptied: else a power cut could leave it under its name, half removed.
-                discarded = folder / f".old-{os.getpid()}-{path.name}"
-                atomic.calls.rename(path, discarded)
-                atomic.sync_folder(folder)
-                atomic.remove(discarded)
+                discard(path)
             except OSError as error:
                 note(f"{path}: the old checkpoint could not be removed ({error.strerror}); the next save tries again.")
+
+
+def discard(path: Path) -> None:
+    """Remove a checkpoint (generation): after a crash at any moment it is whole, or not there."""
+    # Synced before it is emptied: else a power cut could leave it under its name, half removed.
+    discarded = path.with_name(f".old-{os.getpid()}-{path.name}")
+    atomic.calls.rename(path, discarded)
+    atomic.sync_folder(path.parent)
+    atomic.remove(discarded)
+
+
+def discard_all(folder: Path) -> None:
+    """Remove every checkpoint (generation) of a folder, the newest last, and what interrupted saves left."""
+    with atomic.explained(f"{folder} could not be written"):
+        atomic.sweep(folder, r"[\w.-]+")
+        for path in list_generations(folder):
+            discard(path)
 
 
 def _json(values: Mapping[str, Any], where: str) -> bytes:

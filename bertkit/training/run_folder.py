@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 import tomllib
@@ -18,7 +17,7 @@ from bertkit.errors import Stopped, UserError
 from bertkit.files.atomic import atomic_write, calls, explained, make_folder, sync_folder
 from bertkit.files.lock import RunLock
 from bertkit.notify import note
-from bertkit.training.checkpoints import newest_generation, save_generation
+from bertkit.training.checkpoints import discard_all, newest_generation, save_generation
 from bertkit.training.distributed import World
 from bertkit.training.loop import Training
 from bertkit.training.metrics_log import MetricsLog
@@ -170,8 +169,7 @@ class RunFolder:
     def forget(self) -> None:
         """Leave no checkpoint in a run's folder: the run is finished, or starts over."""
         if self.world.is_main:
-            shutil.rmtree(self.checkpoints)
-            self.checkpoints.mkdir()
+            discard_all(self.checkpoints)
         self.world.wait()
 
     def save(

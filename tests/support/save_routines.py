@@ -11,7 +11,7 @@ import torch
 from bertkit.files import atomic
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.files.manifest import MANIFEST, read_whole
-from bertkit.training.checkpoints import list_generations, newest_generation, save_generation
+from bertkit.training.checkpoints import discard_all, list_generations, newest_generation, save_generation
 
 CHANGING = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir")
 
@@ -81,6 +81,15 @@ def write_again(folder):
     assert names == {*MODEL, MANIFEST, "metrics.jsonl"}
 
 
+def opened_or_gone(folder):
+    return "new" if newest_generation(folder) is None else opened_step(folder)
+
+
+def discard_again(folder):
+    discard_all(folder)
+    assert not list(folder.iterdir())
+
+
 def write_one(folder):
     atomic_write(folder / "config.json", "new")
 
@@ -92,6 +101,7 @@ def write_one_again(folder):
 
 ROUTINES = {  # what is there, the routine, what opens afterwards, and that the next time works
     "checkpoint": (start_checkpoints, lambda folder: save(folder, 3), opened_step, save_again),
+    "finished run": (start_checkpoints, discard_all, opened_or_gone, discard_again),
     "model folder": (start_listed, lambda folder: write_folder(folder, write_model), opened_model, write_again),
     "early folder": (start_model, lambda folder: write_folder(folder, write_model), opened_model, write_again),
     "one file": (start_model, write_one, lambda folder: (folder / "config.json").read_text(), write_one_again),

@@ -13,6 +13,7 @@ import pytest
 
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
+from bertkit.files import atomic
 from bertkit.files.manifest import accept
 from bertkit.runs.finetune import run as module
 from bertkit.settings.finetune import FinetuneSettings
@@ -203,6 +204,28 @@ def test_a_crash_after_the_last_step_loses_no_step(runs, monkeypatch):
             go("classify", runs, "crash")
     monkeypatch.setattr(training_run, "status", lambda message: pytest.fail(f"trained again: {message}"))
     assert fingerprint(go("classify", runs, "crash", resume=True)) == whole
+
+
+def test_a_run_killed_while_its_checkpoints_are_removed_is_finished_not_damaged(runs, monkeypatch, notes):
+    class Killed(BaseException):
+        """The process ends here: nothing after it is done."""
+
+    def killed(path):
+        raise Killed
+
+    finish = module.finish
+    with monkeypatch.context() as patch:
+
+        def finished(*of):
+            result = finish(*of)
+            patch.setattr(atomic.calls, "unlink", killed)
+            return result
+
+        patch.setattr(module, "finish", finished)
+        with pytest.raises(Killed):
+            go("classify", runs, "killed")
+    go("classify", runs, "killed", resume=True)
+    assert any("nothing is left to train" in note for note in notes)
 
 
 def test_seeds_that_are_finished_are_not_trained_again(runs, monkeypatch):
