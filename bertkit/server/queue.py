@@ -154,27 +154,29 @@ class Queue:
         ended = 0.0
         while jobs := self._next():
             began = time.perf_counter()
-            self._do([job for job in jobs if job.future.set_running_or_notify_cancel()], began)
+            done = self._do([job for job in jobs if job.future.set_running_or_notify_cancel()], began)
             # What passes between two batches while jobs wait is part of how long they wait.
             before, ended = began if self._was_empty else ended, time.perf_counter()
-            speed = sum(job.size for job in jobs) / max(1e-6, ended - before)
-            self._speed += 0.2 * (speed - self._speed)
+            if done:  # what is refused at once says nothing of the speed
+                self._speed += 0.2 * (done / max(1e-6, ended - before) - self._speed)
         self._running = 0
 
-    def _do(self, jobs: list[Job], began: float) -> None:
-        """Compute queued jobs together; if that fails, one by one, so that an error affects only its own request."""
+    def _do(self, jobs: list[Job], began: float) -> int:
+        """Compute queued jobs together; if that fails, one by one, so that an error affects only its own request.
+
+        Returns the characters that were computed.
+        """
         if not jobs:
-            return
+            return 0
         try:
             done = self.compute(jobs[0].key, [one for job in jobs for one in job.inputs])
         except BaseException as reason:  # a panic inside a library is no Exception, and must not end this thread
             if len(jobs) > 1:
-                for job in jobs:
-                    self._do([job], began)
-                return
+                return sum(self._do([job], began) for job in jobs)
             jobs[0].future.set_exception(reason if isinstance(reason, Exception) else RuntimeError(type(reason)))
-            return
+            return 0
         answers = iter(done.answers)
         for job in jobs:
             own = [next(answers) for _ in job.inputs]
             job.future.set_result(Computed(own, done.tokenizing, done.inferring, began - job.began))
+        return sum(job.size for job in jobs)

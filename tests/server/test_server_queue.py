@@ -17,12 +17,16 @@ class Worker:
 
     def __init__(self) -> None:
         self.open, self.busy = threading.Event(), threading.Event()
+        self.hold, self.held, self.go_on = "", threading.Event(), threading.Event()
         self.calls: list[tuple[object, list[object]]] = []
 
     def __call__(self, key, inputs) -> Computed:
         self.calls.append((key, inputs))
         self.busy.set()
         assert self.open.wait(10)
+        if key == self.hold:
+            self.held.set()
+            assert self.go_on.wait(10)
         if "panic" in inputs:
             raise BaseException("as a Rust panic arrives")
         if "bad" in inputs:
@@ -35,6 +39,7 @@ def worker() -> Iterator[Worker]:
     made = Worker()
     yield made
     made.open.set()
+    made.go_on.set()
 
 
 def started(worker: Worker, **limits) -> tuple[Queue, Job]:
@@ -104,6 +109,25 @@ def test_a_mistake_is_its_own_jobs_alone_and_a_panic_ends_nothing(worker: Worker
     assert isinstance(jobs[1].future.exception(5), UserError)
     assert isinstance(jobs[3].future.exception(5), RuntimeError)
     assert queue.alive
+
+
+@pytest.mark.parametrize("wrong", ["bad", "panic"])
+def test_after_a_request_that_failed_at_once_a_queue_that_is_too_long_still_refuses(worker: Worker, wrong) -> None:
+    """At the speed that is guessed before the first batch, 60,000 characters take longer than a second."""
+    queue, _ = started(worker, waiting_seconds=1.0)
+    failed = Job("a", [wrong], 40_000)
+    queue.submit(failed)
+    last = Job("hold", [0], 1)
+    worker.hold = "hold"
+    queue.submit(last)
+    worker.open.set()
+    assert failed.future.exception(5) and worker.held.wait(5)
+    queue.submit(Job("b", [1], 60_000))
+    with pytest.raises(ApiError) as refused:
+        queue.submit(Job("b", [2], 1))
+    assert refused.value.why == "busy"
+    worker.go_on.set()
+    queue.join(5)
 
 
 def test_a_closed_queue_finishes_what_it_took_and_takes_no_more(worker: Worker) -> None:
