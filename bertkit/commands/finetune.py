@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bertkit.settings.finetune import FinetuneSettings as Settings
+
+if TYPE_CHECKING:
+    from bertkit.data.examples import TextRow
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -19,10 +23,6 @@ def run(settings: Settings) -> dict[str, Any]:
 
 def with_negatives(settings: Settings) -> Settings:
     """`finetune --negatives`: the run on a file beside --out, in which every pair has its best wrong passage."""
-    import json
-
-    from bertkit.data.readers import read_rows
-    from bertkit.files.atomic import atomic_write
     from bertkit.notify import note
     from bertkit.retrieval.evaluate import mine
     from bertkit.retrieval.index import Index
@@ -32,17 +32,44 @@ def with_negatives(settings: Settings) -> Settings:
     path = settings.out.with_name(settings.out.name + "-negatives.jsonl")
     if not (settings.resume and path.is_file()):
         assert settings.negatives is not None
+        rows = _pairs(settings)
         index = Index.open(settings.negatives, "", settings.precision, settings.device)
-        rows = list(
-            read_rows(
-                settings.train, text=settings.text, text_b=settings.text_b, labelled=False, encoding=settings.encoding
-            )
-        )
         mined = mine(rows, index, spread=settings.rank)
-        atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in mined))
-        hard = sum("text_c" in row for row in mined)
-        note(f"{hard:,} of {len(rows):,} pairs have a hard negative of {settings.negatives}; they are in {path}.")
-    return replace(settings, train=path, text="text", text_b="text_b", encoding="utf-8")
+        _write(path, mined, settings)
+        hard, right = sum(row.text_c is not None for row in mined), sum(row.label in (1, None) for row in mined)
+        note(f"{hard:,} of {right:,} pairs have a hard negative of {settings.negatives}; they are in {path}.")
+    return replace(settings, train=path)
+
+
+def _pairs(settings: Settings) -> list[TextRow]:
+    """The rows that `finetune --negatives` mines for, with their labels 0 and 1 where they are those of --rank."""
+    from bertkit.errors import UserError
+    from bertkit.runs.finetune.split import reading_of
+    from bertkit.tasks.embed import Embed
+    from bertkit.tasks.regress import Rank
+
+    if settings.rank:
+        return Rank().given(settings.train, reading_of(settings))
+    rows = Embed().read(settings.train, reading_of(settings))
+    if scored := next((row for row in rows if row.label is not None), None):
+        raise UserError(
+            f"{settings.train}, line {scored.line}: the pairs have scores, and --negatives is for pairs that belong "
+            "together. Leave --negatives out, or pass the good pairs alone, without a label column."
+        )
+    return rows
+
+
+def _write(path: Path, rows: list[TextRow], settings: Settings) -> None:
+    """Write mined pairs under the names and in the encoding of the user's own files: --dev and --test have them too."""
+    import json
+
+    from bertkit.files.atomic import atomic_write
+
+    names = {"text": settings.text, "text_b": settings.text_b, "text_c": "text_c", "label": settings.label}
+    given = ({names[name]: getattr(row, name) for name in names if getattr(row, name) is not None} for row in rows)
+    plain = settings.encoding != "utf-8"  # escapes: a passage may have characters that the encoding has not
+    lines = "".join(json.dumps(row, ensure_ascii=plain) + "\n" for row in given)
+    atomic_write(path, lines.encode(settings.encoding))
 
 
 def lines(result: dict[str, Any]) -> list[str]:

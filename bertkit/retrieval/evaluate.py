@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,29 +228,30 @@ class Reranker:
 LOOKED_THROUGH = 20  # passages of a question, among which a wrong one is chosen
 
 
-def mine(rows: Sequence[TextRow], index: Index, by: str = "both", spread: bool = False) -> list[dict[str, str]]:
-    """{text, text_b, text_c}: each pair with the best passage of the index that is no right one of its question.
+def mine(rows: Sequence[TextRow], index: Index, by: str = "both", spread: bool = False) -> list[TextRow]:
+    """Hard negatives: each right pair with, as its text_c, the best passage of the index that is not right for it.
 
-    Right is every text_b of the same question, with its parts. A text_c that is there stays. A pair for which
-    everything found is right has none. spread: of the best wrong ones, take the one that has been wrong least often
-    beyond the times it is right. A reranker sees passages one at a time: were the short ones always wrong, it would
-    learn their length instead of reading the question (docs/benchmarks.md).
+    Pairs are right unless labelled 0: those stay as they are. Right is every right text_b of the same question, with
+    its parts. A text_c that is there stays. A pair for which everything found is right has none. spread: of the best
+    wrong ones, take the one that has been wrong least often beyond the times it is right. A reranker sees passages one
+    at a time: were the short ones always wrong, it would learn their length instead of reading the question
+    (docs/benchmarks.md).
     """
     rights: dict[str, dict[str, None]] = {}
     surplus: Counter[str] = Counter()  # of times as a wrong passage over times as a right one
     for row in rows:
         text = " ".join((row.text_b or "").split())
-        rights.setdefault(row.text, {})[text] = None
-        surplus[text] -= 1
+        if row.label != 0:
+            rights.setdefault(row.text, {})[text] = None
+        surplus[text] += 1 if row.label == 0 else -1
     mined = []
     for row in track(rows, "mining negatives", len(rows)):
         wrong = row.text_c
-        if wrong is None and row.text.strip():
+        if wrong is None and row.label != 0 and row.text.strip():
             texts = [" ".join(hit["text"].split()) for hit in index.search(row.text, LOOKED_THROUGH, by)]
             known = rights[row.text]
             wrongs = [text for text in texts if not any(text in it or it in text for it in known)]
             wrong = min(wrongs, key=lambda text: surplus[text] if spread else 0, default=None)  # of equals, the best
             surplus[wrong or ""] += 1
-        pair = {"text": row.text, "text_b": row.text_b or ""}
-        mined.append(pair if wrong is None else {**pair, "text_c": wrong})
+        mined.append(replace(row, text_c=wrong))
     return mined

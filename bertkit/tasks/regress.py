@@ -180,13 +180,13 @@ DRAWS = 1000  # passages drawn for a question until one is wrong
 class Rank(Regress):
     """A logit for a question and a passage, learned from pairs that belong together (1) and pairs that do not (0).
 
-    Rows without labels belong together; their `text_c` and the passage of another row do not. What is saved is a model
-    with one number, which sentence-transformers opens as a CrossEncoder.
+    Rows without labels belong together; their `text_c` and the passage of another row do not. In labelled rows, the
+    `text_c` alone is added as wrong. What is saved is a model with one number, which sentence-transformers opens as a
+    CrossEncoder.
     """
 
-    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """Ranking, a regression of relevance, reads pairs with labels 0 and 1; unlabelled, it makes wrong ones too."""
-        self.options["paired"] = True
+    def given(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
+        """The rows of a ranking as the file has them: labelled 0 and 1, or all without a label."""
         rows = list(
             read_rows(
                 path, text=reading.text, text_b=reading.text_b, label=reading.label,
@@ -194,15 +194,24 @@ class Rank(Regress):
             )
         )  # fmt: skip
         bare = [row for row in rows if row.label is None]
-        if not labelled or not bare:
-            if wrong := next((row for row in rows if row.label not in (0, 1, None)), None):
-                raise UserError(f"{path}, line {wrong.line}: the label is {wrong.label:g}; --rank needs 0 or 1.")
-            return rows
-        if len(bare) < len(rows):
+        if 0 < len(bare) < len(rows):
             raise UserError(
                 f"{path}, line {bare[0].line}: there is no label in this row, as in {len(bare)} of {len(rows)}. Give "
                 "every row 0 or 1, or none: then the pairs are taken to belong together."
             )
+        if wrong := next((row for row in rows if row.label not in (0, 1, None)), None):
+            raise UserError(f"{path}, line {wrong.line}: the label is {wrong.label:g}; --rank needs 0 or 1.")
+        return rows
+
+    def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
+        """Ranking, a regression of relevance, reads pairs with labels 0 and 1; unlabelled, it makes wrong ones too."""
+        self.options["paired"] = True
+        rows = self.given(path, reading, labelled)
+        if not labelled:
+            return rows
+        if all(row.label is not None for row in rows):
+            wrongs = [replace(row, text_b=row.text_c, label=0.0, text_c=None) for row in rows if row.text_c is not None]
+            return [replace(row, text_c=None) for row in rows] + wrongs
         if len({row.text_b for row in rows}) < 2:
             raise UserError(f"{path}: all passages are the same, so there is nothing to learn. Give others too.")
         random = np.random.default_rng(len(rows))

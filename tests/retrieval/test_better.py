@@ -16,7 +16,7 @@ from bertkit.errors import UserError
 from bertkit.retrieval.evaluate import Reranker, mine
 from bertkit.retrieval.index import Index
 from bertkit.tasks.base import Reading
-from bertkit.tasks.embed import _same_texts, widths_of
+from bertkit.tasks.embed import Embed, _same_texts, widths_of
 from bertkit.tasks.regress import Rank
 from tests.support.toy import SMALL, make_model
 
@@ -76,8 +76,8 @@ def test_hard_negatives_are_the_best_wrong_passages_of_the_users_own_index(tmp_p
 
     mined = mine(list(read_rows(train, text_b="text_b", labelled=False)), opened)
     for row in mined:
-        found = [hit["text"] for hit in opened.search(row["text"], 20)]
-        assert row["text_c"] == next(text for text in found if text != row["text_b"])
+        found = [hit["text"] for hit in opened.search(row.text, 20)]
+        assert row.text_c == next(text for text in found if text != row.text_b)
     settings = {
         "task": "embed",
         "train": train,
@@ -92,6 +92,58 @@ def test_hard_negatives_are_the_best_wrong_passages_of_the_users_own_index(tmp_p
         finetune.run(build(finetune.Settings, settings | {"task": "pair", "out": tmp_path / "r2"} | SMALL))
 
 
+def run_with_negatives(tmp_path, rows, task="pair", **more):
+    """The settings `finetune --negatives` trains with, from rows and an index of the passages of PAIRS."""
+    train = write(tmp_path / "pairs.jsonl", rows)
+    passages = write(tmp_path / "passages.jsonl", [{"text": row["text_b"]} for row in PAIRS])
+    model = str(make_model(tmp_path / "model"))
+    index.run(index.Settings(files=(passages,), model=model, out=tmp_path / "index", threads=1))
+    given = {"task": task, "train": train, "out": tmp_path / "run", "negatives": tmp_path / "index"} | more
+    return finetune.with_negatives(build(finetune.Settings, given))
+
+
+def test_negatives_keep_the_labels_so_a_wrong_passage_is_not_learned_as_a_right_one(tmp_path):
+    wrong = [row | {"text_b": "A wall has no door.", "label": 0} for row in PAIRS]
+    settings = run_with_negatives(tmp_path, [row | {"label": 1} for row in PAIRS] + wrong, rank=True)
+    rows = Rank().read(settings.train, Reading())
+    right = {(row["text"], row["text_b"]) for row in PAIRS}
+    assert all(((row.text, row.text_b) in right) == (row.label == 1) for row in rows)
+    assert [row.label for row in rows] == [1.0] * 8 + [0.0] * 8 + [0.0] * 8  # those mined for the right ones at the end
+    assert {row.text_b for row in rows[16:]} <= {row["text_b"] for row in PAIRS}
+
+
+def test_a_passage_labelled_wrong_for_a_question_may_be_its_hard_negative():
+    a, b = PAIRS[0]["text_b"], PAIRS[1]["text_b"]
+
+    class Found:
+        def search(self, *_):
+            return [{"text": a}, {"text": b}]
+
+    rows = [TextRow("Where?", a, 0.0), TextRow("Where?", b, 1.0)]
+    assert [row.text_c for row in mine(rows, Found())] == [None, a]
+
+
+def test_negatives_refuse_scored_pairs_whose_scores_would_be_lost(tmp_path):
+    with pytest.raises(UserError, match=r"pairs\.jsonl, line 1: the pairs have scores"):
+        run_with_negatives(tmp_path, [row | {"label": 0.4} for row in PAIRS], "embed")
+
+
+@pytest.mark.parametrize("names", [("question", "passage"), ("1", "2")])
+def test_with_negatives_a_dev_file_is_read_by_the_users_own_columns_and_encoding(tmp_path, names):
+    """The passages have a character that gb18030 has and a byte-wise reading as utf-8 does not survive."""
+    rows = [{names[0]: row["text"] + "河", names[1]: row["text_b"]} for row in PAIRS]
+    more = {"text": names[0], "text_b": names[1], "encoding": "gb18030"}
+    settings = run_with_negatives(tmp_path, rows, "embed", **more)
+    assert (settings.text, settings.text_b, settings.encoding) == (*names, "gb18030")
+    dev = tmp_path / "dev.csv"
+    dev.write_text(f"{names[0]},{names[1]}\n河,墙\n" if names[0] != "1" else "河,墙\n", "gb18030")
+    reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding)
+    assert [(row.text, row.text_b) for row in Embed().read(dev, reading)] == [("河", "墙")]
+    mined = Embed().read(settings.train, reading)
+    assert [row.text for row in mined] == [row[names[0]] for row in rows]
+    assert all(row.text_c for row in mined)
+
+
 def test_a_reranker_cannot_learn_which_passages_are_wrong_whatever_is_asked():
     """A search that proposes the short passage first for every question: each is wrong about as often as right."""
     texts = [row["text_b"] for row in PAIRS]
@@ -101,7 +153,7 @@ def test_a_reranker_cannot_learn_which_passages_are_wrong_whatever_is_asked():
         def search(self, *_):
             return [{"text": text} for text in sorted(texts, key=len)]
 
-    wrong = [Counter(row["text_c"] for row in mine(rows, ShortFirst(), spread=spread)) for spread in (False, True)]
+    wrong = [Counter(row.text_c for row in mine(rows, ShortFirst(), spread=spread)) for spread in (False, True)]
     assert len(wrong[0]) == 2  # the shortest, and the next for its own questions
     assert all(abs(wrong[1][text] - 5) <= 1 for text in texts)  # each is right five times
 
@@ -115,7 +167,7 @@ def test_what_is_right_for_a_question_is_never_its_negative(tmp_path):
         def search(self, *_):
             return [{"text": text} for text in (b, a, rest[0], rest[1])]
 
-    assert [row["text_c"] for row in mine(rows, Found())] == [rest[0], rest[0], b]
+    assert [row.text_c for row in mine(rows, Found())] == [rest[0], rest[0], b]
     pairs = write(tmp_path / "pairs.jsonl", [{"text": row.text, "text_b": row.text_b} for row in rows])
     wrong = [row for row in Rank().read(pairs, Reading()) if row.label == 0]
     assert all(row.text_b == rest[0] for row in wrong if row.text == question)

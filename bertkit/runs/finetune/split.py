@@ -50,6 +50,8 @@ def check_settings(settings: FinetuneSettings) -> None:
                 f"--{name.replace('_', '-')} has no meaning for the task {settings.task}; it is for "
                 f"{', '.join(tasks)}. Leave it out."
             )
+    if settings.negatives and settings.task == "pair" and not settings.rank:
+        raise UserError("--negatives is for rerankers: pass --rank too, or leave it out.")
 
 
 def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
@@ -64,8 +66,6 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
     options = {name: value for name, value in stored.items() if value != DEFAULTS[name]}
     if "crf" in stored and settings.crf is None and not settings.class_weights:
         options["crf"] = AUTO
-    if settings.negatives and settings.task == "pair" and not settings.rank:
-        raise UserError("--negatives is for rerankers: pass --rank too, or leave it out.")
     if settings.rank:
         if settings.symmetric:
             raise UserError("--rank reads a question and a passage, which are not interchangeable. Drop --symmetric.")
