@@ -96,7 +96,7 @@ def install(app: FastAPI) -> None:
             answer.headers["allow"] = ", ".join(sorted(method.upper() for method in methods))  # of all its routes
         return answer
 
-    for kind in (ApiError, RequestValidationError, HTTPException, Exception):
+    for kind in (ApiError, UserError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)
     app.openapi = lambda: _with_errors(app)  # type: ignore[method-assign]
 
@@ -167,6 +167,8 @@ def _as_api_error(error: Exception) -> ApiError:
             return ApiError("syntax", f"The body is not JSON: {problems[0]['ctx']['error']}.")
         param = str(next(iter(problems[0]["loc"][1:]), "")) or None
         return ApiError("invalid", _problems(problems), param=param)
+    if isinstance(error, UserError):
+        return ApiError("invalid", str(error))
     if isinstance(error, HTTPException):
         why = STATUSES.get(error.status_code, "invalid")
         if why == "path":

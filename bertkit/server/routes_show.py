@@ -22,6 +22,7 @@ from bertkit.server.models import ServedModel, kind_of_ancestor
 from bertkit.server.operations import plain
 from bertkit.server.schemas import Text
 from bertkit.server.service import InferenceService, reply, service_of
+from bertkit.settings.model import is_trained
 from bertkit.settings.training import LIVE_CHARACTERS, LIVE_ROWS, LIVE_SECONDS, LIVE_STEPS
 
 router = APIRouter()
@@ -196,14 +197,12 @@ async def models(request: Request) -> Response:
 
 @lru_cache(64)  # it looks at the whole vocabulary
 def _described(model: ServedModel) -> dict[str, Any]:
-    predictor = model.predictor
-    config, heads, tokenizer = predictor.config, predictor.model.heads, predictor.tokenizer
-    trained = {name for name in heads if name not in predictor.model.untrained}
+    engine, config, tokenizer = model.predictor.engine, model.predictor.config, model.predictor.tokenizer
+    trained = {name for name in engine.heads if is_trained(name, engine.untrained)}
     masks = "mlm" in trained and tokenizer.mask_id is not None and not config.causal
-    embeddings = predictor.model.encoder.embeddings
     can = {
         "masks": masks, "next_sentence": "next_sentence" in trained, "order": "order" in trained,
-        "three_vectors": embeddings.positions is not None and embeddings.segments is not None,
+        "three_vectors": _has_three_vectors(model.predictor),
     }  # fmt: skip
     chinese = sum("\u4e00" <= piece[-1:] <= "\u9fff" for piece in tokenizer.backend.get_vocab())
     return {
@@ -212,6 +211,14 @@ def _described(model: ServedModel) -> dict[str, Any]:
         "heads": config.heads, "width": config.width, "tokenizer": tokenizer.kind, "vocabulary": tokenizer.size,
         "can": can,
     }  # fmt: skip
+
+
+def _has_three_vectors(predictor: Predictor) -> bool:
+    """Whether the page can show a token's vector as a sum of three: an engine other than torch does not give them."""
+    if predictor.engine.name != "torch":
+        return False
+    embeddings = predictor.model.encoder.embeddings
+    return embeddings.positions is not None and embeddings.segments is not None
 
 
 async def _shown(request: Request, view: str, body: ShowBody | MapBody | MeaningBody, **more: Any) -> Response:

@@ -18,10 +18,11 @@ import bertkit
 from bertkit.ancestors.lineage import lineage
 from bertkit.ancestors.meaning import meaning
 from bertkit.commands.serve import VIEWS
+from bertkit.errors import UserError
 from bertkit.inference import explain, importance
 from bertkit.server.app import address_of, bind, make_app, server_of
 from bertkit.server.middleware import LOCAL
-from bertkit.server.models import load
+from bertkit.server.models import ModelRegistry, ServedModel, load
 from bertkit.server.routes_show import FOLDER
 from bertkit.server.service import InferenceService
 from bertkit.text.steps import steps
@@ -64,6 +65,31 @@ def test_a_key_guards_what_models_say_and_not_the_page(registry) -> None:
         assert locked.post("/show/pieces", json={"text": "a"}).status_code == 401
         assert locked.post("/page/main.js", json={}).status_code == 401
     service.queue.join(5)
+
+
+def test_the_page_lists_a_model_in_onnx_beside_one_in_torch() -> None:
+    opened = {engine: bertkit.load("en", engine=engine) for engine in ("torch", "onnx")}
+    registry = ModelRegistry([ServedModel(engine, model) for engine, model in opened.items()])
+    service = InferenceService(registry, threads=1)
+    with TestClient(make_app(service, hosts=LOCAL), base_url="http://127.0.0.1") as client:
+        torch, onnx = client.get("/show/models").json()
+        refused = client.post("/show/input", json={"text": TEXT, "model": "onnx"})
+    service.queue.join(5)
+    assert onnx == torch | {"id": "onnx"} and onnx["can"]["masks"] and not onnx["can"]["three_vectors"]
+    assert refused.status_code == 422 and "is open in onnx" in refused.json()["error"]
+
+
+def test_what_a_user_can_mend_is_told_and_is_no_fault_of_the_server(registry) -> None:
+    def looks_inside() -> None:
+        raise UserError("words is open in onnx, which gives answers only.")
+
+    service = InferenceService(registry, threads=1)
+    app = make_app(service, hosts=LOCAL)
+    app.add_api_route("/looks-inside", looks_inside)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        answer = client.get("/looks-inside")
+    service.queue.join(5)
+    assert answer.status_code == 422 and "is open in onnx" in answer.json()["error"]
 
 
 @pytest.fixture(scope="module")
