@@ -318,6 +318,7 @@ class _Run(Run[FinetuneResult]):
         about = {
             "model": repr(tuning.model.config), "labels": list(tuning.task.labels),
             "set of training rows": splits.digest(tuning.items["train"], tuning.task),
+            "set of dev rows": splits.digest(tuning.items["dev"], tuning.task),
         }  # fmt: skip
         super().__init__(s, plan, training, folder, signals, about, keep_best=tuning.model)
 

@@ -19,6 +19,8 @@ from bertkit.runs.finetune import run as module
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.training import loop as training_loop
 from bertkit.training import run as training_run
+from bertkit.training import run_folder
+from bertkit.training.checkpoints import save_generation
 from bertkit.training.loop import Training
 from bertkit.training.run_folder import RunFolder
 from tests.support import toy
@@ -251,6 +253,28 @@ def test_other_rows_and_numbers_are_refused_unless_asked_for_and_the_end_can_be_
     assert any("batch = 4 (was 8)" in note for note in notes)
     assert json.loads((out / "result.json").read_text("utf-8"))["run"]["steps"] == 8
     assert "batch = 4" in (out / "run.toml").read_text("utf-8")
+
+
+def test_other_dev_rows_are_refused_when_a_run_is_resumed(runs, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            go("classify", runs, "other-dev")
+    other = toy.write(runs.folder / "other-dev.csv", toy.messages(24, seed=9))
+    with pytest.raises(UserError, match="not the same set of dev rows"):
+        go("classify", runs, "other-dev", resume=True, dev=other, allow_changed_settings=True)
+
+
+def test_a_run_saved_before_its_dev_rows_were_told_apart_resumes(runs, monkeypatch):
+    def saved_then(*saved, about, **how):
+        return save_generation(*saved, about={key: about[key] for key in about if key != "set of dev rows"}, **how)
+
+    with monkeypatch.context() as patch:
+        stopping_after(2, patch)
+        patch.setattr(run_folder, "save_generation", saved_then)
+        with pytest.raises(Stopped):
+            go("classify", runs, "before-dev")
+    assert fingerprint(go("classify", runs, "before-dev", resume=True))
 
 
 def test_a_finished_run_is_not_taken_for_one_with_other_rows_or_settings(runs):
