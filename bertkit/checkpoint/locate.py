@@ -60,6 +60,13 @@ def locate(name: str | Path, *, named_by: Path | str | None = None) -> Path:
     )
 
 
+def facts_of_model(name: str | Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of every file of a located model: other facts mean that its answers may be others."""
+    model = locate(name)
+    files = sorted(model.rglob("*") if model.is_dir() else model.parent.glob(model.name + "*"))
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+
+
 def _download(name: str, named_by: Path | str | None) -> Path:
     import logging
 

@@ -93,12 +93,10 @@ class Job:
 
     def __init__(self, rows: Rows, out: Path) -> None:
         from bertkit import __version__
-        from bertkit.checkpoint.locate import locate
+        from bertkit.checkpoint.locate import facts_of_model
 
         self.rows, self.out, self.folder = rows, out, out.with_name(out.name + ".job")
-        model = locate(rows.model)
-        files = sorted(model.rglob("*") if model.is_dir() else model.parent.glob(model.name + "*"))
-        facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+        facts = facts_of_model(rows.model)
         decides = {name: value for name, value in rows.options.items() if name not in ("out", "on", "workers", "seed")}
         self.key = repr((__version__, rows.verb, sorted(decides.items(), key=str), facts)).encode()
         self.next = 0

@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from bertkit.checkpoint.folder import Folder
+from bertkit.checkpoint.locate import facts_of_model
 from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.packing import Example
 from bertkit.files.atomic import atomic_write
@@ -188,7 +189,8 @@ def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto"
 
 
 def _vectors(name: str, keep: Path, precision: str, device: str, texts: list[str]) -> np.ndarray:
-    digest = hashlib.sha256("\0".join((name, precision, *texts)).encode("utf-8", "surrogatepass")).hexdigest()
+    decides = (name, precision, repr(facts_of_model(name)), *texts)
+    digest = hashlib.sha256("\0".join(decides).encode("utf-8", "surrogatepass")).hexdigest()
     path = keep / f"{digest[:16]}.safetensors"
     try:
         return load(path.read_bytes())["vectors"].float().numpy()

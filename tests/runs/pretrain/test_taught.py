@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,17 @@ def test_a_half_written_answer_is_asked_for_again(tmp_path):
     (path,) = (tmp_path / "kept").iterdir()
     path.write_bytes(path.read_bytes()[:100])
     assert np.array_equal(ask(TEXTS), first)
+
+
+def test_a_teacher_trained_again_under_its_name_is_asked_again(tmp_path):
+    def ask(seed):
+        shutil.rmtree(tmp_path / "teacher", ignore_errors=True)
+        model = make_model(tmp_path / "teacher", seed=seed, width=64)
+        return teachers.teacher(str(model), tmp_path / "kept")(TEXTS)
+
+    first, second = ask(1), ask(2)
+    assert not np.allclose(first, second, atol=0.01)
+    assert np.allclose(second, bertkit.load(tmp_path / "teacher").embed(TEXTS, normalize=True), atol=0.01)
 
 
 def test_what_cannot_be_taught_is_refused(taught, make, tmp_path):
