@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import sys
 import time
 import warnings as warnings_module
 from collections.abc import Mapping
@@ -306,7 +305,6 @@ def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
         "digests": row_digests(run),
         "facts": {"task": s.task, "base": s.model, **run.facts, "rows": len(run.items["train"]), **shown},
     }  # fmt: skip
-    (s.out / "README.md").unlink(missing_ok=True)
     write_folder(s.out, lambda path: model_folder.write_folder(path, folder))
 
 
@@ -327,17 +325,17 @@ def report(run: SupervisedRun, result: FinetuneResult) -> None:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """What a fine-tuning run was made with: versions, threads, platform, peak memory, command line."""
+    """What a fine-tuning run was made with: versions, threads, platform, peak memory."""
     import torch
 
     return {
         "bertkit": __version__, "python": platform.python_version(), "torch": torch.__version__, "threads": threads,
         "platform": f"{platform.system()} {platform.machine()}", "peak_memory_gb": machine.peak_memory() / 2**30,
-        "command_line": " ".join(Path(word).name if word == sys.argv[0] else word for word in sys.argv[:3]),
     }  # fmt: skip
 
 
 def _digest(path: Path) -> str:
     if is_memory(path):
         return memory_digest(path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

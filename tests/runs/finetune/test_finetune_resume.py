@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from bertkit.config import build
 from bertkit.errors import Stopped, UserError
 from bertkit.files import atomic
 from bertkit.files.manifest import accept
+from bertkit.runs.finetune import outcome
 from bertkit.runs.finetune import run as module
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.training import loop as training_loop
@@ -206,6 +208,24 @@ def test_a_crash_after_the_last_step_loses_no_step(runs, monkeypatch):
             go("classify", runs, "crash")
     monkeypatch.setattr(training_run, "status", lambda message: pytest.fail(f"trained again: {message}"))
     assert fingerprint(go("classify", runs, "crash", resume=True)) == whole
+
+
+def test_a_model_whose_replacement_could_not_be_written_keeps_its_card(runs, monkeypatch):
+    out = go("classify", runs, "carded")
+    card = (out / "README.md").read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outcome.model_folder, "write_folder", full)
+        with pytest.raises(UserError, match="could not be written"):
+            go("classify", runs, "carded", overwrite=True, steps=2)
+    assert (out / "README.md").read_bytes() == card
+    go("classify", runs, "carded", resume=True, steps=2)
+    assert (out / "README.md").read_bytes() != card, "the new one's scores"
+    told = json.loads((out / "result.json").read_text("utf-8"))
+    assert "bertkit finetune" in told["command"] and Path(sys.argv[0]).name not in json.dumps(told["environment"])
 
 
 def test_a_run_killed_while_its_checkpoints_are_removed_is_finished_not_damaged(runs, monkeypatch, notes):
