@@ -89,71 +89,100 @@ def _tell_left_behind(options: dict[str, Any], format: str) -> None:
 
 
 def _onnx(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
+    """Export the ONNX files of a folder, open each as a user will, and compare it with the model."""
     runtime()
-    folder = _torch_folder(exact)
-    kind = next((head for head in ANSWERING if head in exact.model.heads), "")
-    if kind and (kind != "mlm" or folder.pooling is None):
-        exact.needs(kind, "be exported")
-    else:
-        kind = ""
-    if exact.pooling.refused and not kind:
-        exact.pooling.check()
-    if not kind and not exact.pooling.include_prompt:
-        note("The ONNX file's sentence_embedding counts every token: this model leaves those of its prompts out.")
-    padded = Padded(exact.model, kind, exact.pooling)
-    wanted = ("fp32", "int8") if not s.weights else (s.weights,)
-    differences: dict[str, float] = {}
-    calibrations: dict[str, float] = {}
-    examples = _to_calibrate(s, exact)
-    spare = tempfile.TemporaryDirectory()
-    dynamic = Path(spare.name) / "dynamic" if examples is not None and "int8" in wanted else None
+    with tempfile.TemporaryDirectory() as spare:
+        files = _OnnxFiles(s, exact, Path(spare))
+        write_new(s.out, files.fill)
+        opened = files.opened()
+        compared = files.compared(opened, rows)
+    first, *others = opened
+    off = files.differences
+    return {"file": FILES[first], "inputs": list(files.padded.inputs), "outputs": list(files.padded.names),
+            "max_difference": off[first], "compared": compared[first], "calibrations": files.calibrations,
+            "others": {weights: {"file": FILES.get(weights, ""), "max_difference": off[weights],
+                                 "compared": compared[weights]} for weights in others}}  # fmt: skip
 
-    def fill(path: Path) -> None:
-        write_folder(path, folder, weights="onnx")
+
+class _OnnxFiles:
+    """The ONNX files of an export by their weights, and how far each is off.
+
+    dynamic: with --calibrate, the folder that holds the other kind of int8 file, to be compared with; else None.
+    """
+
+    def __init__(self, settings: ExportSettings, exact: Predictor, spare: Path) -> None:
+        self.settings, self.exact, self.folder = settings, exact, _torch_folder(exact)
+        self.kind = _head_to_export(exact, self.folder)
+        self.padded = Padded(exact.model, self.kind, exact.pooling)
+        self.wanted = (settings.weights,) if settings.weights else ("fp32", "int8")
+        self.examples = _to_calibrate(settings, exact)
+        self.dynamic = spare / "dynamic" if self.examples is not None and "int8" in self.wanted else None
+        self.differences: dict[str, float] = {}
+        self.calibrations: dict[str, float] = {}
+
+    def fill(self, path: Path) -> None:
+        """Write an export's files into an empty folder; refuse an fp32 file whose outputs are not the model's."""
+        write_folder(path, self.folder, weights="onnx")
         (path / "model.safetensors").unlink()
         (path / "onnx").mkdir()
-        write_onnx(path / FILES["fp32"], padded)
-        if "int8" in wanted:
+        write_onnx(path / FILES["fp32"], self.padded)
+        if "int8" in self.wanted:
             quantize_onnx(path / FILES["fp32"], path / FILES["int8"])
-            if dynamic is not None and examples is not None:
-                shutil.copytree(path, dynamic)  # to be compared with
-                calibrations.update(_calibrate(path, exact, kind, rows_of(exact, examples)))
-        if "fp32" not in wanted:
+            if self.dynamic is not None and self.examples is not None:
+                shutil.copytree(path, self.dynamic)
+                self.calibrations = _calibrate(path, self.exact, self.kind, rows_of(self.exact, self.examples))
+        if "fp32" not in self.wanted:
             (path / FILES["fp32"]).unlink()
-        for weights in wanted:
+        for weights in self.wanted:
             opened = Predictor(read_onnx(path, precision=weights, verify=False))
-            differences[weights] = furthest(exact, opened, kind)
-        if not differences.get("fp32", 0.0) <= MAX_DIFFERENCE:
+            self.differences[weights] = furthest(self.exact, opened, self.kind)
+        if not self.differences.get("fp32", 0.0) <= MAX_DIFFERENCE:
             raise UserError(
-                f"The ONNX file's outputs differ from the model's by up to {differences['fp32']:.2g} of the largest "
-                "output; at most "
+                f"The ONNX file's outputs differ from the model's by up to {self.differences['fp32']:.2g} of the "
+                "largest output; at most "
                 f"{MAX_DIFFERENCE:g} is allowed. Nothing was written; try another torch or onnxruntime version."
             )
 
-    write_new(s.out, fill)
-    before = Predictor.load(s.model, s.precision, "cpu", engine="torch")
-    after = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in wanted}
-    if dynamic is not None:
-        after[DYNAMIC] = Predictor(read_onnx(dynamic, precision="int8", verify=False))
-        differences[DYNAMIC] = furthest(exact, after[DYNAMIC], kind)
-    joined = exact.task.options.get("word", "first") if kind == "token" and measure.has_task(exact) else "first"
-    if joined == "max" or (joined == "mean" and exact.config.token_transform):
-        note(f"bertkit needs torch for the {joined} of a word's pieces: the files are compared by each first piece.")
-        for side in (before, *after.values()):
-            side.task.options["word"] = "first"
-    files = {weights: s.out / FILES[weights] for weights in wanted}
-    if dynamic is not None:
-        files[DYNAMIC] = dynamic / FILES["int8"]
-    compared = {
-        weights: measure.side_by_side(s, before, opened, rows, files[weights]) for weights, opened in after.items()
-    }
-    spare.cleanup()
-    first, *others = after
-    return {"file": FILES[first], "inputs": list(padded.inputs), "outputs": list(padded.names),
-            "max_difference": differences[first], "compared": compared[first],
-            "calibrations": calibrations,
-            "others": {weights: {"file": FILES.get(weights, ""), "max_difference": differences[weights],
-                                 "compared": compared[weights]} for weights in others}}  # fmt: skip
+    def opened(self) -> dict[str, Predictor]:
+        """An export's files as a user opens them, by their weights; the one to compare with is last."""
+        s = self.settings
+        found = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in self.wanted}
+        if self.dynamic is not None:
+            found[DYNAMIC] = Predictor(read_onnx(self.dynamic, precision="int8", verify=False))
+            self.differences[DYNAMIC] = furthest(self.exact, found[DYNAMIC], self.kind)
+        return found
+
+    def compared(self, opened: dict[str, Predictor], rows: list[Any] | None) -> dict[str, dict[str, Any]]:
+        """An export's files beside the model as it was: scores, answers, size and speed, by their weights."""
+        s, exact = self.settings, self.exact
+        before = Predictor.load(s.model, s.precision, "cpu", engine="torch")
+        has_words = self.kind == "token" and measure.has_task(exact)
+        joined = exact.task.options.get("word", "first") if has_words else "first"
+        if joined == "max" or (joined == "mean" and exact.config.token_transform):
+            note(
+                f"bertkit needs torch for the {joined} of a word's pieces: the files are compared by each first piece."
+            )
+            for side in (before, *opened.values()):
+                side.task.options["word"] = "first"
+        files = {weights: s.out / FILES[weights] for weights in self.wanted}
+        if self.dynamic is not None:
+            files[DYNAMIC] = self.dynamic / FILES["int8"]
+        return {
+            weights: measure.side_by_side(s, before, model, rows, files[weights]) for weights, model in opened.items()
+        }
+
+
+def _head_to_export(exact: Predictor, folder: Folder) -> str:
+    """The head whose outputs an ONNX export gives; "" for vectors, after a note on what they leave out."""
+    kind = next((head for head in ANSWERING if head in exact.model.heads), "")
+    if kind and (kind != "mlm" or folder.pooling is None):
+        exact.needs(kind, "be exported")
+        return kind
+    if exact.pooling.refused:
+        exact.pooling.check()
+    if not exact.pooling.include_prompt:
+        note("The ONNX file's sentence_embedding counts every token: this model leaves those of its prompts out.")
+    return ""
 
 
 def _to_calibrate(s: ExportSettings, exact: Predictor) -> list[Any] | None:
