@@ -52,8 +52,8 @@ def lines(result: dict[str, Any]) -> list[str]:
         low, high = p["expected_loss"]
         return [
             f"{p['preset']}: {p['parameters'] / 1e6:.1f}M parameters, {p['memory_gb']} GB of memory",
-            f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_a_step']:.3f} s per step)",
-            f"one pass        {duration(p['seconds_an_epoch'])} for {p['store_tokens']:,} tokens",
+            f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_per_step']:.3f} s per step)",
+            f"one pass        {duration(p['seconds_per_epoch'])} for {p['store_tokens']:,} tokens",
             f"this run        {duration(p['seconds'])}: {p['steps']:,} steps, {p['tokens']:,} tokens, "
             f"{p['epochs']} passes",
             f"expected loss   {low} to {high} (a rough guide)",

@@ -281,10 +281,10 @@ def estimate_cost(built: Components, world: World, seconds: float = 20.0) -> dic
     return {
         "preset": s.preset, "parameters": parameters,
         "tokens_per_second": round(cost.tokens_per_step / cost.seconds_per_step, 1),
-        "seconds_a_step": round(cost.seconds_per_step, 4), "steps": steps,
+        "seconds_per_step": round(cost.seconds_per_step, 4), "steps": steps,
         "seconds": round(steps * cost.seconds_per_step, 1), "tokens": tokens,
         "store_tokens": store_tokens, "epochs": round(steps / steps_per_epoch, 2),
-        "seconds_an_epoch": round(steps_per_epoch * cost.seconds_per_step, 1),
+        "seconds_per_epoch": round(steps_per_epoch * cost.seconds_per_step, 1),
         "memory_gb": round(machine.peak_memory() / 2**30, 2),
         "expected_loss": [round(low, 1), round(high, 1)], "warnings": warnings,
     }  # fmt: skip

@@ -16,8 +16,8 @@ from bertkit.training.metrics_log import read_metrics
 from bertkit.training.run_folder import RunFolder
 
 KEYS = {
-    "preset", "parameters", "tokens_per_second", "seconds_a_step", "steps", "seconds", "tokens", "store_tokens",
-    "epochs", "seconds_an_epoch", "memory_gb", "expected_loss", "warnings",
+    "preset", "parameters", "tokens_per_second", "seconds_per_step", "steps", "seconds", "tokens", "store_tokens",
+    "epochs", "seconds_per_epoch", "memory_gb", "expected_loss", "warnings",
 }  # fmt: skip
 
 
@@ -27,8 +27,8 @@ def test_a_plan_says_what_it_promises_and_its_numbers_fit_together(make, tmp_pat
     assert found.keys() == KEYS
     assert found["steps"] == 50 and found["preset"] == "bert-tiny"
     assert found["parameters"] == sum(p.numel() for p in built.objective.parameters())
-    assert found["seconds"] == pytest.approx(50 * found["seconds_a_step"], rel=0.05, abs=0.1)
-    assert found["tokens"] / found["seconds_a_step"] / 50 == pytest.approx(found["tokens_per_second"], rel=0.05)
+    assert found["seconds"] == pytest.approx(50 * found["seconds_per_step"], rel=0.05, abs=0.1)
+    assert found["tokens"] / found["seconds_per_step"] / 50 == pytest.approx(found["tokens_per_second"], rel=0.05)
     assert found["expected_loss"][0] < found["expected_loss"][1]
     assert any("smaller preset" in warning for warning in found["warnings"])
     shown = "\n".join(verb.lines({"plan": found}))
