@@ -17,6 +17,7 @@ from bertkit.data.feed import Phase, PretrainingFeed, collate, phases
 from bertkit.data.store import Store
 from bertkit.model.inference import choose
 from bertkit.settings.ancestors import LearnSettings
+from bertkit.settings.model import rows_for
 from bertkit.settings.training import MaskSettings
 from bertkit.training import distributed as worlds
 from bertkit.training.distributed import World
@@ -92,7 +93,7 @@ class _Learning(Run[dict[str, Any]]):
         self.store = Store.open(s.data, verify=world.is_main)
         documents, held_out = split(self.store, s.held_out, s.seed)
         # Rows of the word table: a multiple of 64 multiplies faster.
-        vocabulary = -(-self.store.tokenizer.size // 64) * 64
+        vocabulary = rows_for(self.store.tokenizer.size)
         self.shape = Shape(s.kind, vocabulary, s.width, s.hidden, s.layers, s.context, s.direct, s.dropout)
         torch.manual_seed(s.seed)
         self.objective = LanguageModelObjective(network_of(self.shape))

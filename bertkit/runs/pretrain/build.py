@@ -22,7 +22,7 @@ from bertkit.notify import note
 from bertkit.objectives.causal import NextToken
 from bertkit.objectives.electra import Electra, generator_config
 from bertkit.objectives.masked import Masked, MaskedTaught, WordStates
-from bertkit.settings.model import Config
+from bertkit.settings.model import Config, rows_for
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.base import Item, Reading
 from bertkit.tasks.batches import SupervisedFeed
@@ -118,13 +118,8 @@ def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
     first = padding + 1 if config.first_position else 0
     positions = config.positions and config.positions - config.first_position + first
     return replace(
-        config, vocabulary=_padded(tokenizer.size), padding=padding, first_position=first, positions=positions
+        config, vocabulary=rows_for(tokenizer.size), padding=padding, first_position=first, positions=positions
     )  # fmt: skip
-
-
-def _padded(size: int) -> int:
-    """Rows of a pretrained model's embedding table: a multiple of 64 multiplies faster."""
-    return -(-size // 64) * 64
 
 
 def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings:

@@ -19,6 +19,7 @@ from bertkit.data.store import Store
 from bertkit.errors import UserError
 from bertkit.model.heads import Model
 from bertkit.notify import note, track
+from bertkit.settings.model import rows_for
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
@@ -179,7 +180,6 @@ def _rewritten(store: Store, a: int, b: int, changes: _Changes, hashed: _Hash, d
 # ---- A model and a store with new words: frequent words of the text that the old vocabulary splits.
 
 LEAST = 5  # minimum number of occurrences of a new word
-MULTIPLE = 64  # of the rows of the embedding table: faster to multiply
 
 
 def extended(
@@ -255,7 +255,7 @@ def with_rows(model: Model, old: Tokenizer, new: Tokenizer) -> Model:
 
     Changes the model; returns it.
     """
-    rows = max(model.config.vocabulary, -(-new.size // MULTIPLE) * MULTIPLE)
+    rows = max(model.config.vocabulary, rows_for(new.size))
     added = [str(new.id_to_token(number)) for number in range(old.size, new.size)]
     pieces = [[piece.id for piece in old.backend.model.tokenize(token)] for token in added]
 
