@@ -87,7 +87,7 @@ def bertkit(folder: Path, texts: Sequence[str], mix: str, threads: int, precisio
     def epoch(steps: int = 0) -> None:
         feed = SupervisedFeed(run.items["train"], run.task, batch=BATCH, seed=0, micro_tokens=settings.micro_tokens)
         objective = Supervised(run.model, run.task)
-        for _ in Training(objective, feed, steps or feed.steps_a_pass, LoopSettings(lr=2e-5), 0, run.world):
+        for _ in Training(objective, feed, steps or feed.steps_per_pass, LoopSettings(lr=2e-5), 0, run.world):
             pass
 
     return {"epoch": epoch, "step": partial(epoch, 1)}

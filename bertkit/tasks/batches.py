@@ -27,13 +27,13 @@ class SupervisedFeed:
     ) -> None:
         self.items, self.task, self.seed, self.micro_tokens = items, task, seed, micro_tokens
         self.batch = min(batch, len(items))
-        self.steps_a_pass = max(1, len(items) // self.batch)
+        self.steps_per_pass = max(1, len(items) // self.batch)
         self.rank, self.ranks = rank, ranks
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))
 
     def numbers(self, step: int) -> np.ndarray:
         """A task's examples of this step. A pass ends with the last whole batch; the rest waits for the next."""
-        epoch, place = divmod(step, self.steps_a_pass)
+        epoch, place = divmod(step, self.steps_per_pass)
         if self._order[0] != epoch:
             chance = np.random.default_rng((self.seed, 4, epoch))
             self._order = (epoch, chance.permutation(len(self.items)))

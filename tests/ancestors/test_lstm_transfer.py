@@ -112,8 +112,8 @@ def test_a_pass_visits_every_text_once_with_its_label() -> None:
     feed = TextFeed(rows, list(range(23)), batch=4, seed=3)
     for epoch in range(2):
         seen = []
-        for step in range(feed.steps_a_pass):
-            for batch in feed.step(epoch * feed.steps_a_pass + step):
+        for step in range(feed.steps_per_pass):
+            for batch in feed.step(epoch * feed.steps_per_pass + step):
                 seconds = batch.ids[batch.starts + 1].tolist()
                 assert seconds == batch.extra["labels"].tolist()
                 seen += seconds

@@ -207,7 +207,7 @@ def test_a_pass_visits_every_pair_once_and_ranks_share_a_step(letters) -> None:
     rows = [TextRow(source, target) for source, target in reversals(40, 3)]
     pairs, _ = encode_pairs(rows, letters, 16, "drop", "p.tsv")
     feed = PairFeed(pairs, batch=8, seed=1, micro_tokens=30)
-    seen = np.concatenate([feed.numbers(step) for step in range(feed.steps_a_pass)])
+    seen = np.concatenate([feed.numbers(step) for step in range(feed.steps_per_pass)])
     assert sorted(seen.tolist()) == list(range(40))
     assert feed.numbers(7).tolist() != feed.numbers(2).tolist()
     shares = [PairFeed(pairs, batch=8, seed=1, micro_tokens=30, rank=rank, ranks=2).step(3) for rank in (0, 1)]

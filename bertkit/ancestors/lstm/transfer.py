@@ -122,11 +122,11 @@ class TextFeed:
     def __init__(self, rows: Sequence[list[int]], labels: Sequence[int] = (), *, batch: int, seed: int) -> None:
         self.rows, self.labels, self.seed = rows, labels, seed
         self.batch = min(batch, len(rows))
-        self.steps_a_pass = -(-len(rows) // self.batch)
+        self.steps_per_pass = -(-len(rows) // self.batch)
 
     def step(self, step: int) -> list[Batch]:
         """The examples of a transfer stage's step, in parts that fit into memory."""
-        epoch, place = divmod(step, self.steps_a_pass)
+        epoch, place = divmod(step, self.steps_per_pass)
         order = np.random.default_rng((self.seed, 5, epoch)).permutation(len(self.rows))
         mine = order[place * self.batch : (place + 1) * self.batch].tolist()
         short = [n for n in mine if len(self.rows[n]) <= TAUGHT]
@@ -194,8 +194,8 @@ class Stage(MemoryRun):
         scores: Callable[[], dict[str, float]] = dict,
         earlier: Stage | None = None,
     ) -> None:
-        seconds, steps = settings.seconds, settings.epochs * feed.steps_a_pass
-        plan = Plan(0 if seconds else steps, seconds / 60, eval_every=feed.steps_a_pass)
+        seconds, steps = settings.seconds, settings.epochs * feed.steps_per_pass
+        plan = Plan(0 if seconds else steps, seconds / 60, eval_every=feed.steps_per_pass)
         planned, loop = FIRST_GUESS if seconds else steps, loop_of(settings.lr)
         training = Training(objective, feed, planned, loop, settings.seed, scale=scale)
         super().__init__(plan, training, MemoryFolder(), reader)
@@ -301,7 +301,7 @@ class RecurrentClassifier:
         stage = Stage(objective, feed, settings, scale=scale)
         stage.go()
         objective.set_precision(torch.float32)
-        self.stages.append({"next_loss": float(np.mean(stage.losses[-feed.steps_a_pass :]))})
+        self.stages.append({"next_loss": float(np.mean(stage.losses[-feed.steps_per_pass :]))})
 
     def _stage(
         self, feed: TextFeed, dev: tuple[Sequence[str], Sequence[int]], settings: StageSettings, *, groups: int

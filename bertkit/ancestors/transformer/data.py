@@ -164,13 +164,13 @@ class PairFeed:
         self.batch = min(batch, len(pairs))
         if self.batch < ranks:
             raise UserError(f"A step has {self.batch} pairs for {ranks} processes. Start fewer, or give more pairs.")
-        self.steps_a_pass = len(pairs) // self.batch
+        self.steps_per_pass = len(pairs) // self.batch
         self.rank, self.ranks = rank, ranks
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))
 
     def numbers(self, step: int) -> np.ndarray:
         """The Transformer's pairs of this step. A pass ends with the last whole batch; the rest waits for the next."""
-        epoch, place = divmod(step, self.steps_a_pass)
+        epoch, place = divmod(step, self.steps_per_pass)
         if self._order[0] != epoch:
             self._order = (epoch, np.random.default_rng((self.seed, 5, epoch)).permutation(len(self.pairs)))
         return self._order[1][place * self.batch : (place + 1) * self.batch]

@@ -162,8 +162,8 @@ class _Run(Run[dict[str, Any]]):
         )
         passes = s.epochs or (0 if s.minutes else PASSES)
         plan = Plan(
-            s.steps or math.ceil(passes * feed.steps_a_pass), s.minutes, deadline=True, share=FOR_STEPS, evals=s.evals,
-            save_minutes=s.save_minutes,
+            s.steps or math.ceil(passes * feed.steps_per_pass), s.minutes, deadline=True, share=FOR_STEPS,
+            evals=s.evals, save_minutes=s.save_minutes,
         )  # fmt: skip
         # Adam's numbers are the paper's (section 5.3); its rate falls with the root of the steps and has no end.
         loop = LoopSettings(

@@ -79,7 +79,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
             "cut": {r: splits.cut_facts(items) for r, items in run.items.items()},
         },
         run={
-            "settings": to_plain(s), "steps": training.done, "passes": training.done / feed.steps_a_pass,
+            "settings": to_plain(s), "steps": training.done, "passes": training.done / feed.steps_per_pass,
             "best_step": run.best_step, "seconds": seconds, "stopped": run.stopped,
             "learning_rate": training.settings.lr, "precision": str(run.model.encoder.dtype).removeprefix("torch."),
         },

@@ -308,7 +308,7 @@ class _Run(Run[FinetuneResult]):
     def __init__(self, tuning: SupervisedRun, feed: SupervisedFeed, folder: RunFolder, signals: Signals) -> None:
         s, rates = tuning.settings, tuning.rates
         self.tuning, self.rows, self.folder = tuning, feed, folder
-        plan = tuning.plan(feed.steps_a_pass)
+        plan = tuning.plan(feed.steps_per_pass)
         loop = LoopSettings(
             lr=rates.peak, warmup=s.warmup, schedule=s.schedule, decay=s.decay, clip=s.clip, eps=1e-8, beta2=0.999
         )
@@ -331,7 +331,7 @@ class _Run(Run[FinetuneResult]):
         words = f" (word vectors {share * training.settings.lr:.2e})" if share > 1 else ""
         return (
             f"{s.task} from {s.model}: {len(tuning.items['train']):,} rows, {labels}{training.steps:,} steps of "
-            f"{feed.batch} ({training.steps / feed.steps_a_pass:.1f} passes), "
+            f"{feed.batch} ({training.steps / feed.steps_per_pass:.1f} passes), "
             f"learning rate {training.settings.lr:.2e}{words}, dropout {config.dropout:g}, {precision}, "
             f"{tuning.threads} threads."
         )
@@ -339,7 +339,7 @@ class _Run(Run[FinetuneResult]):
     def eval_interval(self) -> int:
         """A fine-tuning is evaluated once per pass, at least 5 and at most 20 times, unless a number was asked for."""
         steps = self.training.steps
-        return max(1, steps // (self.plan.evals or min(20, max(5, round(steps / self.rows.steps_a_pass)))))
+        return max(1, steps // (self.plan.evals or min(20, max(5, round(steps / self.rows.steps_per_pass)))))
 
     def evaluate(self) -> dict[str, float]:
         """A fine-tuning's scores on the dev rows; the first chooses."""

@@ -198,7 +198,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(runs):
 
 def test_every_pass_shows_every_row_once():
     feed = SupervisedFeed([None] * 50, make("classify"), batch=10, seed=3, micro_tokens=1)
-    assert feed.steps_a_pass == 5
+    assert feed.steps_per_pass == 5
     for epoch in range(3):
         seen = np.concatenate([feed.numbers(step) for step in range(5 * epoch, 5 * epoch + 5)])
         assert sorted(seen.tolist()) == list(range(50))
