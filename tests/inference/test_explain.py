@@ -94,13 +94,11 @@ def test_a_guess_is_explained_by_the_tokens_that_speak_for_it_and_against_it():
     assert found["said"]["label"] == model.fill("The [MASK] barked at the cat.")[0][0]["token"]
     weights = [one["importance"] for one in found["tokens"]]
     assert min(weights) < 0 < max(weights)
-    signs = {
-        line.split()[0]: line.split()[-1][0] for line in inspect.lines({**found, "page": "p"})[1:-1] if line[-1] in "█░"
-    }
-    shown = {one["token"]: one["importance"] for one in found["tokens"]}
-    assert set(signs.values()) == {"█", "░"} and all(
-        (shown[token] > 0) == (sign == "█") for token, sign in signs.items()
-    )
+    lines = inspect.lines({**found, "page": "p"})[1:-1]
+    words = [one for one in found["tokens"] if not one["special"]]
+    assert [line.split()[0] for line in lines] == [one["token"] for one in words]
+    drawn = [(one["importance"], line[-1]) for one, line in zip(words, lines) if line[-1] in "█░"]
+    assert {bar for _, bar in drawn} == {"█", "░"} and all((weight > 0) == (bar == "█") for weight, bar in drawn)
 
 
 def test_the_command_writes_a_page_without_scripts(tmp_path, capsys):
