@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 POOLS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # sentence-transformers' name → ours
 POOLED_BY_ENGINES = ("mean", "cls", "max")
 FEWEST_CENTRED = 1000  # texts of a teacher: the mean of fewer would say more about them than about the teacher
+BLOCK = 1024  # texts that are compared with all second texts at once
 SCALE = 20.0  # cosines are multiplied by this before the softmax, as in SBERT's ranking loss
 
 
@@ -173,11 +174,6 @@ class Embed(Task):
         similarity = float(output[0] @ output[1])
         return {"similarity": similarity, "vectors": output, "tokens": item.tokens, "cut": item.cut}
 
-    def score(self, examples: Sequence[TextRow], predictions: Sequence[Prediction]) -> Scores:
-        """Embeddings are scored by rank correlation; without scores, by how often a text's partner is the nearest."""
-        metric, gold, said, extra = self.metric_inputs(examples, predictions)
-        return metric(gold, said, **extra)
-
     def metric_inputs(
         self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
     ) -> tuple[Any, list, list, dict]:
@@ -185,8 +181,7 @@ class Embed(Task):
         if all(row.label is not None for row in examples):
             return agreement, [row.label for row in examples], [p["similarity"] for p in predictions], {}
         left, right = (np.stack([p["vectors"][side] for p in predictions]) for side in (0, 1))
-        found = [int(n) for n in (left @ right.T).argmax(1)]
-        return metrics.choice, list(range(len(examples))), found, {}
+        return metrics.choice, list(range(len(examples))), _partners(examples, left, right), {}
 
     def answer_in(self, prediction: Prediction) -> np.ndarray:
         """The embeddings themselves: (texts, width)."""
@@ -200,12 +195,26 @@ def _same_texts(rows: Sequence[TextRow]) -> dict[str, Tensor]:
     It is if the row, or another one of the batch with the same text, has it as its text_b. Contrast leaves it out.
     """
     columns = [row.text_b for row in rows] + [row.text_c for row in rows if row.text_c is not None]
-    known: dict[str, set[str | None]] = {}
-    for row in rows:
-        known.setdefault(row.text, set()).add(row.text_b)
+    known = _rights_of(rows)
     right = torch.tensor([[column in known[row.text] for column in columns] for row in rows], dtype=torch.bool)
     right[range(len(rows)), range(len(rows))] = False
     return {"right": right}
+
+
+def _partners(rows: Sequence[TextRow], left: np.ndarray, right: np.ndarray) -> list[int]:
+    """For each embedded text, the row of the nearest text_b: its own row if that text_b is right for the text."""
+    known = _rights_of(rows)
+    blocks = (left[start : start + BLOCK] @ right.T for start in range(0, len(left), BLOCK))
+    nearest = (int(n) for block in blocks for n in block.argmax(1))
+    return [own if rows[n].text_b in known[row.text] else n for own, (row, n) in enumerate(zip(rows, nearest))]
+
+
+def _rights_of(rows: Sequence[TextRow]) -> dict[str, set[str | None]]:
+    """Text → every text_b that belongs to it in some row: all of them are embedded as right."""
+    known: dict[str, set[str | None]] = {}
+    for row in rows:
+        known.setdefault(row.text, set()).add(row.text_b)
+    return known
 
 
 def widths_of(given: str, width: int) -> list[int]:

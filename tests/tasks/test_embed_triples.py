@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,3 +77,17 @@ def test_answers_are_of_the_pair_alone(tmp_path, folder):
     again = outputs_of(engine, task, plain)
     for one, other in zip(found, again):
         assert abs(one - other).max() < 1e-5
+
+
+def test_a_text_with_two_right_partners_is_not_scored_as_wrong_when_the_other_one_is_nearest(tmp_path, monkeypatch):
+    path = tmp_path / "pairs.csv"
+    path.write_text("text,text_b\nhouse,home\nhouse,building\ntrain,railway\n")
+    task = make("embed")
+    examples = task.read(path, Reading())
+    monkeypatch.setattr("bertkit.tasks.embed.BLOCK", 2)
+    east, north = [1.0, 0.0], [0.0, 1.0]
+    vectors = [(east, east), (east, [0.9, 0.1]), (north, [0.8, 0.2])]  # railway is not near train, but nearest to it
+    predictions = [{"vectors": np.array(pair)} for pair in vectors]
+    assert task.score(examples, predictions)["accuracy"] == 1.0
+    predictions[2] = {"vectors": np.array((east, north))}
+    assert task.score(examples, predictions)["accuracy"] == pytest.approx(2 / 3)
