@@ -219,12 +219,12 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
     rows = [[name_of(name, lang), _score(result, name)] for name in metrics]
     blocks.append(Table(caption, [said["metric"], said["score_interval"]], rows))
     blocks += _against_baseline(result, first, level, lang)
-    if folds := result.folds:
-        mean, spread = (plain(folds[key]) for key in ("mean", "spread"))
-        blocks.append(Text(said["folds_scored"].format(
-            metric=name_of(first, lang), mean=mean, spread=spread, folds=len(folds["scores"]),
-            rows=plain(folds.get("rows")),
-        )))  # fmt: skip
+    for key, repeated in (("folds_scored", result.folds), ("seeds_scored", result.seeds)):
+        if repeated:
+            blocks.append(Text(said[key].format(
+                metric=name_of(first, lang), mean=plain(repeated["mean"]), spread=plain(repeated["spread"]),
+                runs=len(repeated["scores"]), rows=plain(repeated.get("rows")), scored=_scored(result, lang),
+            )))  # fmt: skip
     rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.baselines or {}).items()}
     if rivals:
         names, values = [*rivals, said["this_model"]], [*rivals.values(), best.value]

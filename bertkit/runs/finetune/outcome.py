@@ -32,6 +32,7 @@ from bertkit.training.run_folder import FREE_AFTERWARDS, changed_settings
 
 if TYPE_CHECKING:
     from bertkit.runs.finetune.run import SupervisedRun
+    from bertkit.settings.finetune import SupervisedSettings
     from bertkit.tasks.base import Task
     from bertkit.tasks.batches import SupervisedFeed
     from bertkit.training.loop import Training
@@ -96,7 +97,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
     )  # fmt: skip
     if run.world.is_main:
         write_model(run, result)
-        report(run, result)
+        report(s, result)
     return result
 
 
@@ -315,13 +316,13 @@ def _fitted(task: Task, result: FinetuneResult) -> dict[str, Any]:
     return options if temperature is None else {"temperature": temperature, **options}
 
 
-def report(run: SupervisedRun, result: FinetuneResult) -> None:
-    """Write `report.html` and `result.json` of a fine-tuning run."""
-    curves = read_metrics(run.settings.out / "metrics.jsonl")
+def report(settings: SupervisedSettings, result: FinetuneResult) -> None:
+    """Write `report.html` and `result.json` of a fine-tuning into its --out."""
+    curves = read_metrics(settings.out / "metrics.jsonl")
     shown = replace(result, run={**(result.run or {}), "curves": curves})
-    atomic_write(run.settings.out / "report.html", finetuning_report(shown, lang=run.settings.lang))
+    atomic_write(settings.out / "report.html", finetuning_report(shown, lang=settings.lang))
     stored = json.dumps(result.stored(), ensure_ascii=False, indent=1, default=str)
-    atomic_write(run.settings.out / "result.json", stored + "\n")
+    atomic_write(settings.out / "result.json", stored + "\n")
 
 
 def environment(threads: int) -> dict[str, Any]:

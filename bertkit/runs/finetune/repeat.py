@@ -23,14 +23,15 @@ def seeded(settings: FinetuneSettings) -> FinetuneResult:
 
     Keep the best by dev score, and report mean and spread.
     """
+    from bertkit.runs.finetune.outcome import report
     from bertkit.runs.finetune.run import Finetuning
 
     _check_out(settings)
     results: list[FinetuneResult] = []
     split = settings.seed if settings.split_seed < 0 else settings.split_seed
-    for seed in range(settings.seeds):
-        out = settings.out / f"seed-{seed}"
-        run = Finetuning(replace(settings, seed=settings.seed + seed, split_seed=split, seeds=1, out=out))
+    for number in range(settings.seeds):
+        out = settings.out / f"seed-{number}"
+        run = Finetuning(replace(settings, seed=settings.seed + number, split_seed=split, seeds=1, out=out))
         results.append(run.go())
     scores = [result.score for result in results]
     best = max(results, key=lambda result: result.dev_score)
@@ -45,9 +46,12 @@ def seeded(settings: FinetuneSettings) -> FinetuneResult:
                 (target / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, target / name)
 
-    write_folder(settings.out, copy)
-    seeds = [{"seed": seed, best.headline: score} for seed, score in enumerate(scores)]
-    return replace(best, run={**(best.run or {}), "seeds": seeds}, out=str(settings.out), seeds=spread)
+    seeds = [{"seed": seed, best.headline: score} for seed, score in enumerate(scores, settings.seed)]
+    result = replace(best, run={**(best.run or {}), "seeds": seeds}, out=str(settings.out), seeds=spread)
+    if run.world.is_main:
+        write_folder(settings.out, copy)
+        report(settings, result)
+    return result
 
 
 def _check_out(settings: FinetuneSettings) -> None:

@@ -269,7 +269,7 @@ class SupervisedRun:
     def write_report(self, result: FinetuneResult) -> None:
         """A fine-tuning's report again, with more in it."""
         if self.world.is_main:
-            report(self, result)
+            report(self.settings, result)
 
 
 class Finetuning(SupervisedRun):

@@ -12,6 +12,7 @@ import bertkit
 from bertkit.config import build, read_toml
 from bertkit.errors import UserError
 from bertkit.report.finetuning import FinetuneResult
+from bertkit.report.format import plain
 from bertkit.runs.finetune.split import read_split, task_of
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.training.metrics_log import read_metrics
@@ -150,6 +151,18 @@ def test_several_seeds_give_mean_and_spread_and_keep_the_best_by_dev(runs):
     kept = (runs.folder / "seeds/model.safetensors").read_bytes()
     assert kept == (runs.folder / f"seeds/seed-{best}/model.safetensors").read_bytes()
     assert found["scores"][best] == run.evaluate(test)["accuracy"]
+
+
+def test_the_report_of_several_seeds_has_their_mean_and_spread_and_names_each_seed(runs):
+    train = toy.write(runs.folder / "told-seeds.csv", toy.messages(60))
+    run = runs.tune("classify", "told-seeds", train=train, seeds=2, steps=4, seed=41)
+    stored = json.loads((runs.folder / "told-seeds/result.json").read_text("utf-8"))
+    assert stored["seeds"] == run.result["seeds"] and stored["out"] == str(runs.folder / "told-seeds")
+    assert [row["seed"] for row in stored["run"]["seeds"]] == [41, 42]
+    page = (runs.folder / "told-seeds/report.html").read_text("utf-8")
+    mean, spread = (plain(stored["seeds"][key]) for key in ("mean", "spread"))
+    assert f"{mean} ± {spread} over 2 seeds" in page
+    assert "The same run with different seeds" in page and "<svg" in page
 
 
 def test_what_is_chosen_is_chosen_by_the_dev_rows_never_by_the_test_rows():
