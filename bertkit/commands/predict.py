@@ -72,10 +72,16 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
         job.run(chunks_of(examples(settings, worker.predictor)), settings.workers)
         compute = job.stored
     count = Count()
-    answers = _answers(settings, worker.predictor, compute, count)
+    given: Iterable[Any] = examples(settings, worker.predictor)
+    tables = settings.out is not None and kind_of(settings.out) != "jsonl"
+    most = 0
+    if tables and worker.predictor.task.scores_choices:
+        given = list(given)  # the row with most choices decides the columns
+        most = max((len(example.choices) for example in given), default=0)
+    answers = _answers(settings, worker.predictor, given, compute, count)
     if settings.out is None:  # whoever called prints them while they come
         return (answer for _, answer in answers)
-    result = _written(settings.out, as_rows(answers, tables=kind_of(settings.out) != "jsonl"), count)
+    result = _written(settings.out, as_rows(answers, tables, most), count)
     if job is not None:
         job.finish()
     return result
@@ -131,6 +137,7 @@ Row = dict[str, Any]
 def _answers(
     settings: Settings,
     predictor: Predictor | ContenderPredictor,
+    given: Iterable[Any],
     compute: Callable[[list[Any]], list[dict[str, Any]]],
     count: Count,
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
@@ -141,7 +148,7 @@ def _answers(
     from bertkit.notify import note, track
 
     start = time.perf_counter()
-    read = track(examples(settings, predictor), f"predicting {settings.file}")
+    read = track(given, f"predicting {settings.file}")
     source = _with_cells(settings, predictor, read) if settings.out else ((example, {}) for example in read)
     while chunk := list(islice(source, AT_ONCE)):
         rows = compute([example for example, _ in chunk])
@@ -200,8 +207,10 @@ def _without(row: Row, names: Collection[str]) -> Row:
     return {name: value for name, value in row.items() if name not in names}
 
 
-def as_rows(answers: Iterable[tuple[Row, dict[str, Any]]], tables: bool) -> Iterator[Row]:
+def as_rows(answers: Iterable[tuple[Row, dict[str, Any]]], tables: bool, most: int = 0) -> Iterator[Row]:
     """What is written of each row. tables: input's columns, then the answer's; else the answer, with `input` in it.
+
+    most: how many choices the row with most has.
 
     A column of the answer that the input has too is called `predicted_…`, so that the user's own stays as it is.
     The first row decides the columns: later ones that lack a column leave its cell empty.
@@ -215,7 +224,7 @@ def as_rows(answers: Iterable[tuple[Row, dict[str, Any]]], tables: bool) -> Iter
         if not tables:
             yield {**answer, "input": cells}
             continue
-        flat = flattened(answer)
+        flat = flattened(answer, most)
         if number == 0:
             columns, names = list(cells), own_names(list(flat), cells)
             renamed = {name: other for name, other in names.items() if name != other}
@@ -229,12 +238,15 @@ def as_rows(answers: Iterable[tuple[Row, dict[str, Any]]], tables: bool) -> Iter
         note(f"The input's column {name!r} is not in the first row, so it was left out ({count} rows). Write a .jsonl.")
 
 
-def flattened(answer: dict[str, Any]) -> Row:
-    """A prediction as cells: every score in a column `score_LABEL`, several labels in one cell as `a|b`."""
+def flattened(answer: dict[str, Any], most: int = 0) -> Row:
+    """A prediction as cells: every score in a column `score_LABEL`, several labels in one cell as `a|b`.
+
+    most: how many columns the scores of choices have; where there are fewer, the last are empty.
+    """
     flat: Row = {}
     for name, value in answer.items():
         if name == "scores":
-            scores = value.items() if isinstance(value, dict) else enumerate(value)
+            scores = value.items() if isinstance(value, dict) else enumerate([*value, *[None] * (most - len(value))])
             flat |= {f"score_{label}": score for label, score in scores}
         elif name == "labels":
             flat[name] = "|".join(value) if not any("|" in label for label in value) else value

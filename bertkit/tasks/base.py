@@ -79,6 +79,7 @@ class Task:
     example_type: ClassVar[type] = TextRow  # what `read` gives
     accepted_settings: ClassVar[tuple[str, ...]] = ()  # of fine-tuning's: those that only some tasks understand
     stored_settings: ClassVar[tuple[str, ...]] = ()  # of these: those that `options` holds under the same name
+    scores_choices: ClassVar[bool] = False  # whether `scores` are of the example's own `choices`, not of labels
     answers_vary: ClassVar[bool] = False  # whether the same answer to every row means that nothing was learnt
     makes_vectors: ClassVar[bool] = False  # whether the folder says how texts become vectors
     abilities: ClassVar[tuple[str, ...]] = ("predict",)  # what a server can ask a model of this task for

@@ -41,6 +41,7 @@ class Choose(Task):
     name: ClassVar[str] = "choose"
     head: ClassVar[str] = "choice"
     example_type: ClassVar[type] = Choice
+    scores_choices: ClassVar[bool] = True
     abilities: ClassVar[tuple[str, ...]] = ("choose",)
     sample: ClassVar[str] = "choices_dev.jsonl"
 

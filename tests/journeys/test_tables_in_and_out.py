@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import tomllib
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def put_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def answers(model: Path, file: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
+def answers(model: Path, file: Path | str, out: Path, **settings: Any) -> list[dict[str, Any]]:
     predict.run(predict.Settings(model=str(model), file=str(file), out=out, precision="fp32", threads=1, **settings))
     return [row for _, row in cells_of(out)]
 
@@ -111,6 +112,27 @@ def test_jsonl_keeps_the_input_beside_the_answer(tmp_path: Path, spam_folder: Pa
     out = answers(spam_folder, file, tmp_path / "p.jsonl")
     assert [row["input"] for row in out] == [{"text": "a prize", "label": "gold", "n": 3}, {"text": "dinner", "m": [1]}]
     assert set(out[0]["scores"]) == {"ham", "spam"} and out[0]["label"] in ("ham", "spam")
+
+
+@pytest.mark.parametrize("out", ["csv", "parquet"])
+@pytest.mark.parametrize("source", ["file", "-"])
+def test_no_score_is_lost_where_a_later_row_has_more_choices(runs, tmp_path, monkeypatch, source, out) -> None:
+    if out == "parquet":
+        pytest.importorskip("pyarrow")
+    given = [{"text": "a house", "choices": ["in paris", "anna", "peter", "maria"][:size]} for size in (2, 4, 3)]
+    file = put_table(tmp_path / "in.jsonl", given)
+    model = runs("choose")
+    if source == "-":
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file.open("rb"), "utf-8"))
+    rows = answers(runs.folder / "run-choose", "-" if source == "-" else file, tmp_path / f"p.{out}")
+    scores = [[row[f"score_{n}"] for n in range(4)] for row in rows]
+    for found, wanted in zip(scores, model.predict(given), strict=True):
+        padding = [None] * (4 - len(wanted["scores"]))
+        assert [None if score in (None, "") else float(score) for score in found] == pytest.approx(
+            [*wanted["scores"], *padding], abs=1e-6
+        )
+    names = list(rows[0])
+    assert names[names.index("score_0") :] == ["score_0", "score_1", "score_2", "score_3", "tokens", "cut"]
 
 
 def test_columns_by_number_keep_every_column(tmp_path: Path, spam_folder: Path) -> None:
