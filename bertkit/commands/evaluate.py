@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,11 @@ def run(settings: Settings) -> dict[str, Any]:
 
     machine.set_threads(settings.threads)
     if is_index(settings.model):
+        _refuse_unread(settings, AN_INDEX)
         return _index(settings)
     if settings.task and settings.task not in OTHERS:
         raise UserError(f"--task is {settings.task!r}. {suggest(settings.task, list(OTHERS))}")
+    _refuse_unread(settings, f"--task {settings.task}" if settings.task else OWN_TASK)
     predictor = open_model(settings.model, settings.precision, settings.device, engine=settings.engine)
     if settings.task:
         if not _can(predictor, settings.task):
@@ -74,6 +76,27 @@ def run(settings: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
+AN_INDEX, OWN_TASK = "an index", "a fine-tuned model's own task"
+READ_BY = {  # option → what reads it; the others are read by all
+    **dict.fromkeys(("out", "rerank"), AN_INDEX),
+    **dict.fromkeys(("text", "text_b", "label", "label_separator"), OWN_TASK),
+    "most": "--task minimal-pairs or --task perplexity",
+}
+
+
+def _refuse_unread(settings: Settings, scored: str) -> None:
+    """For `evaluate`: an option that nothing reads was meant to do something."""
+    from bertkit.errors import UserError
+
+    unread = {name: readers for name, readers in READ_BY.items() if scored not in readers}
+    if scored == AN_INDEX:
+        unread |= dict.fromkeys(("task", "engine"), "a model")
+    defaults = {entry.name: entry.default for entry in fields(Settings)}
+    for name, readers in unread.items():
+        if getattr(settings, name) != defaults[name]:
+            raise UserError(f"--{name.replace('_', '-')} is for {readers}, not for {scored}. Leave it out.")
+
+
 def _index(settings: Settings) -> dict[str, Any]:
     """`evaluate` on an index: nDCG@10, MRR and recall, by words, by vectors, by both, and reranked."""
     from functools import partial
@@ -99,7 +122,7 @@ def _index(settings: Settings) -> dict[str, Any]:
 def _minimal_pairs(model: Any, settings: Settings) -> dict[str, Any]:
     from bertkit.inference.scoring import score_minimal_pairs
 
-    return score_minimal_pairs(model, settings.file, settings.most)
+    return score_minimal_pairs(model, settings.file, settings.most, settings.encoding)
 
 
 def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
@@ -124,7 +147,7 @@ def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
 def _analogies(model: Any, settings: Settings) -> dict[str, Any]:
     from bertkit.ancestors.vectors.evaluate import analogies
 
-    found = analogies(model, settings.file)
+    found = analogies(model, settings.file, settings.encoding)
     total = found.pop("total")
     shares = {name: one.accuracy for name, one in found.items()}
     metrics = {"accuracy": total.accuracy, "answered": total.answered, "asked": total.asked}
@@ -134,7 +157,7 @@ def _analogies(model: Any, settings: Settings) -> dict[str, Any]:
 def _similarity(model: Any, settings: Settings) -> dict[str, Any]:
     from bertkit.ancestors.vectors.evaluate import similarities
 
-    found = similarities(model, settings.file)
+    found = similarities(model, settings.file, settings.encoding)
     return {
         "metrics": {"spearman": found.spearman, "known": found.known},
         "intervals": {},

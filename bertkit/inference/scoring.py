@@ -195,10 +195,10 @@ class TextScorer(Protocol):
         """What scores texts: how likely each is; higher is likelier."""
 
 
-def score_minimal_pairs(scorer: TextScorer, path: str | Path, most: int = 0) -> dict[str, Any]:
+def score_minimal_pairs(scorer: TextScorer, path: str | Path, most: int = 0, encoding: str = "utf-8") -> dict[str, Any]:
     """The share of minimal pairs whose good sentence is likelier: over all, and by group (BLiMP reports their mean)."""
     groups: dict[str, list[tuple[str, str]]] = {}
-    for pair in read_minimal_pairs(path):
+    for pair in read_minimal_pairs(path, encoding=encoding):
         kept = groups.setdefault(str(pair.group), [])
         if not most or len(kept) < most:
             kept.append((pair.good, pair.bad))

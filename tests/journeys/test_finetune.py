@@ -150,6 +150,14 @@ def test_evaluate_prints_metrics_with_intervals(made):
     assert result["metrics"] == json.loads(made["stdout"])["metrics"]
 
 
+@pytest.mark.parametrize("given", [{"out": "report"}, {"rerank": "en"}, {"most": 3}])
+def test_an_option_that_evaluate_would_not_read_is_refused_with_what_it_is_for(made, given):
+    with pytest.raises(UserError, match=rf"--{next(iter(given))} is for .*, not for a fine-tuned model's own task"):
+        evaluate.run(evaluate.Settings(model=str(made["out"]), file=made["dev"], precision="fp32", **given))
+    with pytest.raises(UserError, match=r"--label is for .*, not for --task minimal-pairs\. Leave it out"):
+        evaluate.run(evaluate.Settings(model=str(made["out"]), file=made["dev"], task="minimal-pairs", label="x"))
+
+
 def test_minimal_pairs_count_how_often_the_good_sentence_is_likelier(runs, tmp_path):
     model = bertkit.load(runs.model, precision="fp32")
     texts = [" ".join(toy.words(toy.chance(n), most=6)) for n in range(12)]
@@ -172,6 +180,10 @@ def test_minimal_pairs_count_how_often_the_good_sentence_is_likelier(runs, tmp_p
     assert few["rows"] == 2
     with pytest.raises(UserError, match="minimal-pairs"):
         evaluate.run(evaluate.Settings(model=str(runs.model), file=tmp_path, task="minimal"))
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_text("utf-8").encode("utf-16"))
+    settings = evaluate.Settings(model=str(runs.model), file=tmp_path, task="minimal-pairs", encoding="utf-16")
+    assert evaluate.run(settings)["groups"] == result["groups"]
 
 
 def test_a_users_mistake_is_one_message_and_code_two(made, tmp_path, monkeypatch, capsys):

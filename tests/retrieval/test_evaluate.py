@@ -124,6 +124,14 @@ def test_evaluate_puts_the_ways_to_search_side_by_side_with_a_page(place, tmp_pa
     assert json.loads((tmp_path / "result.json").read_text("utf-8"))["verdict"] == result["verdict"]
 
 
+@pytest.mark.parametrize(
+    "given", [{"task": "perplexity"}, {"most": 3}, {"engine": "onnx"}, {"text": "q"}, {"label": "y"}]
+)
+def test_an_option_that_an_index_does_not_read_is_refused_with_what_it_is_for(place, given):
+    with pytest.raises(UserError, match=rf"--{next(iter(given))} is for .*, not for an index\. Leave it out"):
+        evaluate.run(evaluate.Settings(model=str(place / "index"), file=place / "queries.jsonl", threads=1, **given))
+
+
 def test_the_worst_queries_are_listed_with_what_was_found_instead(place, tmp_path):
     queries = write(tmp_path / "q.jsonl", [*QUERIES, {"query": "Who saw the garden?", "relevant": "d6"}])
     result = evaluate.run(evaluate.Settings(model=str(place / "index"), file=queries, threads=1))

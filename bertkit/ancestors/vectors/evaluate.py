@@ -59,14 +59,14 @@ class Similarity:
         return self.known / self.pairs if self.pairs else 0.0
 
 
-def analogies(vectors: WordVectors, path: str | Path) -> dict[str, Answers]:
+def analogies(vectors: WordVectors, path: str | Path, encoding: str = "utf-8") -> dict[str, Answers]:
     """Evaluate word vectors on analogies: answers by section of a file like questions-words.txt or CA8, last 'total'.
 
     A line ': name' begins a section; others are four words. Words are taken in lower case if not known as they stand.
     """
     sections: dict[str, list[tuple[int, ...]]] = {}
     name = "all"
-    for number, line in enumerate(open_text(path), 1):
+    for number, line in enumerate(open_text(path, encoding), 1):
         fields = line.split()
         if fields[:1] == [":"]:
             name = " ".join(fields[1:])
@@ -95,12 +95,12 @@ def _answer(vectors: WordVectors, questions: np.ndarray) -> Answers:
     return Answers(len(questions), len(answerable), correct)
 
 
-def similarities(vectors: WordVectors, path: str | Path) -> Similarity:
+def similarities(vectors: WordVectors, path: str | Path, encoding: str = "utf-8") -> Similarity:
     """Evaluate word vectors on similarity: cosines and the scores of lines 'word, word, score' (SimLex, WordSim, MEN).
 
     Fields are parted by tabs, spaces or commas; lines that begin with # are passed over.
     """
-    pairs = list(_scored(path))
+    pairs = list(_scored(path, encoding))
     places = [(_place(vectors, first), _place(vectors, second), score) for first, second, score in pairs]
     known = [(first, second, score) for first, second, score in places if first >= 0 and second >= 0]
     if len(known) < 2:
@@ -109,8 +109,8 @@ def similarities(vectors: WordVectors, path: str | Path) -> Similarity:
     return Similarity(regression([score for *_, score in known], cosines)["spearman"], len(pairs), len(known))
 
 
-def _scored(path: str | Path) -> Iterator[tuple[str, str, float]]:
-    for number, line in enumerate(open_text(path), 1):
+def _scored(path: str | Path, encoding: str) -> Iterator[tuple[str, str, float]]:
+    for number, line in enumerate(open_text(path, encoding), 1):
         if line.startswith("#") or not line.strip():
             continue
         fields = line.replace(",", " ").split()
