@@ -56,8 +56,8 @@ class Masked(Objective):
         if batch.causal:
             return {"next": batch.tokens - batch.texts}
         counts = {"words": len(batch.extra["targets"])}
-        if self._matched(batch):
-            counts[STATES] = WordStates.count(batch)
+        if self._matched(batch) and self.match is not None:
+            counts[STATES] = self.match.count(batch)
         return counts | {self.pair: batch.texts} if self.pair else counts
 
     def weights_at(self, progress: float) -> dict[str, float]:
@@ -121,8 +121,8 @@ class MaskedTaught(Masked):
 #
 #     loss(w) = smooth_l1(map_s(norm(mean student_s(w))), norm(mean teacher_t(w)))
 #
-# averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text, so masked
-# words are matched too. The vocabularies may differ: words are aligned by their characters. TinyBERT (Jiao et al. 2020)
+# averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text: a masked word
+# can be matched too, or left to the masked-word loss. The vocabularies may differ: words are aligned by their characters. TinyBERT (Jiao et al. 2020)
 # matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at masked places. The maps serve training
 # only and are discarded.
 
@@ -134,9 +134,10 @@ class WordStates(nn.Module):
     the word of every token: (tokens,), `words` for a token of none.
     """
 
-    def __init__(self, layers: Sequence[int], width: int, teacher_width: int) -> None:
-        """layers: the student's, one for each of the teacher's that are matched."""
+    def __init__(self, layers: Sequence[int], width: int, teacher_width: int, masked: bool = True) -> None:
+        """layers: the student's, one for each of the teacher's that are matched. masked: match masked words too."""
         super().__init__()
+        self.masked = masked
         self.chosen = tuple(layers)
         self.maps = nn.ModuleList(Linear(width, teacher_width) for _ in self.chosen)
 
@@ -148,15 +149,24 @@ class WordStates(nn.Module):
         if not words:
             return total
         pieces = torch.bincount(word, minlength=words + 1)[:words, None].clamp(min=1)
+        shown = self._shown(encoded.batch)
         for pair, (layer, linear) in enumerate(zip(self.chosen, self.maps)):
             states = encoded.layers[layer]
             sums = torch.zeros(words + 1, states.shape[1], device=states.device).index_add(0, word, states.float())
             means = F.layer_norm(sums[:words] / pieces, states.shape[1:])
-            guessed = linear(means.to(states.dtype)).float()
-            total = total + F.smooth_l1_loss(guessed, targets[:, pair].float(), reduction="sum") / guessed.shape[1]
+            guessed = linear(means[shown].to(states.dtype)).float()
+            target = targets[shown, pair].float()
+            total = total + F.smooth_l1_loss(guessed, target, reduction="sum") / guessed.shape[1]
         return total / len(self.chosen)
 
-    @staticmethod
-    def count(batch: Batch) -> int:
-        """The number of words that have a word teacher's state."""
-        return len(batch.extra[STATES])
+    def count(self, batch: Batch) -> int:
+        """The number of words that are matched with a word teacher's state."""
+        return len(batch.extra[STATES][self._shown(batch)])
+
+    def _shown(self, batch: Batch) -> Tensor | slice:
+        """Which words of the batch are matched: all, or those without a masked piece."""
+        if self.masked:
+            return slice(None)
+        shown = torch.ones(len(batch.extra[STATES]) + 1, dtype=torch.bool, device=batch.extra["word"].device)
+        shown[batch.extra["word"][batch.extra["places"]]] = False
+        return shown[:-1]

@@ -34,6 +34,7 @@ class TeachingSettings:
         "instead of computing them at every step; worth it from the second pass over the text (0: no cache).",
         at_least=0,
     )
+    masked: bool = option(True, "Match masked words too; without, the masked-word loss alone teaches them.")
     vectors: str = option(
         "random",
         "What the model's token vectors start from: random numbers, or the teacher's token vectors, reduced to the "

@@ -183,7 +183,8 @@ def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store
             tokens.copy_(start_vectors(folder, store.tokenizer, *tokens.shape))
     pairs = plan.layer_pairs(folder.model.config.depth, objective.model.config.depth)
     teacher = WordTeacher(folder, [upper for upper, _ in pairs], store.tokenizer, settings.precision, str(world.device))
-    objective.match = WordStates([layer for _, layer in pairs], objective.model.config.width, teacher.width)
+    layers = [layer for _, layer in pairs]
+    objective.match = WordStates(layers, objective.model.config.width, teacher.width, plan.masked)
     objective.match_weight = plan.at
     if not plan.cache:
         return teacher

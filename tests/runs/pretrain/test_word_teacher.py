@@ -8,6 +8,7 @@ import torch
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
+from bertkit.data.batch import pack
 from bertkit.data.packing import Example
 from bertkit.errors import Stopped, UserError
 from bertkit.inference.teacher import START_SCALE, Words, WordTeacher, start_vectors
@@ -88,8 +89,6 @@ def test_a_student_that_is_its_teacher_loses_nothing(tmp_path):
     tokenizer, model = folder.tokenizer, folder.model.eval()
     rows = [example(tokenizer, "free prize, call now"), example(tokenizer, "see you at the meeting")]
     own = model.encoder
-    from bertkit.data.batch import pack
-
     batch = pack([row.ids for row in rows])
     ordered = [rows[n] for n in batch.order]
     match = WordStates([1, 2], model.config.width, model.config.width)
@@ -103,6 +102,23 @@ def test_a_student_that_is_its_teacher_loses_nothing(tmp_path):
         assert float(match(encoded)) < 1e-6
         batch.extra["states"] = states.flip(0)
         assert float(match(encoded)) > 0.1
+
+
+def test_masked_words_can_be_left_to_the_masked_word_loss():
+    batch = pack([[5, 6, 7, 8], [9, 10]])
+    word = torch.tensor([0, 0, 1, 3, 2, 3])  # the last one of each text belongs to no word
+    batch.extra = {"word": word, "states": torch.randn(3, 1, 8), "places": torch.tensor([1, 5])}
+    layers = [torch.randn(6, 8)]
+    every, shown = WordStates([0], 8, 8), WordStates([0], 8, 8, masked=False)
+    shown.load_state_dict(every.state_dict())
+    encoded = Encoded(layers[0], batch, tuple(layers))
+    assert (every.count(batch), shown.count(batch)) == (3, 2)
+    with torch.no_grad():
+        less = float(shown(encoded))
+        batch.extra["states"][0] += 100.0
+        assert float(shown(encoded)) == less and float(every(encoded)) > less + 10
+        batch.extra["places"] = torch.tensor([5])
+        assert float(shown(encoded)) == pytest.approx(float(every(encoded)), rel=1e-5)
 
 
 def test_the_weight_falls_and_stays():
