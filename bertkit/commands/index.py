@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("index")
 FIRST = 2000  # characters of a document, by which its language is told
+OWN = ("passage", "vectors", "dimensions", "engine")  # settings that an index keeps for whatever is added to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +177,17 @@ def _change(settings: Settings, store: Any) -> dict[str, Any]:
     if not settings.store and not is_index(settings.out):
         raise UserError(f"{settings.out} is not an index. Make one first: bertkit index FILES --out {settings.out}")
 
+    asked = {name: value for name in OWN if (value := getattr(settings, name)) != getattr(Settings, name)}
+    if asked and not settings.add:
+        raise UserError(f"--{next(iter(asked))} is for new files, not for --delete. Leave it out.")
+
     def read(index: Index) -> Iterator[Passage]:
+        for name, value in asked.items():
+            if (own := index.about.get(name, getattr(Settings, name))) != value:
+                raise UserError(
+                    f"--{name} is {value}, and {shown(settings.store or settings.out)} was made with {own}. Leave it "
+                    "out, or make the index again without --add."
+                )
         documents = read_with_ids(_files(settings), settings.text, settings.id, settings.encoding)
         size = int(index.about.get("passage", settings.passage))
         return iter(track(read_passages(documents, index.predictor.tokenizer, size), "indexing"))

@@ -103,6 +103,20 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path):
     assert sorted(Index.open(out).documents()) == ["d0", "d1", "d2", "d3"]
 
 
+@pytest.mark.parametrize("name, own, other", [("passage", 40, 64), ("vectors", "int8", "binary"), ("dimensions", 16, 32),
+                                               ("engine", "exact", "usearch")])  # fmt: skip
+def test_adding_with_other_settings_than_the_indexs_own_is_refused(tmp_path, name, own, other):
+    out, more = tmp_path / "index", write(tmp_path / "b.jsonl", rows(4, 6))
+    make(out, write(tmp_path / "a.jsonl", rows(0, 4)), **{name: own})
+    with pytest.raises(UserError, match=rf"--{name} is {other}, and .*index was made with {own}\. Leave it out, or"):
+        add(out, more, **{name: other})
+    with pytest.raises(UserError, match=f"--{name} is for new files, not for --delete"):
+        add(out, delete=("d0",), **{name: own})
+    assert len(Index.open(out)) == 4
+    add(out, more, **{name: own})
+    assert len(Index.open(out)) == 6
+
+
 CHILD = """
 import sys
 from pathlib import Path
