@@ -103,8 +103,10 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path):
     assert sorted(Index.open(out).documents()) == ["d0", "d1", "d2", "d3"]
 
 
-@pytest.mark.parametrize("name, own, other", [("passage", 40, 64), ("vectors", "int8", "binary"), ("dimensions", 16, 32),
-                                               ("engine", "exact", "usearch")])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, own, other",
+    [("passage", 40, 64), ("vectors", "int8", "binary"), ("dimensions", 16, 32), ("engine", "exact", "usearch")],
+)
 def test_adding_with_other_settings_than_the_indexs_own_is_refused(tmp_path, name, own, other):
     out, more = tmp_path / "index", write(tmp_path / "b.jsonl", rows(4, 6))
     make(out, write(tmp_path / "a.jsonl", rows(0, 4)), **{name: own})
