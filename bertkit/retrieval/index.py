@@ -28,7 +28,7 @@ import numpy as np
 
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
-from bertkit.errors import DamagedFile, UserError
+from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.atomic import write_folder
 from bertkit.files.json import open_regular, read_array, read_json
 from bertkit.files.lock import RunLock
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
 
 # Beside the weights: how many layers there are, how texts are cut into pieces, and how a text's vector is made.
 TOKENIZERS = tuple(name for names in LAYOUTS for name in names)
-BESIDE = (
-    "*config*.json", "modules.json", "[1-9]_*/*", "added_tokens.json", "special_tokens_map.json",
-    *TOKENIZERS,
-)  # fmt: skip
+BESIDE = ("*config*.json", "modules.json", "[1-9]_*/*", "added_tokens.json", "special_tokens_map.json", *TOKENIZERS)
 FILES = ("index.json", "passages.jsonl", "vectors.f16")
 BY = ("both", "vectors", "words")
 FORMAT = 2  # of index.json; 1 had one segment, and no format
@@ -241,8 +238,10 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 
-def check_question(question: str, top: int) -> None:
+def check_question(question: str, top: int, by: str) -> None:
     """Refuse a question that no index can answer."""
+    if by not in BY:
+        raise UserError(f"by is {by!r}. {suggest(by, list(BY))}")
     if top < 1:
         raise UserError(f"{top} passages requested; ask for at least 1.")
     if not question.strip():
@@ -359,7 +358,7 @@ class Index:
         """
         if reranker is not None:
             return reranker.rank(question, self.search(question, max(top, RERANKED), by, where=where))[:top]
-        check_question(question, top)
+        check_question(question, top, by)
         alive = np.concatenate([segment.alive for segment in self.segments])
         allowed = alive if where is None else alive & self._matching(where)
         if not allowed.any():

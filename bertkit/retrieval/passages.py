@@ -260,6 +260,7 @@ _TOKEN = re.compile(
 )
 # A number as text, for Python and PostgreSQL alike; longer ones are text.
 NUMBER = r"^ *[-+]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})? *$"
+LONGEST_NUMBER = 300  # characters; Python reads 4,300 digits, and a float has at most 309 before its point
 DEEPEST = 50  # brackets and nots inside each other
 
 
@@ -416,6 +417,11 @@ def _tokens(condition: str) -> list[tuple[str, str, Any]]:
         spelled = match[kind]
         value: Any = spelled
         if kind == "number":
+            if len(spelled) > LONGEST_NUMBER:
+                raise UserError(
+                    f"--where: the number {spelled[:20]}… has {len(spelled):,} characters. Write one of at most "
+                    f"{LONGEST_NUMBER}."
+                )
             value = float(spelled) if re.search(r"[.eE]", spelled) else int(spelled)
         elif kind == "text":
             value = re.sub(r"\\(.)", r"\1", spelled[1:-1])

@@ -346,7 +346,7 @@ class PostgresIndex:
         """Search PostgreSQL: the nearest passages, best first, as `Index.search` gives them."""
         if reranker is not None:
             return reranker.rank(question, self.search(question, max(top, RERANKED), by, where=where))[:top]
-        check_question(question, top)
+        check_question(question, top, by)
         if self.connection.closed:
             self.connection = self.place.connect()
         asked = np.zeros(self.about["width"])  # words need no vector

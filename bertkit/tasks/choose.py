@@ -57,6 +57,8 @@ class Choose(Task):
                 one = Choice(str(one.get("text", "")), tuple(map(str, one["choices"])), one.get("label"), number)
             if not isinstance(one, Choice):
                 raise UserError(f"Input {number} is {one!r}; it must be a dict with 'text' and 'choices'.")
+            if not one.choices:
+                raise UserError(f"Input {number} has no choices. Give at least one.")
             found.append(one)
         return found
 

@@ -198,6 +198,13 @@ def test_a_condition_that_cannot_be_read_is_refused_with_an_example(condition):
         Where(condition)
 
 
+@pytest.mark.parametrize("number", ["1" * 5000, "-" + "1" * 5000, "0." + "1" * 5000])
+def test_a_number_of_thousands_of_digits_in_a_condition_is_refused_in_one_short_line(number):
+    with pytest.raises(UserError, match=r"--where: the number -?[01.]+… has 5,00\d characters") as told:
+        Where(f"year > {number}")
+    assert len(str(told.value)) < 200
+
+
 @given(st.text(max_size=40))
 def test_no_condition_does_more_than_be_refused(condition):
     with contextlib.suppress(UserError):

@@ -243,6 +243,14 @@ def test_ask_trains_a_reader_where_there_is_none(tmp_path, monkeypatch):
     assert again["answer"] == result["answer"]
 
 
+@pytest.mark.parametrize(
+    "by, told", [("vector", "Did you mean 'vectors'"), ("bm25", "Choose from: both, vectors, words")]
+)
+def test_a_way_to_search_that_there_is_not_is_told_with_those_there_are(made, by, told):
+    with pytest.raises(UserError, match=f"by is '{by}'. {told}"):
+        Index.open(made[0]).search("the garden", 3, by)
+
+
 def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
     out, _ = made
     opened = Index.open(out)

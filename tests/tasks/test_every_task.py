@@ -14,7 +14,7 @@ import transformers as hf
 import bertkit
 from bertkit import samples
 from bertkit.checkpoint.folder import read_folder
-from bertkit.data.examples import Question
+from bertkit.data.examples import Choice, Question
 from bertkit.errors import UserError
 from bertkit.model.heads import HEADS
 from bertkit.objectives.supervised import KINDS
@@ -191,6 +191,12 @@ def test_an_input_of_the_wrong_kind_is_named_and_refused(case, runs):
     for wrong in WRONG[case]:
         with pytest.raises(UserError, match="Input 1 is"):
             runs(case).predict(wrong)
+
+
+def test_a_question_without_choices_is_named_and_refused(runs):
+    for empty in ({"text": "a", "choices": []}, Choice("a", ())):
+        with pytest.raises(UserError, match=r"Input 2 has no choices\. Give at least one"):
+            runs("choose").predict([{"text": "a", "choices": ["b", "c"]}, empty])
 
 
 def test_an_unknown_task_is_answered_with_the_nearest():

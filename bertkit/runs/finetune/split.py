@@ -156,7 +156,7 @@ def held_out(examples: Sequence[Any], share: float, seed: int, task: Task | None
     if len(examples) < 4:
         raise UserError(f"{len(examples)} rows are too few to hold any out. Give a --dev file, or more rows.")
     task = task or _task_of(examples[0])
-    part = Fraction(share).limit_denominator(1000)
+    part = Fraction(share).limit_denominator(10**9)  # 0.1 is a tenth, and a third a third
     keeps = [(turn * part) // 1 == ((turn - 1) * part) // 1 for turn in turns_of(examples, seed, task).tolist()]
     # A label that only held-out rows have could not be learnt: those rows stay.
     taught = {name for example, keep in zip(examples, keeps) if keep for name in task.labels_of(example)}

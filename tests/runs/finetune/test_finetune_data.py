@@ -58,6 +58,12 @@ def test_the_share_that_was_asked_for_is_held_out(share):
     assert abs(len(out) - 1000 * share) <= 1
 
 
+@pytest.mark.parametrize("share", [0.0001, 0.0004, 0.00125, 1 / 3])
+def test_a_share_below_a_thousandth_is_held_out_as_asked(share):
+    _, out = held_out(rows_of(["a" if n % 4 else "b" for n in range(30_000)]), share, 0)
+    assert abs(len(out) - 30_000 * share) <= 1
+
+
 def test_the_same_text_is_never_on_both_sides_of_a_split():
     examples = [TextRow(f"text {n // 3}", label="ab"[n // 3 % 2], line=n) for n in range(60)]
     folds = fold_of(examples, 5, 0)
