@@ -16,6 +16,7 @@ from bertkit.notify import note
 from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.settings.finetune import FinetuneSettings
+from bertkit.tasks.base import Task
 
 
 def seeded(settings: FinetuneSettings) -> FinetuneResult:
@@ -26,7 +27,6 @@ def seeded(settings: FinetuneSettings) -> FinetuneResult:
     from bertkit.runs.finetune.outcome import report
     from bertkit.runs.finetune.run import Finetuning
 
-    _check_out(settings)
     results: list[FinetuneResult] = []
     split = settings.seed if settings.split_seed < 0 else settings.split_seed
     for number in range(settings.seeds):
@@ -54,10 +54,28 @@ def seeded(settings: FinetuneSettings) -> FinetuneResult:
     return result
 
 
-def _check_out(settings: FinetuneSettings) -> None:
-    """Before a fine-tuning is repeated for hours: a finished model is not replaced unasked."""
-    if (settings.out / "config.json").is_file() and not settings.overwrite and not settings.resume:
+def check_repeats(settings: FinetuneSettings) -> None:
+    """Before a fine-tuning is repeated for hours: what would be refused in the end is refused now."""
+    if settings.seeds > 1 and settings.folds > 1:
+        raise UserError("--seeds and --folds each train many times. Ask for one of them.")
+    several = settings.search or settings.seeds > 1 or settings.folds > 1
+    if several and (settings.out / "config.json").is_file() and not settings.overwrite and not settings.resume:
         raise UserError(f"{settings.out} holds a finished model. Choose another --out, or replace it with --overwrite.")
+    if settings.search and settings.folds > 1:
+        _folded(settings)
+
+
+def _folded(settings: FinetuneSettings) -> tuple[Task, list[Any], np.ndarray]:
+    """For a fine-tuning over folds: the task, the training rows, and the fold of each."""
+    task = splits.task_of(settings)
+    examples = task.read(settings.train, splits.reading_of(settings))
+    folds = splits.fold_of(examples, settings.folds, settings.seed, task)
+    if (parts := len(set(folds.tolist()))) < settings.folds:
+        raise UserError(
+            f"--folds is {settings.folds}, and {settings.train} has only {parts} different texts: a part would be "
+            f"empty. Ask for at most {parts}."
+        )
+    return task, examples, folds
 
 
 def cross_validated(settings: FinetuneSettings) -> FinetuneResult:
@@ -70,15 +88,7 @@ def cross_validated(settings: FinetuneSettings) -> FinetuneResult:
     from bertkit.runs.finetune.outcome import MOST_ERRORS, suspects
     from bertkit.runs.finetune.run import Finetuning
 
-    _check_out(settings)
-    task = splits.task_of(settings)
-    examples = task.read(settings.train, splits.reading_of(settings))
-    folds = splits.fold_of(examples, settings.folds, settings.seed, task)
-    if (parts := len(set(folds.tolist()))) < settings.folds:
-        raise UserError(
-            f"--folds is {settings.folds}, and {settings.train} has only {parts} different texts: a part would be "
-            f"empty. Ask for at most {parts}."
-        )
+    task, examples, folds = _folded(settings)
     if task.labelled_by_name:
         task.fit_labels(examples)
     chooses = task.read(settings.dev, splits.reading_of(settings)) if settings.dev else None

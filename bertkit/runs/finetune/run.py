@@ -359,13 +359,12 @@ class _Run(Run[FinetuneResult]):
 
 def finetune(settings: FinetuneSettings) -> dict[str, Any]:
     """Run a fine-tuning, with seeds, folds or search where asked. Returns the result that the report shows."""
-    from bertkit.runs.finetune.repeat import cross_validated, searched, seeded
+    from bertkit.runs.finetune.repeat import check_repeats, cross_validated, searched, seeded
 
     try:
+        check_repeats(settings)
         if settings.search:
             settings = searched(settings)
-        if settings.seeds > 1 and settings.folds > 1:
-            raise UserError("--seeds and --folds each train many times. Ask for one of them.")
         if settings.seeds > 1:
             return seeded(settings).to_dict()
         if settings.folds > 1:

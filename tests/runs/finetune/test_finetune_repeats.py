@@ -78,9 +78,21 @@ def test_more_folds_than_texts_are_refused_before_any_is_trained(runs):
     assert not (runs.folder / "many-folds").exists()
 
 
-def test_seeds_and_folds_together_are_refused(runs):
+@pytest.mark.parametrize("more", [{}, {"search": True, "minutes": 5.0}])
+def test_seeds_and_folds_together_are_refused_before_anything_is_read(more, runs):
     with pytest.raises(UserError, match="--seeds and --folds"):
-        runs.tune("classify", "both", train=runs.folder / "never-read.csv", seeds=2, folds=2)
+        runs.tune("classify", "both", train=runs.folder / "never-read.csv", seeds=2, folds=2, **more)
+
+
+def test_what_cannot_be_done_after_a_search_is_refused_before_it(runs):
+    train = toy.write(runs.folder / "searched.csv", toy.messages(20))
+    with pytest.raises(UserError, match=r"--folds is 100, and .*searched\.csv has only 20 different texts"):
+        runs.tune("classify", "search-folds", train=train, search=True, minutes=0.1, folds=100)
+    assert not (runs.folder / "search-folds").exists()
+    runs.tune("classify", "search-again", train=train, steps=2)
+    with pytest.raises(UserError, match="holds a finished model"):
+        runs.tune("classify", "search-again", train=train, search=True, minutes=0.1)
+    assert not (runs.folder / "search-again/search").exists()
 
 
 @pytest.mark.parametrize("case", ["tag", "multi-label"])
