@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bertkit.commands import SharedCommand
@@ -79,13 +80,23 @@ def _trained(settings: AskSettings) -> str:
     from bertkit import samples
     from bertkit.commands.finetune import run as finetune
     from bertkit.config import build
+    from bertkit.errors import UserError
     from bertkit.settings.finetune import FinetuneSettings
     from bertkit.text.words import is_cjk
+    from bertkit.training.checkpoints import newest_generation
 
+    out = Path(settings.reader or "reader")
+    if (out / "config.json").is_file():
+        raise UserError(
+            f"{out} holds a model already. Ask it with --reader {out} and without --train, or name another folder for "
+            "the new one with --reader."
+        )
+    if newest_generation(out / "checkpoints"):
+        raise UserError(f"{out} holds an unfinished training. Remove the folder, or name another with --reader.")
     language = "zh" if any(map(is_cjk, settings.question)) else "en"
     path = samples.path(language, "questions_train.json") if settings.train == "samples" else settings.train
     given = {
-        "task": "answer", "train": path, "out": settings.reader or "reader", "minutes": settings.minutes,
+        "task": "answer", "train": path, "out": out, "minutes": settings.minutes,
         **{name: getattr(settings, name) for name in ("threads", "precision", "device", "seed")},
     }  # fmt: skip
     return str(finetune(build(FinetuneSettings, given, "bertkit ask"))["out"])

@@ -205,7 +205,7 @@ def test_a_wrong_url_is_explained_without_its_password(tmp_path, given, message)
 
 def test_a_way_to_search_that_there_is_not_is_told(tmp_path, url):
     make(url, write(tmp_path / "a.jsonl", rows(0, 4)))
-    with pytest.raises(UserError, match="by is 'bm25'. Choose from: both, vectors, words"):
+    with pytest.raises(UserError, match=r"by is 'bm25'\. Choose from: both, vectors, words"):
         open_index(url).search("the garden", 3, "bm25")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from bertkit.retrieval.passages import cut
 from bertkit.text.tokenizer import Tokenizer
 from tests.support.toy import SMALL, make_model
 
+OLD = Path(__file__).resolve().parents[1] / "fixtures/written_by_0.1"
 DOCUMENTS = [
     "The garden was green. It had a wall of old stone. Nobody came there in winter.",
     "A train left the station at nine. The train was late again, and it rained.",
@@ -241,6 +243,30 @@ def test_ask_trains_a_reader_where_there_is_none(tmp_path, monkeypatch):
     assert result["question"] == "Who sells milk?" and {"answer", "score", "others"} <= set(result)
     again = ask.run(ask.Settings(index="index", question="Who sells milk?", reader="reader", threads=1))
     assert again["answer"] == result["answer"]
+
+
+@pytest.mark.parametrize(
+    "left, told",
+    [
+        (
+            "config.json",
+            r"mine holds a model already\. Ask it with --reader .*mine and without --train, or name another",
+        ),
+        ("checkpoints/step-00000006", r"mine holds an unfinished training\. Remove the folder, or name another"),
+    ],
+)
+def test_a_reader_that_is_there_is_told_with_options_that_ask_has(tmp_path, left, told):
+    if left == "config.json":
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / left).write_text("{}")
+    else:
+        shutil.copytree(OLD / "pre/checkpoints", tmp_path / "mine/checkpoints")
+    settings = ask.Settings(
+        index="index", question="Who?", train="samples", reader=str(tmp_path / "mine"), minutes=0.1, threads=1
+    )
+    with pytest.raises(UserError, match=told) as message:
+        ask.run(settings)
+    assert set(re.findall(r"--(\w+)", str(message.value))) <= {entry.name for entry in fields(ask.Settings)}
 
 
 @pytest.mark.parametrize(
