@@ -14,6 +14,7 @@ import pytest
 
 import bertkit
 from bertkit.commands import predict
+from bertkit.data.readers.frames import in_memory, read_memory
 from bertkit.data.readers.rows import cells_of
 from bertkit.errors import UserError
 from tests.support import toy
@@ -218,6 +219,17 @@ def test_predict_and_evaluate_take_a_table(spam, kind: str) -> None:
     assert spam.evaluate(table)["accuracy"] == pytest.approx(
         sum(a["label"] == r["label"] for a, r in zip(spam.predict(table), rows)) / 6
     )
+
+
+def test_two_readers_of_the_same_rows_do_not_take_them_from_each_other() -> None:
+    rows = toy.messages(6, 3)
+    for digest in (True, False):
+        with in_memory({"rows": rows}, digest=digest) as first:
+            with in_memory({"rows": rows}, digest=digest) as second:
+                assert len(list(read_memory(second["rows"]))) == 6
+            assert len(list(read_memory(first["rows"]))) == 6, "the other reader is done, this one is not"
+        with pytest.raises(UserError, match="memory of another process"):
+            list(read_memory(first["rows"]))
 
 
 def test_a_table_without_a_text_column_is_refused_with_the_names_it_has(spam) -> None:

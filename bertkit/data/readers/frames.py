@@ -10,10 +10,13 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any
+from uuid import uuid4
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.open import COMPRESSIONS, DAMAGE, check_file, open_bytes
@@ -138,6 +141,8 @@ def _workbook(path: Path, source: Path | IO[bytes]) -> Iterator[Any]:
 # ---- Tables in memory, by what they can do: none of their libraries is imported.
 
 _tables: dict[str, tuple[Any, str]] = {}  # name → table and SHA-256 of its rows, while `in_memory` lasts
+_users: Counter[str] = Counter()  # name → blocks of `in_memory` that have it: the same rows have the same name
+_changing = Lock()
 
 
 def is_frame(value: Any) -> bool:
@@ -154,13 +159,19 @@ def in_memory(tables: Mapping[str, Any], *, digest: bool = True) -> Iterator[dic
     paths: dict[str, Path] = {}
     try:
         for role, table in tables.items():
-            mark = digest_of(rows_in(table, role)) if digest else f"{id(table):x}"
-            paths[role] = Path(f"{MEMORY}{role}-{mark[:16]}.rows")
-            _tables[str(paths[role])] = table, mark
+            mark = digest_of(rows_in(table, role)) if digest else uuid4().hex
+            path = Path(f"{MEMORY}{role}-{mark[:16]}.rows")
+            with _changing:
+                _tables[str(path)] = table, mark
+                _users[str(path)] += 1
+            paths[role] = path
         yield paths
     finally:
-        for path in paths.values():
-            _tables.pop(str(path), None)
+        with _changing:
+            for name in map(str, paths.values()):
+                _users[name] -= 1
+                if not _users[name]:
+                    del _tables[name], _users[name]
 
 
 def is_memory(path: Any) -> bool:
