@@ -139,6 +139,24 @@ def _best_threshold(scores: Array, truth: NDArray[np.bool_]) -> float:
     return float(between[best[np.argmin(np.abs(between[best] - 0.5))]])
 
 
+def no_answer_threshold(margins: object, answered: object, unanswered: object) -> float:
+    """Calibration of no answer: the largest margin with which a question is still answered, for the highest score.
+
+    margins: (rows,), how much likelier no answer is than the best one; answered, unanswered: (rows,), what either would
+    score. As good as SQuAD 2.0's best_f1_thresh; halfway between two margins, and of equally good ones nearest to 0.
+    """
+    order = np.argsort(np.asarray(margins, dtype=float), kind="stable")
+    ends = np.asarray(margins, dtype=float)[order]
+    gains = (np.asarray(answered, dtype=float) - np.asarray(unanswered, dtype=float))[order]
+    total = np.append(0.0, np.cumsum(gains))  # with the first n answered: a threshold from `low` on, below `high`
+    low, high = np.append(ends[:1] - 2, ends), np.append(ends, ends[-1:] + 2)
+    total[low >= high] = -np.inf  # equal margins are kept together
+    between = (low + high) / 2
+    between[(np.append(-np.inf, ends) <= 0) & (np.append(ends, np.inf) > 0)] = 0.0
+    best = np.flatnonzero(total >= total.max() - 1e-9)
+    return float(between[best[np.argmin(np.abs(between[best]))]])
+
+
 def _f1(scores: Array, truth: NDArray[np.bool_], threshold: float) -> float:
     given = scores >= threshold
     return float(2 * (given & truth).sum() / max(1, given.sum() + truth.sum()))

@@ -67,6 +67,7 @@ class FinetuneResult:
     calibration: of the dev rows: temperature, ece_before, ece_after, before, after (bins of confidence, accuracy, count
     or rows). coverage: of the dev rows: points with coverage, accuracy, threshold; abstain: the chosen one.
     thresholds: {label: the least probability with which a text has it}, chosen on the dev rows.
+    no_answer: of the dev rows: threshold (how much better no answer must score than the best one), f1, f1_at_zero.
     notes: what was told during the run: list of texts.
     per_class: [{label, precision, recall, f1, gold, predicted}]. confusion: {labels, counts[gold][predicted]}.
     suspects: [{text, gold, suggested, score, line}] of training rows, worst first; suspect_count as above.
@@ -94,6 +95,7 @@ class FinetuneResult:
     coverage: Sequence[Any] | None = None
     abstain: Any = None
     thresholds: Part | None = None
+    no_answer: Part | None = None
     notes: Sequence[str] | None = None
     dev_metrics: Part | None = None
     per_class: Sequence[Part] | None = None
@@ -300,6 +302,9 @@ def _trust(result: FinetuneResult, lang: str) -> list[Block]:
         shares = {key: percent(take(chosen, key)) for key in ("coverage", "accuracy")}
         threshold = plain(take(chosen, "threshold"), 3)
         blocks.append(Text(said["abstaining"].format(rows=dev, threshold=threshold, **shares)))
+    if result.no_answer:
+        values = {key: plain(value, 3) for key, value in result.no_answer.items()}
+        blocks.append(Text(said["no_answer"].format(**values | {"rows": dev})))
     if result.thresholds:
         rows = [[label, plain(value, 3)] for label, value in list(result.thresholds.items())[:MOST_LABELS]]
         caption = said["thresholds_caption"].format(rows=dev)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,10 @@ from bertkit.data.windows import Row, Windows, encode_rows
 from bertkit.errors import UserError
 from bertkit.files.open import kind_of
 from bertkit.machine import F, torch
+from bertkit.metrics.answers import answers_tallies
+from bertkit.metrics.calibration import LEAST_ROWS, no_answer_threshold
 from bertkit.model.engine import Engine
+from bertkit.notify import note
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 
@@ -31,11 +34,25 @@ BEST = 20  # starts and ends looked at
 IGNORED = -100  # a target that cross-entropy passes over
 
 
+class Found(NamedTuple):
+    """The best answer to a question, and where it stands in the context.
+
+    margin: how much better no answer scores; share: how likely it is among all spans of the context.
+    """
+
+    text: str
+    start: int
+    end: int
+    margin: float
+    share: float
+
+
 @dataclass
 class Answer(Task):
     """Question answering, extracted from a context.
 
-    options: threshold (how much better no answer must be than the best answer), impossible (whether to try).
+    options: impossible (whether questions may have no answer), threshold (how much better no answer must then score
+    than the best one; chosen after training).
     """
 
     name: ClassVar[str] = "answer"
@@ -111,8 +128,19 @@ class Answer(Task):
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """The best answer span over all windows: {answer, start, end, score}; "" where no answer is likelier."""
-        question: Question = item.example
-        best, null = (-np.inf, 0, 0), np.inf
+        found = self._found(item, output)
+        margin = found.margin - float(self.options.get("threshold", 0.0))
+        certainty = found.share
+        if self.options.get("impossible"):  # how likely it is against no answer, not among all spans
+            certainty = float(1 / (1 + np.exp(np.clip(margin, -50, 50))))
+        seen = {"tokens": item.tokens, "cut": item.cut}
+        if found.start < 0 or (self.options.get("impossible") and margin > 0):
+            return {"answer": "", "start": -1, "end": -1, "score": 1 - certainty, **seen}
+        return {"answer": found.text, "start": found.start, "end": found.end, "score": certainty, **seen}
+
+    def _found(self, item: Item, output: np.ndarray) -> Found:
+        """The best answer to a question over all windows, even where no answer is likelier."""
+        best, null = (-np.inf, -1, -1), np.inf
         at = 0
         mass = np.full(2, -np.inf)  # of all starts and all ends in the context, as logarithms
         for row in item.rows:
@@ -125,19 +153,36 @@ class Answer(Task):
             null = min(null, float(scores[0].sum()))
             inside = scores[np.array(row.encoding.sides if row.encoding else []) == 1].astype(np.float64)
             mass = np.logaddexp(mass, np.logaddexp.reduce(inside, axis=0))
-        seen = {"tokens": item.tokens, "cut": item.cut}
-        if not np.isfinite(best[0]):  # a context without a word
-            return {"answer": "", "start": -1, "end": -1, "score": 1.0, **seen}
-        threshold = float(self.options.get("threshold", 0.0))
-        margin = null - best[0]
-        # How likely the best answer is: against no answer, or among all spans of the context.
-        certainty = float(1 / (1 + np.exp(min(50.0, margin)))) if self.options.get("impossible") else float(
-            np.exp(best[0] - mass.sum())
-        )  # fmt: skip
-        if self.options.get("impossible") and margin > threshold:
-            return {"answer": "", "start": -1, "end": -1, "score": 1 - certainty, **seen}
-        start, end = best[1], best[2]
-        return {"answer": question.context[start:end], "start": start, "end": end, "score": certainty, **seen}
+        score, start, end = best
+        if not np.isfinite(score):  # a context without a word
+            return Found("", -1, -1, np.inf, 0.0)
+        share = float(np.exp(score - mass.sum()))
+        return Found(item.example.context[start:end], start, end, float(null - score), share)
+
+    @property
+    def has_thresholds(self) -> bool:
+        """Question answering has one where questions may have no answer."""
+        return bool(self.options.get("impossible"))
+
+    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """For question answering: how much better no answer must score, for the highest F1 on these rows."""
+        gold = [[text for text, _ in item.example.answers] for item in items]
+        found = list(map(self._found, items, outputs))
+        margins = np.array([one.margin for one in found])
+        inside = np.isfinite(margins)  # a context without a word is never answered
+        if not LEAST_ROWS <= sum(map(bool, gold)) <= len(gold) - LEAST_ROWS or not inside.any():
+            return {}
+        answered, unanswered = (
+            answers_tallies(gold, said)[0].columns[:, 0] for said in ([one.text for one in found], [""] * len(gold))
+        )
+        chosen = no_answer_threshold(margins[inside], answered[inside], unanswered[inside])
+        at_zero, f1 = (float(np.where(margins <= least, answered, unanswered).mean()) for least in (0.0, chosen))
+        self.options["threshold"] = chosen
+        note(
+            f"No answer is given where it scores more than {chosen:.2f} above the best one: F1 is {f1:.4f} on "
+            f"{len(gold):,} dev rows, and {at_zero:.4f} where it only has to be better."
+        )
+        return {"no_answer": {"threshold": chosen, "f1": f1, "f1_at_zero": at_zero, "rows": len(gold)}}
 
     def metric_inputs(
         self, examples: Sequence[Question], predictions: Sequence[Prediction]

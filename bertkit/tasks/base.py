@@ -285,11 +285,11 @@ class Task:
 
     @property
     def has_thresholds(self) -> bool:
-        """Every task: whether every label has a threshold of its own, to be chosen on held-out rows."""
+        """Every task: whether there are thresholds to be chosen on held-out rows."""
         return False
 
-    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, float]:
-        """Every task: label → threshold that suits the answers of labelled items; it is used from then on."""
+    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Every task: choose thresholds that suit labelled items, used from then on. Returns the result's parts."""
         return {}
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:

@@ -167,12 +167,12 @@ class Classify(Task):
         """A classifier has thresholds where labels do not exclude each other."""
         return self.multi
 
-    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+    def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """For each label the threshold of the highest F1 on these rows; rare labels share one."""
         gold = np.array([[name in (item.example.label or ()) for name in self.labels] for item in items])
         chosen = label_thresholds(self.probabilities(np.stack(outputs)), gold)
         self.options["thresholds"] = dict(zip(self.labels, chosen))
-        return dict(self.options["thresholds"])
+        return {"thresholds": dict(self.options["thresholds"])}
 
     def metric_inputs(
         self, examples: Sequence[TextRow], predictions: Sequence[Prediction]

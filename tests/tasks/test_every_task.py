@@ -10,19 +10,25 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bertkit
 from bertkit import samples
 from bertkit.checkpoint.folder import read_folder
 from bertkit.data.examples import Choice, Question
+from bertkit.data.windows import Windows
 from bertkit.errors import UserError
+from bertkit.metrics.calibration import no_answer_threshold
 from bertkit.model.heads import HEADS
 from bertkit.objectives.supervised import KINDS
 from bertkit.report.words import tables
 from bertkit.settings import compare
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks import TASKS, make
-from bertkit.tasks.base import learnt_labels
+from bertkit.tasks.answer import Answer
+from bertkit.tasks.base import Reading, learnt_labels
+from bertkit.tasks.batches import outputs_of
 from tests.support import toy
 
 KEYS = {
@@ -212,6 +218,61 @@ def test_a_model_without_a_task_says_that_it_must_be_fine_tuned(runs):
 def test_a_label_that_says_none_is_known_is_told(notes):
     assert learnt_labels(["ham", "nan", "spam", "nan"], (), "rows.csv") == ("ham", "nan", "spam")
     assert "'nan' (2 times) counts as a label" in notes[0]
+
+
+def squads_best_score(scores: list[float], margins: list[float], answerable: list[bool]) -> float:
+    """The score of the best threshold, as find_best_thresh of SQuAD 2.0's evaluate-v2.0.py finds it."""
+    score = best = float(sum(not has for has in answerable))
+    for number in sorted(range(len(margins)), key=margins.__getitem__):
+        score += scores[number] if answerable[number] else -1
+        best = max(best, score)
+    return best / len(margins)
+
+
+@given(st.lists(st.tuples(st.integers(-400, 400), st.sampled_from([0.0, 0.5, 1.0]), st.booleans()), min_size=1,
+                unique_by=lambda row: row[0]))  # fmt: skip
+def test_the_margin_of_no_answer_is_as_good_as_the_one_squads_scorer_finds(rows):
+    margins, scores, answerable = ([row[n] for row in rows] for n in range(3))
+    answered = np.array([score * has for score, has in zip(scores, answerable)])
+    unanswered = np.array([1.0 - has for has in answerable])
+    chosen = no_answer_threshold(np.array(margins) / 100, answered, unanswered)
+    reached = np.where(np.array(margins) / 100 <= chosen, answered, unanswered).mean()
+    assert reached == pytest.approx(squads_best_score(scores, margins, answerable))
+    at_zero = np.where(np.array(margins) <= 0, answered, unanswered).mean()
+    assert chosen == 0 or reached > at_zero, "another margin than 0 has a reason"
+
+
+def test_a_model_too_fond_of_no_answer_gets_its_margin_from_the_dev_questions(runs, tmp_path, notes):
+    model = runs("answer-or-none")
+    path = toy.write(tmp_path / "dev.jsonl", toy.questions(48, 1, impossible=True))
+    examples = model.task.read(path, Reading())
+    items = model.task.encode(examples, model.tokenizer, Windows(64))
+    outputs = outputs_of(model.engine, model.task, items)
+    for item, output in zip(items, outputs):
+        at = 0
+        for row in item.rows:
+            output[at] += 20  # start and end at [CLS], which stands for no answer
+            at += len(row.ids)
+    fond = Answer(options={"impossible": True})
+    refused = fond.score(examples, list(map(fond.decode, items, outputs)))
+    told = fond.choose_thresholds(items, outputs)["no_answer"]
+    said = list(map(fond.decode, items, outputs))
+    reached = fond.score(examples, said)
+    assert fond.options["threshold"] == told["threshold"] > 20
+    assert (told["f1_at_zero"], told["f1"]) == pytest.approx((refused["f1"], reached["f1"]))
+    assert reached["f1"] > refused["f1"] + 0.3
+    assert any("No answer is given where it scores more than" in line and "48 dev rows" in line for line in notes)
+    assert all(one["score"] >= 0.5 for one in said), "the score is that of what is said"
+
+
+def test_the_margin_of_no_answer_is_kept_shown_and_used(runs):
+    model = runs("answer-or-none")
+    chosen, folder = model.result["no_answer"], runs.folder / "run-answer-or-none"
+    about = json.loads((folder / "bertkit.json").read_text("utf-8"))
+    assert about["options"]["threshold"] == about["calibration"]["threshold"] == chosen["threshold"]
+    assert "gives no answer where" in (folder / "report.html").read_text("utf-8")
+    assert model.evaluate(runs.folder / "answer-or-none-dev.jsonl")["f1"] == pytest.approx(chosen["f1"])
+    assert "no_answer" not in runs("answer").result
 
 
 def test_questions_whose_answers_stand_nowhere_teach_nothing():

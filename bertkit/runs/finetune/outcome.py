@@ -48,7 +48,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
     s, task = run.settings, run.task
     calibrated = calibrate(run) if task.calibrates else {}
     role = "test" if "test" in run.items else "dev"
-    thresholds = task.choose_thresholds(run.items["dev"], run.outputs("dev")) if task.has_thresholds else None
+    chosen = task.choose_thresholds(run.items["dev"], run.outputs("dev")) if task.has_thresholds else {}
     examples, predictions = run.predictions(role)
     metric, gold, predicted, extra = task.metric_inputs(examples, predictions)
     scores = metric(gold, predicted, **extra)
@@ -90,7 +90,7 @@ def finish(run: SupervisedRun, folder: RunFolder, training: Training, feed: Supe
         command=run.command,
         notes=warnings or None,
         dev_metrics=dict(task.score(*run.predictions("dev"))) if role == "test" else None,
-        thresholds=thresholds,
+        **chosen,
         **calibrated,
         **compared,
         **task.by_label(gold, predicted),
@@ -312,7 +312,8 @@ def write_model(run: SupervisedRun, result: FinetuneResult) -> None:
 def _fitted(task: Task, result: FinetuneResult) -> dict[str, Any]:
     """What was fitted after fine-tuning: the temperature, which the head was divided by, and the options in use."""
     temperature = (result.calibration or {}).get("temperature")
-    options: dict[str, Any] = {key: task.options[key] for key in ("thresholds", "abstain") if key in task.options}
+    fitted = ("thresholds", "threshold", "abstain")
+    options: dict[str, Any] = {key: task.options[key] for key in fitted if key in task.options}
     return options if temperature is None else {"temperature": temperature, **options}
 
 
