@@ -123,7 +123,7 @@ class Worker:
             self.layers = _probed(settings, model) if settings.layers == "auto" else settings.layers
             self.prompt = model.pooling.prompt(settings.prompt, settings.prompt_text)
             self.embedder = _of_encoder(settings, model, self.layers, self.prompt)
-        elif type(model).__name__ == "Elmo":  # its class is torch's, which may not be installed
+        elif hasattr(model, "embed_tokens"):  # an ELMo; its class is torch's, which may not be installed
             self.embedder = _of_elmo(settings, cast("Elmo", model))
         else:
             raise UserError(f"{settings.model} cannot turn texts into vectors. Use an encoder, e.g. 'en', or an ELMo.")

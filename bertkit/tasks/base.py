@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from bertkit.model.encoder import Encoded
     from bertkit.model.heads import Model
+    from bertkit.settings.finetune import FinetuneSettings
 
 Prediction = dict[str, Any]
 Labelled = bool | Literal["maybe"]  # every row has its answer, none is read, or some have one
@@ -272,6 +273,17 @@ class Task:
     def guessed(cls, head: str, labels: tuple[str, ...], config: Mapping[str, Any]) -> dict[str, Any] | None:
         """The options of this task if a folder that bertkit did not make is of it, by its head and its config.json."""
         return None
+
+    @classmethod
+    def options_of(cls, settings: FinetuneSettings) -> dict[str, Any]:
+        """Every task: the options that the settings of a fine-tuning ask for."""
+        stored = {name: getattr(settings, name) for name in cls.stored_settings}
+        return {name: value for name, value in stored.items() if value != getattr(type(settings), name)}
+
+    @property
+    def baseline(self) -> str:
+        """Every task: what `BASELINES` calls the cheap model that it is compared with, where there is one."""
+        return self.name
 
     @property
     def problem_type(self) -> str:

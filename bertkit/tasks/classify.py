@@ -221,6 +221,11 @@ class Classify(Task):
         return {"multi_label": True, **({"thresholds": chosen} if numbers else {})}
 
     @property
+    def baseline(self) -> str:
+        """Classification of one label or several has a baseline of its own."""
+        return "multi-label" if self.multi else self.name
+
+    @property
     def problem_type(self) -> str:
         """What config.json calls classification, for one label or several."""
         return "multi_label_classification" if self.multi else "single_label_classification"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from bertkit.model.encoder import Encoded
     from bertkit.model.heads import Model
+    from bertkit.settings.finetune import FinetuneSettings
 
 AUTO = "auto"  # option crf, until `fit_labels` has seen the tags
 POOLS = ("first", "mean", "max")  # which of a word's pieces speak for it
@@ -90,6 +91,14 @@ class Tag(Task):
     answers_vary: ClassVar[bool] = True
     abilities: ClassVar[tuple[str, ...]] = ("tag",)
     sample: ClassVar[str] = "entities_dev.conll"
+
+    @classmethod
+    def options_of(cls, settings: FinetuneSettings) -> dict[str, Any]:
+        """For tagging: also a CRF where the tags are made for one, unless words are weighed one by one."""
+        if settings.crf and settings.class_weights:
+            raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
+        undecided = settings.crf is None and not settings.class_weights
+        return super().options_of(settings) | ({"crf": AUTO} if undecided else {})
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Words]:
         """Sentences of a CoNLL file or JSON lines, or texts with labelled spans (`readers.annotations`).

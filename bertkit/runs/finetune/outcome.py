@@ -121,15 +121,14 @@ def against_baseline(
 ) -> dict[str, Any]:
     """`baselines` and `baseline` of the result: the task's baseline on the same rows, and the paired difference."""
     task, seed = run.task, run.settings.seed
-    kind = "multi-label" if task.options.get("multi_label") else task.name
-    if kind not in BASELINES:
+    if task.baseline not in BASELINES:
         return {}
     started = time.perf_counter()
     train, dev = run.split.examples["train"], run.split.examples["dev"]
     if len(train) > MOST_BASELINE_ROWS:
         places = np.random.default_rng((seed, 5)).choice(len(train), MOST_BASELINE_ROWS, replace=False)
         train = [train[place] for place in sorted(places)]
-    baseline = BASELINES[kind](len(train) * max(1, len(task.labels)))
+    baseline = BASELINES[task.baseline](len(train) * max(1, len(task.labels)))
     with warnings_module.catch_warnings():
         warnings_module.simplefilter("ignore")  # that it did not converge does not make it less of a baseline
         try:

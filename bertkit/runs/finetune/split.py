@@ -18,7 +18,6 @@ from bertkit.tasks import TASKS, make, task_class, task_classes
 from bertkit.tasks.base import Item, Labelled, Reading, Task
 from bertkit.tasks.embed import Taught, Teacher
 from bertkit.tasks.regress import Rank
-from bertkit.tasks.tag import AUTO
 
 
 @dataclass
@@ -52,23 +51,18 @@ def check_settings(settings: FinetuneSettings) -> None:
             )
     if settings.negatives and settings.task == "pair" and not settings.rank:
         raise UserError("--negatives is for rerankers: pass --rank too, or leave it out.")
+    if settings.rank and settings.symmetric:
+        raise UserError("--rank reads a question and a passage, which are not interchangeable. Drop --symmetric.")
 
 
 def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
     """The task of a fine-tuning as the settings want it; `labels` instead of those the settings name."""
     check_settings(settings)
-    if settings.crf and settings.class_weights:
-        raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
     given = labels or tuple(name.strip() for name in settings.labels.split(",") if name.strip())
     if twice := [name for name, count in Counter(given).items() if count > 1]:
         raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is listed twice. Name each label once.")
-    stored = {name: getattr(settings, name) for name in task_class(settings.task).stored_settings}
-    options = {name: value for name, value in stored.items() if value != DEFAULTS[name]}
-    if "crf" in stored and settings.crf is None and not settings.class_weights:
-        options["crf"] = AUTO
+    options = task_class(settings.task).options_of(settings)
     if settings.rank:
-        if settings.symmetric:
-            raise UserError("--rank reads a question and a passage, which are not interchangeable. Drop --symmetric.")
         return Rank(options=options)
     if settings.teacher:
         return Taught(options=options, teacher=_teacher(settings))
