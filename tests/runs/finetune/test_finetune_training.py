@@ -207,6 +207,12 @@ def test_every_pass_shows_every_row_once():
     assert again.numbers(7).tolist() == feed.numbers(7).tolist()
 
 
+@pytest.mark.parametrize(("rows", "batch"), [(50, 1), (2, 32)])
+def test_more_processes_than_rows_a_step_are_refused_before_they_wait_for_each_other(rows, batch):
+    with pytest.raises(UserError, match=r"for 3 processes.*--batch"):
+        SupervisedFeed([None] * rows, make("classify"), batch=batch, seed=3, micro_tokens=1, rank=1, ranks=3)
+
+
 def test_a_time_budget_ends_a_run_and_says_so(runs, notes):
     files = toy.files(runs.folder, "classify", train=60)
     run = runs.tune("classify", "minutes", **files, steps=0, minutes=0.05)
