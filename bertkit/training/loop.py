@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -185,6 +186,21 @@ class Training:
         """The training loop moves the averaged weights towards the current ones."""
         for name, parameter in named(self.objective).items() if self.average else ():
             self.average[name].lerp_(parameter, 1 - self.settings.ema)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The objective with the training loop's averaged weights, if they are kept; afterwards with its own again."""
+        parameters = named(self.objective) if self.average else {}
+        own = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(self.average[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.copy_(own[name])
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The training loop's tensors to save, by file. Every rank must call this."""

@@ -290,7 +290,8 @@ class Run(Generic[Result]):
 
     def _evaluate(self) -> None:
         """A run scores the held-out data and keeps the weights if they are the best so far."""
-        scores = self.evaluate()
+        with self.training.averaged():  # averaged weights are the ones that are written
+            scores = self.evaluate()
         if not scores:
             return
         self.scores, rank, done = scores, self.rank(scores), self.training.done
