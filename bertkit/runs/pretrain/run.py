@@ -207,7 +207,7 @@ class Evaluation:
                 scores[f"{metric}_accuracy"] = sums[f"{name}:right"] / count
             if metric in ("mlm", "lm"):
                 scores["perplexity"] = math.exp(min(50.0, scores[f"{metric}_loss"]))
-        if self.built.settings.minimal_pairs and self.world.is_main and not self.built.settings.shard:
+        if self.built.settings.minimal_pairs and self.world.is_main:
             scores["minimal_pairs"] = self._minimal_pairs()
         objective.train()
         return scores
