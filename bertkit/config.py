@@ -43,7 +43,6 @@ def option(
     name: str = "",
     factory: Any = MISSING,
     aliases: tuple[str, ...] = (),
-    group: str = "",
     metavar: str = "",
     hidden: bool = False,
     at_least: float | None = None,
@@ -52,12 +51,12 @@ def option(
     """A field of a settings class with its help. `argument`: positional, not named.
 
     aliases: other spellings ("--old"), accepted on the command line and in TOML but shown nowhere.
-    group: its heading in `--help`. metavar: the placeholder of its value there.
+    metavar: the placeholder of its value in `--help`.
     at_least, at_most: the smallest and the largest valid number; `build` refuses others.
     """
     metadata = {
         "help": help, "argument": argument, "choices": choices, "short": short, "name": name, "aliases": aliases,
-        "group": group, "metavar": metavar, "hidden": hidden, "at_least": at_least, "at_most": at_most,
+        "metavar": metavar, "hidden": hidden, "at_least": at_least, "at_most": at_most,
     }  # fmt: skip
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)

@@ -19,7 +19,7 @@ from bertkit.notify import LANGUAGES, translated
 
 WIDEST = 100
 LONG = 13  # a command with more options than this shows them under headings
-GROUPS = {  # heading → settings; `option(group=…)` comes first
+GROUPS = {  # heading → settings
     "Data": "train dev test data tokenizer kind size cased units min_count text text_b label label_separator labels "
     "multi_label symmetric encoding max_tokens on_long overlap merge held_out split_seed rows teacher_texts negatives",
     "Model": "model models contenders vectors lm elmo gpt preset init add_tokens layers width order window vocabulary "
@@ -159,7 +159,7 @@ class Command:
         is_long = len(shown) - len(self.arguments) > LONG
         found: dict[str, list[Option]] = {"Arguments": [], **{heading: [] for heading in GROUPS}}
         for o in shown:
-            heading = o.meta["group"] or (HEADINGS.get(o.field.name, "Options") if is_long else "Options")
+            heading = HEADINGS.get(o.field.name, "Options") if is_long else "Options"
             found.setdefault("Arguments" if o.meta["argument"] else heading, []).append(o)
         return {heading: members for heading, members in found.items() if members}
 

@@ -114,6 +114,14 @@ class PretrainingFeed:
                 f"A step has {fewest} examples for {ranks} processes. Raise batch_tokens (--batch-tokens), "
                 "or start fewer processes."
             )
+        for phase in plan if causal else ():  # nor would one whose share of a step is all of one kind
+            shares = {phase.rows // ranks, -(-phase.rows // ranks)}
+            if len({(round(causal * share) > 0, round(causal * share) < share) for share in shares}) > 1:
+                raise UserError(
+                    f"A step has {phase.rows} examples for {ranks} processes, of which causal = {causal:g} leaves some "
+                    "without masked ones, or without ones read from left to right. Raise batch_tokens "
+                    "(--batch-tokens), or start fewer processes."
+                )
         self._make = lambda length: PACKINGS[packing](store, documents, length, short_prob)
         self._packings: dict[int, Packing] = {}
         for phase in plan:

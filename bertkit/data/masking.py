@@ -9,8 +9,6 @@ import numpy as np
 from numpy.random import Generator
 
 from bertkit.data.packing import Example
-from bertkit.data.prepare.pieces import PieceEncoder
-from bertkit.errors import UserError
 from bertkit.settings.training import MaskSettings
 from bertkit.text.tokenizer import Tokenizer
 
@@ -98,23 +96,6 @@ UNITS = {"token": _tokens, "word": _words, "span": _spans}
 
 
 # ---- Masking, shown: what happened to each token.
-
-
-def masked_text(
-    tokenizer: Tokenizer, text: str, text_b: str | None = None, masking: MaskSettings | None = None, seed: int = 0
-) -> dict[str, Any]:
-    """One text (or pair) masked as in pretraining; see `described`. Chinese words are masked whole with unit "word"."""
-    pieces = MaskVocabulary.of(tokenizer)
-    if pieces.mask < 0:
-        raise UserError("This tokenizer has no mask token, so nothing can be masked.")
-    masking = masking or MaskSettings()
-    encoding = tokenizer.encode(text, text_b)
-    texts = [text] if text_b is None else [text, text_b]
-    word_starts, special = np.ones(len(encoding), bool), np.array(encoding.special)
-    word_starts[~special] = PieceEncoder(tokenizer).cut(texts, [True] * len(texts)).starts
-    example = Example(np.array(encoding.ids), np.array(encoding.segments), special, word_starts)
-    ids, places = mask_tokens(example, masking, masking.rate, pieces, np.random.default_rng(seed))
-    return described(tokenizer, example, ids, places)
 
 
 def described(tokenizer: Tokenizer, example: Example, ids: np.ndarray, places: np.ndarray) -> dict[str, Any]:

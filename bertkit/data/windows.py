@@ -93,7 +93,10 @@ def rows_of(tokenizer: Tokenizer, encoding: Encoding, windows: Windows, number: 
         core = tokenizer.windows_of(short, limit=limit, overlap=0)[0].core
         return Rows([Row(short.ids, short.segments, core, True, short)], len(short), cut)
     longer = int(encoding.sides.count(1) >= encoding.sides.count(0))
-    side = longer if windows.side is None else windows.side
+    side = longer if windows.side is None or 1 not in encoding.sides else windows.side
+    # At most half of the room: where the other text leaves little of it, windows would move on token by token.
+    room = limit - size + encoding.sides.count(side)
+    overlap = min(windows.overlap, limit // 4, max(0, room // 2))
     with of_row(number):
-        parts = tokenizer.windows_of(encoding, limit=limit, overlap=min(windows.overlap, limit // 4), side=side)
+        parts = tokenizer.windows_of(encoding, limit=limit, overlap=overlap, side=side)
     return Rows([Row(w.encoding.ids, w.encoding.segments, w.core, False, w.encoding) for w in parts], size)

@@ -101,11 +101,18 @@ def coverage_accuracy(probabilities: object, gold: Gold) -> list[Abstention]:
 
 
 def abstain_threshold(probabilities: object, gold: Gold, target_accuracy: float) -> Abstention | None:
-    """The threshold that answers most rows while being right `target_accuracy` of the time, or None."""
+    """The threshold that answers most rows while being right `target_accuracy` of the time, or None.
+
+    It is halfway to the next confidence below: at a row's own, rounding would decide whether the row is answered.
+    """
     if not 0 < target_accuracy <= 1:
         raise UserError(f"target_accuracy={target_accuracy} is not between 0 and 1. Use 0.95 for 95 %.")
-    reached = [point for point in coverage_accuracy(probabilities, gold) if point.accuracy >= target_accuracy]
-    return reached[-1] if reached else None
+    points = coverage_accuracy(probabilities, gold)
+    last = max((n for n, point in enumerate(points) if point.accuracy >= target_accuracy), default=None)
+    if last is None:
+        return None
+    below = points[last + 1].threshold if last + 1 < len(points) else 0.0
+    return points[last]._replace(threshold=(points[last].threshold + below) / 2)
 
 
 LEAST_ROWS = 10  # rows with a label, and without it, that a threshold of its own needs

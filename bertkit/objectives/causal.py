@@ -8,7 +8,7 @@ from torch import Tensor
 from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
-from bertkit.objectives.vocab_loss import rounded, vocab_loss
+from bertkit.objectives.vocab_loss import judged, rounded, vocab_loss
 from bertkit.training.loop import Objective
 
 
@@ -36,11 +36,9 @@ class NextToken(Objective):
     def judge(self, batch: Batch) -> dict[str, float]:
         """The causal objective's loss and the number of correct predictions."""
         places, targets = next_pieces(batch)
-        logits = self.model.ask("mlm", self.model.encoder(batch), places).float()
-        return {
-            "next": float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum")),
-            "next:right": float((logits.argmax(-1) == targets).sum()),
-        }
+        vectors = self.model.head("mlm").vectors(self.model.encoder(batch).tokens[places])
+        loss, right = judged(vectors, *self.model.mlm_weights(), targets)
+        return {"next": loss, "next:right": right}
 
 
 def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from bertkit.model.encoder import Encoded
 from bertkit.model.heads import Model
 from bertkit.model.layers import Linear
 from bertkit.objectives.causal import next_term
-from bertkit.objectives.vocab_loss import rounded, vocab_loss
+from bertkit.objectives.vocab_loss import judged, rounded, vocab_loss
 from bertkit.tasks.embed import Taught
 from bertkit.training.loop import Objective
 
@@ -71,12 +71,9 @@ class Masked(Objective):
     def judge(self, batch: Batch) -> dict[str, float]:
         """Losses and correct predictions of every term of masked-word training."""
         encoded = self.model.encoder(batch, layers=self._matched(batch))
-        logits = self.model.ask("mlm", encoded, batch.extra["places"]).float()
-        targets = batch.extra["targets"]
-        sums = {
-            "words": float(F.cross_entropy(logits, targets, reduction="sum")),
-            "words:right": float((logits.argmax(-1) == targets).sum()),
-        }
+        vectors = self.model.head("mlm").vectors(encoded.tokens[batch.extra["places"]])
+        loss, right = judged(vectors, *self.model.mlm_weights(), batch.extra["targets"])
+        sums = {"words": loss, "words:right": right}
         if encoded.layers and self.match is not None:
             sums[STATES] = float(self.match(encoded))
         if self.pair:
@@ -121,10 +118,10 @@ class MaskedTaught(Masked):
 #
 #     loss(w) = smooth_l1(map_s(norm(mean student_s(w))), norm(mean teacher_t(w)))
 #
-# averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text: a masked word
-# can be matched too, or left to the masked-word loss. The vocabularies may differ: words are aligned by their characters. TinyBERT (Jiao et al. 2020)
-# matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at masked places. The maps serve training
-# only and are discarded.
+# averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text: a masked
+# word can be matched too, or left to the masked-word loss. The vocabularies may differ: words are aligned by their
+# characters. TinyBERT (Jiao et al. 2020) matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at
+# masked places. The maps serve training only and are discarded.
 
 
 class WordStates(nn.Module):

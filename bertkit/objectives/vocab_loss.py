@@ -56,6 +56,21 @@ class _VocabLoss(torch.autograd.Function):
         )
 
 
+@torch.no_grad()
+def judged(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[float, float]:
+    """For evaluation: the summed cross-entropy over the vocabulary, and how many targets are the likeliest.
+
+    Chunk by chunk, as in training.
+    """
+    loss = right = 0.0
+    work, offset = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    for rows, target in zip(x.split(CHUNK), targets.split(CHUNK)):
+        logits = torch.nn.functional.linear(rows, work, offset).float()
+        loss += float(torch.nn.functional.cross_entropy(logits, target, reduction="sum"))
+        right += float((logits.argmax(-1) == target).sum())
+    return loss, right
+
+
 def rounded(places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """For the loss over the vocabulary: places and targets filled up to a multiple of ROUND, with targets to ignore."""
     missing = -len(places) % ROUND

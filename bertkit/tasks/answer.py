@@ -106,7 +106,7 @@ class Answer(Task):
         return [Item.of(question, rows) for question, rows in zip(examples, found)]
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Start and end token of the first answer in each row, 0 ([CLS]) where the row does not hold it whole.
+        """Start and end token of the first answer that a row holds whole, 0 ([CLS]) where it holds none.
 
         From a question whose answers do not stand in the context nothing is learnt.
         """
@@ -244,16 +244,15 @@ class Answer(Task):
 def _place(row: Row, question: Question) -> tuple[int, int]:
     if not question.placed:
         return (0, 0) if question.impossible else (IGNORED, IGNORED)
-    text, start = question.placed[0]
-    end = start + len(text)
     encoding = row.encoding
     assert encoding is not None
-    inside = [
-        n for n, (a, b) in enumerate(encoding.offsets) if encoding.sides[n] == 1 and b > start and a < end and b > a
-    ]
-    if not inside or encoding.offsets[inside[0]][0] > start or encoding.offsets[inside[-1]][1] < end:
-        return 0, 0
-    return inside[0], inside[-1]
+    context = [(n, a, b) for n, (a, b) in enumerate(encoding.offsets) if encoding.sides[n] == 1 and b > a]
+    for text, start in question.placed:
+        end = start + len(text)
+        inside = [(n, a, b) for n, a, b in context if b > start and a < end]
+        if inside and inside[0][1] <= start and inside[-1][2] >= end:
+            return inside[0][0], inside[-1][0]
+    return 0, 0
 
 
 def _best(row: Row, scores: np.ndarray) -> tuple[float, int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertkit.data.batch import Batch, batches_by_tokens
+from bertkit.errors import UserError
 from bertkit.model.engine import Engine
 from bertkit.tasks.base import Item, Task
 
@@ -27,6 +28,11 @@ class SupervisedFeed:
     ) -> None:
         self.items, self.task, self.seed, self.micro_tokens = items, task, seed, micro_tokens
         self.batch = min(batch, len(items))
+        if self.batch < ranks:  # a process without a row would not know which losses to add up
+            raise UserError(
+                f"A step has {self.batch} rows for {ranks} processes. Raise --batch (for pretrain --teacher-batch), "
+                "start fewer processes, or give more rows."
+            )
         self.steps_per_pass = max(1, len(items) // self.batch)
         self.rank, self.ranks = rank, ranks
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))

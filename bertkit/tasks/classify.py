@@ -44,7 +44,9 @@ class Classify(Task):
 
     name: ClassVar[str] = "classify"
     labelled_by_name: ClassVar[bool] = True
-    accepted_settings: ClassVar[tuple[str, ...]] = ("multi_label", "label_separator", "class_weights")
+    accepted_settings: ClassVar[tuple[str, ...]] = (
+        "labels", "multi_label", "label_separator", "class_weights", "merge",
+    )  # fmt: skip
     stored_settings: ClassVar[tuple[str, ...]] = ("multi_label",)
     answers_vary: ClassVar[bool] = True
     served_as: ClassVar[str] = "classifier"

@@ -37,7 +37,7 @@ class Regress(Task):
 
     name: ClassVar[str] = "regress"
     output_names: ClassVar[tuple[str, ...]] = ("value",)
-    accepted_settings: ClassVar[tuple[str, ...]] = ("symmetric",)
+    accepted_settings: ClassVar[tuple[str, ...]] = ("symmetric", "merge")
     stored_settings: ClassVar[tuple[str, ...]] = ("symmetric",)
     answers_vary: ClassVar[bool] = True
     abilities: ClassVar[tuple[str, ...]] = ("predict", "rerank")

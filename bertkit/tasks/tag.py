@@ -86,7 +86,7 @@ class Tag(Task):
     head: ClassVar[str] = "token"
     labelled_by_name: ClassVar[bool] = True
     example_type: ClassVar[type] = Words
-    accepted_settings: ClassVar[tuple[str, ...]] = ("class_weights", "crf", "word")
+    accepted_settings: ClassVar[tuple[str, ...]] = ("labels", "class_weights", "crf", "word")
     stored_settings: ClassVar[tuple[str, ...]] = ("crf", "word")
     answers_vary: ClassVar[bool] = True
     abilities: ClassVar[tuple[str, ...]] = ("tag",)

@@ -10,7 +10,8 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from bertkit.errors import UserError
 BUCKET = 1 << 23  # numbers added up in one message: 32 MB
 EXCHANGED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PATIENCE = 600.0  # seconds in which all ranks must come to the meeting
+LONGEST_WORK = timedelta(days=7)  # of one rank while the others wait; torch gives up after half an hour
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class World:
     rank: int = 0
     size: int = 1
     device: str = "cpu"
+    patient: Any = field(default=None, repr=False, compare=False)  # the group in which ranks wait for each other
 
     @property
     def is_main(self) -> bool:
@@ -93,10 +96,10 @@ class World:
         return self.sums({"flag": float(flag)})["flag"] > 0
 
     def wait(self) -> None:
-        """Wait until every rank has reached this call."""
+        """Wait until every rank has reached this call, even if one makes a teacher's cache for hours before."""
         if self.size > 1:
             with _connected():
-                dist.barrier()
+                dist.barrier(group=self.patient)
 
     def check_same(self, facts: dict[str, Any]) -> None:
         """Stop if one of these facts is not the same on every rank: they would train on different things."""
@@ -234,7 +237,7 @@ def join(device: str) -> World:
         backend = "nccl" if device.startswith("cuda") else "gloo"
         with _connected():
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-    return World(rank, size, device)
+    return World(rank, size, device, dist.new_group(timeout=LONGEST_WORK, backend="gloo"))
 
 
 def _meeting(store: dist.Store, rank: int, size: int) -> str:

@@ -5,10 +5,10 @@ It knows objectives, not models: `Objective` is the interface of everything that
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -187,6 +187,21 @@ class Training:
         for name, parameter in named(self.objective).items() if self.average else ():
             self.average[name].lerp_(parameter, 1 - self.settings.ema)
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The objective with the training loop's averaged weights, if they are kept; afterwards with its own again."""
+        parameters = named(self.objective) if self.average else {}
+        own = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(self.average[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.copy_(own[name])
+
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The training loop's tensors to save, by file. Every rank must call this."""
         tensors = {
@@ -227,14 +242,19 @@ class Trial:
 
 
 def try_out(training: Training, seconds: float) -> Trial:
-    """Run the training loop on a copy for a moment; the run itself is untouched."""
+    """Run the training loop for a moment, and undo it: afterwards the weights are as before."""
     t = training
+    # Not on a copy of the objective: sharded layers cannot be copied.
+    before = {name: parameter.detach().clone() for name, parameter in named(t.objective).items()}
     times, tokens = [time.perf_counter()], 0
-    for step in Training(copy.deepcopy(t.objective), t.feed, t.steps, t.settings, t.seed, t.world, t.scale):
+    for step in Training(t.objective, t.feed, t.steps, t.settings, t.seed, t.world, t.scale):
         times.append(time.perf_counter())
         # The first steps fill caches and are slower than the others.
         tokens += step.tokens if len(times) > 3 else 0
         if t.world.anywhere(len(times) > 4 and times[-1] - times[0] > seconds):
             break
+    with torch.no_grad():
+        for name, parameter in named(t.objective).items():
+            parameter.copy_(before[name])
     measured = max(1, len(times) - 3)
     return Trial((times[-1] - times[-1 - measured]) / measured, tokens / measured, len(times) - 1)

@@ -62,6 +62,7 @@ class Run(Generic[Result]):
         self.signals, self.about, self.feed, self.keep_best = signals or Signals(), about or {}, feed, keep_best
         self.world = training.world
         self.tokens = self.replanned = self.best_step = self.bad_evaluations = 0
+        self.saved_step = -1  # of the newest checkpoint
         self.scores: dict[str, float] = {}
         self.best: dict[str, float] = {}
         self.best_rank: tuple[float, ...] = ()
@@ -123,7 +124,8 @@ class Run(Generic[Result]):
             self._train()
         if not self.scores and not self.best:
             self._evaluate()
-        self._save()  # so that nothing is lost if what follows fails: a full disk, a signal
+        if self.saved_step != self.training.done:
+            self._save()  # so that nothing is lost if what follows fails: a full disk, a signal
         self.restore_best()
         return self.finish()
 
@@ -163,6 +165,7 @@ class Run(Generic[Result]):
             self.tell(plan.ignored)
         saved = self.run.begin(training, self.run_settings, self.about)
         self._restore(saved)
+        self.saved_step = training.done if saved else -1
         if saved and not plan.timed and training.steps != planned:
             self.tell(f"The run now ends at step {planned:,}, not at {training.steps:,}.")
             training.steps = max(planned, training.done)
@@ -287,7 +290,8 @@ class Run(Generic[Result]):
 
     def _evaluate(self) -> None:
         """A run scores the held-out data and keeps the weights if they are the best so far."""
-        scores = self.evaluate()
+        with self.training.averaged():  # averaged weights are the ones that are written
+            scores = self.evaluate()
         if not scores:
             return
         self.scores, rank, done = scores, self.rank(scores), self.training.done
@@ -317,6 +321,7 @@ class Run(Generic[Result]):
             "minutes": self.plan.minutes, "best": self.best, "best_step": self.best_step, "bad": self.bad_evaluations,
         }  # fmt: skip
         self.run.save(self.training, self.about, state, {"best": self.best_weights} if self.best_weights else None)
+        self.saved_step = self.training.done
         machine.trim_memory()  # batches of every shape leave gaps in the heap: without this it grows for hours
 
 

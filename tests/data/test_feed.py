@@ -66,6 +66,16 @@ def test_more_processes_than_examples_a_step_are_refused(store):
         feed(store, ranks=9)
 
 
+def test_processes_that_would_have_only_some_of_the_losses_are_refused(store):
+    # Three examples a step: two for one process, of which one is read from left to right, and one masked for the other.
+    with pytest.raises(UserError, match=r"3 examples for 2 processes.*left to right.*batch_tokens"):
+        feed(store, batch=96, causal=0.3, ranks=2)
+    assert feed(store, batch=96, causal=0.3).step(0)
+    for rank in (0, 1):
+        kinds = {batch.causal for batch in feed(store, batch=160, causal=0.3, rank=rank, ranks=2).step(0)}
+        assert kinds == {False, True}
+
+
 def test_micro_batches_hold_the_step_whatever_their_size(store):
     whole = rows(feed(store, micro_tokens=10**6).step(5))
     for size in (1, 64, 100):

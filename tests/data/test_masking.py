@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.config import build
-from bertkit.data.masking import UNITS, MaskVocabulary, mask_tokens, masked_text
+from bertkit.data.masking import UNITS, MaskVocabulary, described, mask_tokens
 from bertkit.data.packing import Example
+from bertkit.data.prepare.pieces import PieceEncoder
 from bertkit.errors import UserError
 from bertkit.settings.training import MaskSettings
 from tests.support.prepared_texts import small_tokenizers
@@ -187,9 +188,16 @@ def test_a_text_of_specials_alone_hides_nothing():
 def test_a_masked_text_says_what_became_of_every_token():
     pytest.importorskip("rjieba")
     tokenizer = small_tokenizers()["uncased"]
+    texts = ["我来到北京清华大学。", "The cat sat."]
+    encoding, pieces = tokenizer.encode(*texts), MaskVocabulary.of(tokenizer)
+    special = np.array(encoding.special)
+    word_starts = np.ones(len(encoding), bool)
+    word_starts[~special] = PieceEncoder(tokenizer).cut(texts, [True, True]).starts
+    example = Example(np.array(encoding.ids), np.array(encoding.segments), special, word_starts)
     fates = {"mask": 0, "random": 0, "kept": 0, "": 0}
     for seed in range(40):
-        row = masked_text(tokenizer, "我来到北京清华大学。", "The cat sat.", MaskSettings(rate=0.5, unit="word"), seed)
+        ids, places = mask_tokens(example, MaskSettings(unit="word"), 0.5, pieces, chance(seed))
+        row = described(tokenizer, example, ids, places)
         shown = [(token["token"], token["shown"], token["fate"]) for token in row["tokens"]]
         assert row["masked"] == sum(bool(fate) for _, _, fate in shown) > 0
         assert all(before == after for before, after, fate in shown if fate in ("", "kept"))

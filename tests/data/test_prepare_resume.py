@@ -100,6 +100,28 @@ def child(source: Path, tokenizer: Path, out: Path, chunk: int = run.CHUNK, limi
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
 
 
+def test_an_interrupt_right_after_a_chunk_was_written_counts_the_chunk_once(
+    tmp_path: Path, tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "CHUNK", 5_000)
+    path = written(tmp_path, list(made_up(0.03)))
+    prepare([path], tokenizers["cased"], tmp_path / "whole", workers=1)
+    append, calls = StoreWriter._append, []
+
+    def interrupted(self, parts):
+        sizes = append(self, parts)
+        calls.append(sizes)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return sizes
+
+    monkeypatch.setattr(StoreWriter, "_append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([path], tokenizers["cased"], tmp_path / "stopped", workers=1)
+    _, report = prepare([path], tokenizers["cased"], tmp_path / "stopped", workers=1)
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole") and report["duplicates"] == 0
+
+
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, tokenizers: dict[str, Tokenizer], notes: list) -> None:
     path = written(tmp_path, list(made_up(2)) + CHINESE)
     tokenizers["cased"].save(tmp_path / "tokenizer", 512)

@@ -8,6 +8,8 @@ from sklearn.metrics import log_loss
 
 from bertkit.errors import UserError
 from bertkit.metrics import calibration
+from bertkit.tasks.base import Item
+from bertkit.tasks.classify import Classify
 
 
 def drawn(temperature: float, rows: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
@@ -82,6 +84,19 @@ def test_the_threshold_answers_as_many_rows_as_the_target_allows(target: float, 
     found = calibration.abstain_threshold(TABLE, GOLD, target)
     assert found is not None and found.coverage == pytest.approx(coverage) and found.accuracy >= target
     assert np.mean(found.threshold <= CONFIDENT) == pytest.approx(coverage)
+
+
+def test_a_classifier_answers_the_rows_that_its_threshold_was_chosen_to_answer() -> None:
+    task = Classify(labels=("a", "b", "c"))
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        logits = 2 * rng.normal(size=(60, 3)).astype(np.float32)
+        gold = np.where(rng.random(60) < 0.7, logits.argmax(1), rng.integers(0, 3, 60))
+        chosen = calibration.abstain_threshold(calibration.probabilities(logits), gold, 0.75)
+        assert chosen is not None
+        task.options["abstain"] = chosen.threshold
+        said = [task.decode(Item(None, [], 1, 0), row)["abstained"] for row in logits]
+        assert said.count(False) / 60 == pytest.approx(chosen.coverage), seed
 
 
 def test_there_is_no_threshold_when_the_surest_rows_are_wrong() -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from bertkit.data.batch import pack
+from bertkit.model.heads import Model
 from bertkit.objectives import vocab_loss as module
+from bertkit.objectives.causal import NextToken, next_pieces
 from bertkit.objectives.vocab_loss import rounded, vocab_loss
+from bertkit.settings.model import Config
 
 
 def made(n: int, width: int = 12, vocabulary: int = 50, dtype=torch.float32, bias: bool = True):
@@ -50,6 +55,31 @@ def test_without_gradients_the_loss_is_the_same():
     with torch.no_grad():
         without = vocab_loss(*arguments)
     torch.testing.assert_close(without, vocab_loss(*arguments).detach())
+
+
+def test_judging_never_holds_the_logits_of_all_places(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 64)
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            seen.extend(
+                part.numel() for part in (out if isinstance(out, (tuple, list)) else [out]) if hasattr(part, "numel")
+            )
+            return out
+
+    torch.manual_seed(0)
+    model = Model(Config(vocabulary=1000, width=16, depth=1, heads=2, inner=16, causal=True), {"mlm": 0})
+    batch = pack([torch.randint(5, 1000, (10,)).tolist() for _ in range(100)])
+    objective = NextToken(model).eval()
+    with Watch():
+        judged = objective.judge(batch)
+    assert max(seen) <= 64 * 1000
+    places, targets = next_pieces(batch)
+    logits = model.ask("mlm", model.encoder(batch), places).detach()
+    assert judged["next"] == pytest.approx(float(F.cross_entropy(logits, targets, reduction="sum")), rel=1e-5)
+    assert judged["next:right"] == float((logits.argmax(-1) == targets).sum())
 
 
 def test_no_hidden_place_is_a_loss_of_nothing_with_gradients_of_zero():

@@ -54,6 +54,20 @@ def test_blanks_around_an_answer_do_not_make_it_impossible(tokenizer, tmp_path):
         assert span(tokenizer, tmp_path, question(answers=[{"text": text, "start": at}])) == plain != [0, 0]
 
 
+def test_a_window_that_holds_only_another_right_answer_is_not_taught_that_there_is_none(tokenizer, tmp_path):
+    context = f"{CONTEXT} {'and the ' * 40}chair of peter"
+    answers = [{"text": name, "start": context.index(name)} for name in ("anna", "peter")]
+    task = make("answer")
+    rows = put(tmp_path, [question(context=context, answers=answers)])
+    (item,) = task.encode(task.read(rows, Reading()), tokenizer, Windows(40))
+    targets = task.targets([item])["target"].tolist()
+    taught = []
+    for row, (first, last) in zip(item.rows, targets):
+        assert row.encoding is not None
+        taught.append(context[row.encoding.offsets[first][0] : row.encoding.offsets[last][1]] if last else "")
+    assert taught[0] == "anna" and taught[-1] == "peter" and set(taught[1:-1]) <= {"", "peter"}
+
+
 def test_an_answer_that_stands_nowhere_teaches_nothing_and_an_impossible_question_does(tokenizer, tmp_path, notes):
     assert span(tokenizer, tmp_path, question(answers=[{"text": "zebra", "start": 3}])) == [-100, -100]
     assert any("cannot be used for training" in note for note in notes)

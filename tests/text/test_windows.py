@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.data.windows import Windows, rows_of
 from bertkit.errors import UserError
 from bertkit.text.encoding import Encoding, truncated, windows_of
 from tests.support.written_lines import ENGLISH, written_lines
@@ -134,6 +135,16 @@ def test_no_window_is_needed_for_what_fits(tokenizer):
         (window,) = tokenizer.windows(line, limit=10_000, overlap=5)
         start, end = window.core
         assert [not special for special in window.encoding.special].count(True) == end - start
+
+
+@pytest.mark.parametrize("question", [20, 80, 92, 93])
+def test_a_long_question_does_not_multiply_the_windows_over_its_context(question, tokenizer):
+    encoding = pair(question, 2000)
+    found = rows_of(tokenizer, encoding, Windows(128, side=1)).rows
+    owned = [i for row in found for i in row.ids[slice(*row.core)]]
+    assert owned == list(range(question + 2, question + 2002))
+    room = 128 - question - 3
+    assert len(found) <= 2000 / (room // 2) + 1
 
 
 def test_cutting_from_the_start_keeps_the_end_and_the_special_tokens(tokenizer):

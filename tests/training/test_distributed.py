@@ -10,6 +10,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,12 @@ def exchanged_by(mode: str, store: str, world: World) -> dict:
     return {"weights": run.tensors()["weights"], "early": early}
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synthetic.make_store(tmp_path_factory.mktemp("world"), 40).folder
@@ -88,10 +96,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranks(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     out = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, (port, str(store), str(out)), nprocs=2)
+    mp.spawn(work, (free_port(), str(store), str(out)), nprocs=2)
     seen = [torch.load(out / f"{rank}.pt") for rank in range(2)]
     return [rank | {"lost": (out / "lost").read_text()} for rank in seen]
 
@@ -151,6 +156,21 @@ def test_ranks_that_see_different_checkpoints_or_data_stop_and_say_which(ranks):
 
 def test_a_rank_whose_peer_is_gone_says_so_instead_of_a_traceback(ranks):
     assert "connection to another process was lost" in ranks[0]["lost"] and "--resume" in ranks[0]["lost"]
+
+
+def wait_for_a_busy_peer(rank: int, port: int, out: str) -> None:
+    """One of two ranks, of which the first works for longer than collectives wait."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group = partial(dist.init_process_group, timeout=timedelta(seconds=2))
+    world = worlds.join("cpu")
+    time.sleep(4 * world.is_main)
+    world.wait()
+    Path(out, f"waited-{rank}").touch()
+
+
+def test_a_rank_may_work_alone_for_longer_than_collectives_wait(tmp_path):
+    mp.spawn(wait_for_a_busy_peer, (free_port(), str(tmp_path)), nprocs=2)
+    assert len(list(tmp_path.glob("waited-*"))) == 2
 
 
 def meet(store: dist.Store, size: int, late: int) -> set[str]:

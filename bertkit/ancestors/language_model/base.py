@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
 from bertkit.model.layers import DropoutMasks, Linear
-from bertkit.objectives.vocab_loss import CHUNK, rounded, vocab_loss
+from bertkit.objectives.vocab_loss import judged, rounded, vocab_loss
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.loop import Objective
 
@@ -155,11 +155,7 @@ class LanguageModelObjective(Objective):
     def judge(self, batch: Batch) -> dict[str, float]:
         """A language model's loss and the number of correct predictions."""
         vectors, places, targets = self._read(batch)
-        loss = right = 0.0
-        for part, target in zip(places.split(CHUNK), targets.split(CHUNK)):
-            logits = self.network.logits(vectors[part])
-            loss += float(F.cross_entropy(logits, target, reduction="sum"))
-            right += float((logits.argmax(-1) == target).sum())
+        loss, right = judged(vectors[places].to(self.network.dtype), *self.network.output(), targets)
         return {"next": loss, "next:right": right}
 
 

@@ -78,7 +78,9 @@ class StoreWriter:
             raise
         self._began = self._noted = time.monotonic()
         if not self.progress.sizes["sentences.bin"]:
-            self._append({name: np.zeros(1, np.int64) for name in ("sentences.bin", "documents.bin")})
+            self.progress.sizes = self._append(
+                {name: np.zeros(1, np.int64) for name in ("sentences.bin", "documents.bin")}
+            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -96,20 +98,20 @@ class StoreWriter:
 
     def add(self, arrays: Arrays, digests: bytes, file: int, document: int, read: dict[str, int]) -> None:
         """Append a chunk's arrays to the store. file, document, read: as in `Progress`, at the chunk's end."""
-        progress = self.progress
-        self._append(
+        before = self.progress
+        sizes = self._append(
             {
                 "tokens.bin": arrays.ids,
                 "words.bin": arrays.starts,
-                "sentences.bin": progress.tokens + np.cumsum(arrays.sentences, dtype=np.int64),
-                "documents.bin": progress.sentences + np.cumsum(arrays.documents, dtype=np.int64),
+                "sentences.bin": before.tokens + np.cumsum(arrays.sentences, dtype=np.int64),
+                "documents.bin": before.sentences + np.cumsum(arrays.documents, dtype=np.int64),
                 DIGESTS: np.frombuffer(digests, np.uint8),
             }
         )
-        progress.tokens += len(arrays.ids)
-        progress.sentences += len(arrays.sentences)
-        progress.file, progress.document, progress.read = file, document, read
-        progress.found = dict(Counter(progress.found) + Counter(arrays.counts))
+        found = dict(Counter(before.found) + Counter(arrays.counts))
+        tokens, sentences = before.tokens + len(arrays.ids), before.sentences + len(arrays.sentences)
+        # In one assignment: an interrupt leaves the whole chunk counted, or nothing of it.
+        self.progress = Progress(file, document, read, found, sizes, tokens, sentences, before.seconds)
         if time.monotonic() - self._noted >= self.journal_every:
             self.write_journal()
 
@@ -172,16 +174,16 @@ class StoreWriter:
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _append(self, parts: dict[str, np.ndarray]) -> None:
+    def _append(self, parts: dict[str, np.ndarray]) -> dict[str, int]:
+        """Write to the ends of the store's files. Returns their sizes afterwards."""
         needed = sum(part.nbytes for part in parts.values())
         with self.explained(f"could not store {needed:,} more bytes"):
             for name, part in parts.items():
                 remaining = memoryview(part.tobytes())
                 while len(remaining):
                     remaining = remaining[os.write(self._handles[name], remaining) :]
-        # Only after everything is written: a chunk that a full disk cut short does not count.
-        for name, part in parts.items():
-            self.progress.sizes[name] += part.nbytes
+        sizes = self.progress.sizes
+        return sizes | {name: sizes[name] + part.nbytes for name, part in parts.items()}
 
     def _write(self, name: str, text: str) -> None:
         draft = self.folder / f".{name}.new"

@@ -30,13 +30,13 @@ Numbered = tuple[int, dict[str, Any]]  # row from 1, values by column
 # ---- Parquet, a batch of rows at a time.
 
 
-def read_parquet(path: str | Path, columns: list[str] | None = None) -> Iterator[Numbered]:
+def read_parquet(path: str | Path) -> Iterator[Numbered]:
     """(row from 1, values by column) of a parquet file."""
     number = 0
     # Whatever a damaged file makes the library raise is the file's fault; it has many exception classes.
     try:
         with _opened(path, _parquet) as file:
-            for batch in file.iter_batches(batch_size=BATCH, columns=columns):
+            for batch in file.iter_batches(batch_size=BATCH):
                 rows = batch.to_pylist()
                 for row in rows:
                     number += 1

@@ -15,7 +15,7 @@ from bertkit.notify import note
 Found = tuple[int, str, str, dict[str, Any]]  # line or number, where, context, the question's object
 
 
-def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | None = None) -> Iterator[Question]:
+def read_questions(path: str | Path, *, encoding: str = "utf-8") -> Iterator[Question]:
     """Each question of a SQuAD file (read whole: it is one JSON document) or of a JSONL file (streamed).
 
     An answer whose offset does not match its context is moved to the nearest occurrence; one that
@@ -25,7 +25,7 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | Non
     """
     seen: dict[int, int] = {}
     count, moved, renamed, lost = 0, 0, 0, []
-    for number, where, context, row in _found(path, encoding, kind or kind_of(path)):
+    for number, where, context, row in _found(path, encoding):
         name = scalar(f"{where}: 'id'", row["id"]) if row.get("id") is not None else str(number)
         own = _own_id(name, seen)
         renamed += own != name
@@ -58,11 +58,11 @@ def _own_id(name: str, seen: dict[int, int]) -> str:
     return own
 
 
-def _found(path: str | Path, encoding: str, kind: str) -> Iterator[Found]:
-    if kind == "json" and not _is_lines(path, encoding):
+def _found(path: str | Path, encoding: str) -> Iterator[Found]:
+    if kind_of(path) == "json" and not _is_lines(path, encoding):
         yield from _squad(path, parse(str(path), open_whole(path, encoding)))
         return
-    for line, row in read_objects(path, encoding, kind):
+    for line, row in read_objects(path, encoding):
         where = f"{path}, line {line}"
         yield line, where, string(where, row, "context"), row
 
@@ -135,11 +135,11 @@ def _place(context: str, text: str, start: int) -> int:
 
 
 def read_choices(
-    path: str | Path, *, labelled: bool | Literal["maybe"] = True, encoding: str = "utf-8", kind: str | None = None
+    path: str | Path, *, labelled: bool | Literal["maybe"] = True, encoding: str = "utf-8"
 ) -> Iterator[Choice]:
     """Each row of a JSONL file {"text", "choices": […], "label": index from 0}."""
     found = False
-    for line, row in read_objects(path, encoding, kind):
+    for line, row in read_objects(path, encoding):
         where = f"{path}, line {line}"
         choices = strings(where, row, "choices")
         if len(choices) < 2:

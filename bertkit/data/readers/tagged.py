@@ -27,7 +27,6 @@ def read_tagged(
     labelled: bool | Literal["maybe"] = True,
     tag_column: int | None = None,
     encoding: str = "utf-8",
-    kind: str | None = None,
 ) -> Iterator[TaggedSentence]:
     """Each sentence of a tagged file, in any of three forms.
 
@@ -37,7 +36,7 @@ def read_tagged(
     `.jsonl`: {"tokens": […], "tags": […]}.
     labelled: False: tags are not read; "maybe": tags are optional.
     """
-    kind = kind or kind_of(path)
+    kind = kind_of(path)
     if kind in ("jsonl", "json"):
         sentences = _from_objects(path, encoding, kind)
     else:

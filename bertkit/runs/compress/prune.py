@@ -134,7 +134,8 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
 def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Tensor]]:
     """For pruning neurons: mean and mean magnitude of each one's activation on some texts, per layer: (inner,) each."""
     sums: list[Tensor] = []
-    handles, lock, tokens = [], Lock(), [0]
+    tokens: list[int] = []  # per layer: layers that share their weights may be visited unequally often
+    handles, lock = [], Lock()
 
     def listen(place: int) -> Any:
         def hear(module: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -142,12 +143,13 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
             added = torch.stack([x.sum(0), x.abs().sum(0)])
             with lock:  # batches are computed in parallel
                 sums[place] += added
-                tokens[0] += len(x) if not place else 0
+                tokens[place] += len(x)
 
         return hear
 
     for place, part in enumerate(_parts(model.model)):
         sums.append(torch.zeros(2, part.narrow.in_features, dtype=torch.float64))
+        tokens.append(0)
         handles.append(part.narrow.register_forward_pre_hook(listen(place)))
     windows = Windows(model.config.max_tokens, "truncate")
     encoded_rows = encode_rows(model.tokenizer, _texts(model, settings), None, windows)
@@ -155,7 +157,7 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
     model.run(rows, lambda encoded: [None] * encoded.batch.texts)
     for handle in handles:
         handle.remove()
-    means = [item.float() / max(1, tokens[0]) for item in sums]
+    means = [item.float() / max(1, count) for item, count in zip(sums, tokens)]
     return [(mean[0], mean[1]) for mean in means]
 
 

@@ -109,6 +109,13 @@ class SupervisedRun:
         self.world = worlds.join(machine.device_for(s.device))
         torch.manual_seed(s.seed)
         self.task: Task = self._task(labels)
+        if s.abstain and not self.task.calibrates:
+            raise UserError(
+                "--abstain needs a calibrated score of one label per text (classify or pair, without --multi-label and "
+                "--rank). Leave it out."
+            )
+        if s.freeze and not self.task.head:
+            raise UserError(f"--freeze trains the head alone, and {self.task.name} has none. Leave it out.")
         self.split = split or self._split()
         self._learn_labels()
         model = starting_model(s.model, self.task, self.split.examples["train"])

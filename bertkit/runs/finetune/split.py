@@ -53,6 +53,11 @@ def check_settings(settings: FinetuneSettings) -> None:
         raise UserError("--negatives is for rerankers: pass --rank too, or leave it out.")
     if settings.rank and settings.symmetric:
         raise UserError("--rank reads a question and a passage, which are not interchangeable. Drop --symmetric.")
+    for name in ("labels", "multi_label", "class_weights") if settings.rank else ():
+        if getattr(settings, name):
+            raise UserError(
+                f"--{name.replace('_', '-')} has no meaning with --rank, whose labels are 0 and 1. Leave it out."
+            )
 
 
 def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
@@ -62,11 +67,9 @@ def task_of(settings: FinetuneSettings, labels: tuple[str, ...] = ()) -> Task:
     if twice := [name for name, count in Counter(given).items() if count > 1]:
         raise UserError(f"--labels is {settings.labels}: {', '.join(twice)} is listed twice. Name each label once.")
     options = task_class(settings.task).options_of(settings)
-    if settings.rank:
-        return Rank(options=options)
     if settings.teacher:
         return Taught(options=options, teacher=_teacher(settings))
-    task = make(settings.task, labels=given, options=options)
+    task = Rank(options=options) if settings.rank else make(settings.task, labels=given, options=options)
     task.merge = settings.merge or ("mean" if settings.symmetric else task.merge)
     return task
 

@@ -91,6 +91,8 @@ def build(settings: PretrainSettings, world: World) -> Components:
         else:
             model = Model(config, heads, pooler=len(heads) > 1)
         objective = NextToken(model) if settings.objective == "next-token" else Masked(model)
+    if settings.shard and settings.minimal_pairs:
+        raise UserError("--minimal-pairs needs whole weights, and --shard spreads them. Leave one of them out.")
     if settings.causal and not isinstance(objective, Masked):
         raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     taught: list[Item] = []

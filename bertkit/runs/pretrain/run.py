@@ -23,9 +23,10 @@ from bertkit.settings.model import Config
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training import distributed as worlds
-from bertkit.training.distributed import World, whole
+from bertkit.training.distributed import World
 from bertkit.training.loop import Training, Trial, try_out
 from bertkit.training.metrics_log import read_metrics
+from bertkit.training.optimizer import named
 from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
 
@@ -126,12 +127,12 @@ class _Run(Run[dict[str, Any]]):
 
     def _with(self, folder: model_folder.Folder, weights: dict[str, Tensor]) -> model_folder.Folder:
         """A pretraining's folder with a separate model that has these weights (averaged, or gathered from ranks)."""
-        prefix = "generator." if folder is self.built.folders.get("generator") else "model."
-        state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-        shared = {k: v for k, v in folder.model.state_dict().items() if k not in state}  # tied to the other model
+        # ELECTRA's generator shares embeddings with the discriminator, under whose name they are trained.
+        name_of = {id(parameter): name for name, parameter in named(self.training.objective).items()}
+        parameters = folder.model.state_dict(keep_vars=True)
         pooler = folder.model.pooler is not None
         model = Model(folder.model.config, dict.fromkeys(folder.model.heads, 0), pooler=pooler)
-        model.load_state_dict({**{k: whole(v) for k, v in shared.items()}, **state})
+        model.load_state_dict({key: weights[name_of[id(parameter)]] for key, parameter in parameters.items()})
         return replace(folder, model=model)
 
     def _report(self, result: dict[str, Any]) -> None:
@@ -206,7 +207,7 @@ class Evaluation:
                 scores[f"{metric}_accuracy"] = sums[f"{name}:right"] / count
             if metric in ("mlm", "lm"):
                 scores["perplexity"] = math.exp(min(50.0, scores[f"{metric}_loss"]))
-        if self.built.settings.minimal_pairs and self.world.is_main and not self.built.settings.shard:
+        if self.built.settings.minimal_pairs and self.world.is_main:
             scores["minimal_pairs"] = self._minimal_pairs()
         objective.train()
         return scores

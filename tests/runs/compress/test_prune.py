@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import transformers as hf
 
+from bertkit.checkpoint.folder import read_folder
 from bertkit.commands.compress import prune as verb
 from bertkit.config import build
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
+from bertkit.model.heads import Model
 from bertkit.runs.compress.prune import activity, fewer_neurons
 from bertkit.settings.compress import PruneSettings
 from tests.support import folders, toy
@@ -56,13 +59,17 @@ def test_neurons_that_say_nothing_are_taken_out_without_a_trace(tmp_path):
     torch.testing.assert_close(torch.tensor(model.embed(texts)), torch.tensor(before), atol=1e-6, rtol=1e-5)
 
 
-def test_what_never_changes_goes_into_the_bias(tmp_path):
-    toy.make_model(tmp_path / "model", depth=1)
-    model = Predictor.load(tmp_path / "model", "fp32")
-    part = model.model.encoder.layers[0].feed_forward
+@pytest.mark.parametrize("numbers", [{"depth": 1, "unique_layers": 1}, {"depth": 5, "unique_layers": 2}])
+def test_what_never_changes_goes_into_the_bias(numbers, tmp_path):
+    toy.make_model(tmp_path / "model")
+    folder = read_folder(tmp_path / "model")
+    folder.model = Model(replace(folder.model.config, **numbers), {"mlm": 0})  # of five layers, one is visited thrice
+    model = Predictor(folder, "fp32")
     with torch.no_grad():
-        part.wide.weight[::2] = 0.0  # these always say the same
-        part.narrow.weight[:, ::2] *= 1e-3
+        for layer in model.model.encoder.layers:
+            layer.feed_forward.wide.weight[::2] = 0.0  # these always say the same,
+            layer.feed_forward.wide.bias[::2] = 1.0
+            layer.feed_forward.narrow.weight[:, ::2] *= 1e-3
     texts = ["the old house in the garden", "bread and water"]
     before = model.embed(texts)
     said = activity(model, settings(tmp_path / "model", tmp_path / "out"))

@@ -11,12 +11,13 @@ import torch
 
 import bertkit
 from bertkit.checkpoint.folder import read_folder
+from bertkit.config import build
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.objectives.supervised import Supervised
 from bertkit.runs.finetune.outcome import one_answer
 from bertkit.runs.finetune.run import Finetuning, Rates
-from bertkit.runs.finetune.split import Split
+from bertkit.runs.finetune.split import Split, task_of
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks import make
 from bertkit.tasks.batches import SupervisedFeed
@@ -205,6 +206,37 @@ def test_every_pass_shows_every_row_once():
     assert feed.numbers(0).tolist() != feed.numbers(5).tolist()
     again = SupervisedFeed([None] * 50, make("classify"), batch=10, seed=3, micro_tokens=1)
     assert again.numbers(7).tolist() == feed.numbers(7).tolist()
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(50, 1), (2, 32)])
+def test_more_processes_than_rows_a_step_are_refused_before_they_wait_for_each_other(rows, batch):
+    with pytest.raises(UserError, match=r"for 3 processes.*--batch"):
+        SupervisedFeed([None] * rows, make("classify"), batch=batch, seed=3, micro_tokens=1, rank=1, ranks=3)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "told"),
+    [
+        ("tag", {"abstain": 0.9}, "--abstain needs a calibrated score"),
+        ("classify", {"abstain": 0.9, "multi_label": True}, "--abstain needs a calibrated score"),
+        ("pair", {"abstain": 0.9, "rank": True}, "--abstain needs a calibrated score"),
+        ("regress", {"labels": "low,high"}, "--labels has no meaning for the task regress"),
+        ("pair", {"labels": "no,yes", "rank": True}, "--labels has no meaning with --rank"),
+        ("choose", {"merge": "mean"}, "--merge has no meaning for the task choose"),
+        ("embed", {"freeze": True}, "--freeze trains the head alone, and embed has none"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(task, changes, told, tmp_path):
+    settings = build(
+        FinetuneSettings, {"task": task, "train": tmp_path / "rows.csv", "out": tmp_path / "run"} | changes
+    )
+    with pytest.raises(UserError, match=told):
+        Finetuning(settings)
+
+
+def test_how_windows_are_merged_is_the_rerankers_business_too(tmp_path):
+    given = {"task": "pair", "train": tmp_path / "rows.csv", "out": tmp_path / "run", "rank": True, "merge": "max"}
+    assert task_of(build(FinetuneSettings, given)).merge == "max"
 
 
 def test_a_time_budget_ends_a_run_and_says_so(runs, notes):

@@ -189,6 +189,11 @@ def test_a_model_that_no_folder_of_its_family_can_hold_is_refused_before_it_is_t
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_minimal_pairs_of_sharded_weights_are_refused_not_left_out(make, tmp_path):
+    with pytest.raises(UserError, match=r"--minimal-pairs needs whole weights.*--shard"):
+        pretrain(make("bert-tiny", tmp_path, shard=True, minimal_pairs="pairs.jsonl"))
+
+
 def test_a_share_read_from_left_to_right_is_for_masked_words(make, tmp_path):
     with pytest.raises(UserError, match="causal is for masked-word pretraining"):
         pretrain(make("gpt-mini", tmp_path, causal=0.5))

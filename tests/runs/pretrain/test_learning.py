@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from bertkit.checkpoint.folder import read_folder
 from bertkit.data.store import Store
 from bertkit.runs.pretrain.build import build, make_feed
 from bertkit.runs.pretrain.run import Evaluation, pretrain
@@ -56,7 +58,7 @@ def test_static_masks_and_a_length_curriculum_learn_too(make, tmp_path):
     assert pretrain(settings)["mlm_loss"] < 0.85 * unigram_loss(settings)
 
 
-def test_averaged_weights_are_the_ones_written_and_judged_apart(make, tmp_path):
+def test_averaged_weights_are_the_ones_written(make, tmp_path):
     from safetensors.numpy import load_file
 
     from bertkit.training.checkpoints import newest_generation
@@ -68,6 +70,20 @@ def test_averaged_weights_are_the_ones_written_and_judged_apart(make, tmp_path):
     name = "model.encoder.embeddings.tokens.weight"
     assert np.array_equal(written, newest.tensors("average")[name].numpy())
     assert not np.array_equal(written, newest.tensors("weights")[name].numpy())
+
+
+def test_the_scores_of_a_run_with_averaged_weights_are_those_of_the_model_it_writes(make, tmp_path):
+    settings = make("roberta-mini", tmp_path / "run", steps=8, precision="fp32", loop={"ema": 0.5, "lr": 1e-2})
+    result = pretrain(settings)
+    built = build(settings, World())
+    built.model.load_state_dict(read_folder(tmp_path / "run").model.state_dict())
+    assert Evaluation(built, World())()["mlm_loss"] == pytest.approx(result["mlm_loss"], rel=1e-6)
+
+
+def test_an_electra_with_averaged_weights_writes_one_table_of_word_vectors(make, tmp_path):
+    pretrain(make("electra-mini", tmp_path / "run", steps=4, loop={"ema": 0.9}))
+    models = [read_folder(tmp_path / "run" / name).model for name in ("", "generator")]
+    assert torch.equal(*(model.encoder.embeddings.tokens.weight for model in models))
 
 
 def test_a_gpt_run_sees_its_text_as_it_is(make, tmp_path):

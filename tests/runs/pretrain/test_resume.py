@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.errors import Stopped, UserError
 from bertkit.runs.pretrain.run import pretrain
-from bertkit.training.checkpoints import RENAMED, Generation, newest_generation
+from bertkit.training.checkpoints import RENAMED, Generation, list_generations, newest_generation
 from bertkit.training.metrics_log import read_metrics
 from tests.support.interrupted import fingerprint, stop_after
 
@@ -89,6 +89,13 @@ def test_a_second_run_in_the_same_folder_needs_resume(make, tmp_path):
     pretrain(make("bert-tiny", tmp_path / "run", steps=2))
     with pytest.raises(UserError, match="--resume"):
         pretrain(make("bert-tiny", tmp_path / "run", steps=2))
+
+
+def test_the_last_step_is_saved_once_beside_an_earlier_one(make, tmp_path):
+    for resume in (False, True):  # a finished run that is asked to continue has nothing new to save
+        pretrain(make("bert-tiny", tmp_path / "run", steps=4, save_every=2, resume=resume))
+        names = [path.name for path in list_generations(tmp_path / "run/checkpoints")]
+        assert names == ["step-00000002", "step-00000004"]
 
 
 def test_resuming_with_another_model_is_refused(make, tmp_path):

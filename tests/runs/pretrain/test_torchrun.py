@@ -81,3 +81,10 @@ def test_sharded_weights_give_the_same_losses_and_resume_unsharded(whole, make, 
     shutil.rmtree(list_generations(run / "checkpoints")[-1])
     pretrain(make("bert-tiny", run, **RUN, resume=True))
     assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_sharded_weights_can_be_trained_for_some_minutes(make, tmp_path):
+    """How many steps fit is measured by trying a few first."""
+    torchrun(make("bert-tiny", tmp_path / "run", **RUN | {"steps": 0, "minutes": 0.05}), tmp_path, "--shard")
+    assert (tmp_path / "run/model.safetensors").is_file() and losses(tmp_path / "run")
