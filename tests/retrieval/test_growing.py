@@ -264,6 +264,22 @@ def test_an_index_of_another_form_finds_what_an_exact_one_does(tmp_path, more):
     assert "d4" not in {hit["id"] for hit in Index.open(tmp_path / "index").search(rows(4, 5)[0]["text"], 50)}
 
 
+@pytest.mark.parametrize("vectors", ["int8", "binary"])
+def test_documents_that_a_condition_allows_are_found_though_others_are_nearer(tmp_path, vectors):
+    far = [{"id": f"far{n}", "text": f"Item {n}: 7 8 9 +-*/ {n * n}.", "kind": "far"} for n in range(250)]
+    path = write(tmp_path / "a.jsonl", [row | {"kind": "near"} for row in rows(0, 400)] + far)
+    make(tmp_path / "exact", path)
+    make(tmp_path / "small", path, vectors=vectors)
+    exact, small = Index.open(tmp_path / "exact"), Index.open(tmp_path / "small")
+    for by in ("vectors", "both"):
+        hits = small.search(sentence(7), 10, by, where=Where('kind = "far"'))
+        assert len(hits) == 10 and {hit["columns"]["kind"] for hit in hits} == {"far"}
+    few = Where('kind = "far" and file contains "a"')  # few or many, a score means the same in every form of an index
+    for top, where in ((10, few), (30, few), (10, Where('id = "far3"'))):
+        best, same = (each.search("Item 3: 7 8 9", top, "both", where=where)[0] for each in (exact, small))
+        assert best["id"] == same["id"] and best["score"] == pytest.approx(same["score"], abs=0.05)
+
+
 def test_a_cut_vector_has_length_one():
     vectors = clustered(4).astype(np.float32)
     assert np.linalg.norm(shortened(vectors, 8), axis=1) == pytest.approx(1)
