@@ -112,7 +112,8 @@ def build(
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
         (folder / "run.toml").write_text(run, "utf-8")
 
-    write_folder(out, write)
+    with RunLock(out, "changing"):
+        write_folder(out, write)
     return facts
 
 
@@ -326,18 +327,16 @@ class Index:
 
         must: names that have to be in the index.
         """
+        wanted = np.array([key_of(name) for name in must], np.uint64)
+        known = np.any([np.isin(wanted, each.keys[each.alive]) for each in self.segments], axis=0)
+        for name, is_there in zip(must, known):
+            if not is_there:
+                raise UserError(f"{self.folder} has no document with the id {name!r}, and none of a file of that name.")
         documents: set[int] = set()
-        seen: set[int] = set()
         for segment in self.segments:
             lost = segment.alive & dead(segment.keys[:, 0], segment.keys[:, 1])
             documents |= set(segment.keys[lost, 0].tolist())
-            seen |= set(segment.keys[segment.alive].ravel().tolist()) if must else set()
             segment.alive = segment.alive & ~lost
-        for name in must:
-            if key_of(name) not in seen:
-                for segment in self.segments:  # nothing was written yet; this object is not used after the error
-                    segment.alive[:] = True
-                raise UserError(f"{self.folder} has no document with the id {name!r}, and none of a file of that name.")
         return len(documents)
 
     def search(

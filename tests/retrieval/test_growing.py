@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from bertkit.commands import index, search
 from bertkit.errors import UserError
+from bertkit.files.lock import RunLock
 from bertkit.retrieval import segments
 from bertkit.retrieval.index import Index
 from bertkit.retrieval.passages import Columns, Where, read_with_ids
@@ -87,6 +88,27 @@ def test_a_file_without_ids_replaces_what_it_gave_before(tmp_path):
     assert sorted(Index.open(tmp_path / "index").documents().values()) == [["One garden."], ["Two schools."]]
     assert add(tmp_path / "index", delete=(str(text),))["passages"] == 0
     assert search.run(search.Settings(index=tmp_path / "index", query="garden", threads=1))["found"] == []
+
+
+def test_an_index_that_is_made_again_or_joined_keeps_its_columns_for_whoever_has_it_open(tmp_path):
+    out, where = tmp_path / "index", Where("year = 2003")
+    make(out, write(tmp_path / "a.jsonl", rows(0, 6)))
+    opened = Index.open(out)
+    before = Index.open(out).search("garden", 10, "vectors", where=where)
+    make(out, write(tmp_path / "b.jsonl", [row | {"year": 2003} for row in rows(10, 16)]))
+    assert opened.search("garden", 10, "vectors", where=where) == before
+    add(out, write(tmp_path / "c.jsonl", rows(20, 24)))
+    opened = Index.open(out)
+    before = Index.open(out).search("garden", 10, "vectors", where=Where("year = 2020"))
+    add(out, write(tmp_path / "d.jsonl", rows(30, 38)))  # joins the second segment, whose files it removes
+    assert before and opened.search("garden", 10, "vectors", where=Where("year = 2020")) == before
+
+
+def test_an_index_cannot_be_made_again_while_it_is_changed(tmp_path):
+    out, path = tmp_path / "index", write(tmp_path / "a.jsonl", rows(0, 3))
+    make(out, path)
+    with RunLock(out, "changing"), pytest.raises(UserError, match="is in use"):
+        make(out, path)
 
 
 def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path):
