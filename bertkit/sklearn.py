@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, Self
 
@@ -97,9 +98,10 @@ class _OverTexts(BaseEstimator):
     def _opened(self) -> Predictor:
         if self._open is None:
             precision, device = self.get_params()["precision"], self.get_params()["device"]
-            with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
-                self.save(folder)
-                self._open = Predictor.load(folder, precision, device)
+            place = tempfile.TemporaryDirectory(prefix="bertkit-")
+            self.save(place.name)
+            self._open = Predictor.load(place.name, precision, device)
+            weakref.finalize(self._open, place.cleanup)  # not before: an ONNX file may be opened a second time
         return self._open
 
     def save(self, folder: str | Path) -> None:
