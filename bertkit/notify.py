@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -94,6 +94,7 @@ def duration(seconds: float) -> str:
 
 LANGUAGES = ("en", "zh")
 MESSAGES = Path(__file__).parent / "messages"
+DEEPEST = 8  # messages inside each other
 _language = "en"
 
 
@@ -114,19 +115,44 @@ def translated(line: str, language: str = "") -> str:
     Values are left alone, except where the table asks for it: a suggestion is a message inside a message.
     """
     language = language or _language
-    if language == "en" or not line.strip():
-        return line
+    return line if language == "en" or not line.strip() else _translated(line, language)
+
+
+@lru_cache(1024)
+def _translated(line: str, language: str, level: int = 0) -> str:
+    """A message in a language. level: in how many others it is."""
     exact, templates = _table(language)
     if line in exact:
         return exact[line]
     text = line.strip()
     start = line.index(text)
-    for pattern, words in templates:
-        match = pattern.fullmatch(text)
-        if match and all(translated(match[int(n) + 1], language) != match[int(n) + 1] for n in _NESTED.findall(words)):
-            values = [_Value(value, language) for value in match.groups()]
+    for parts, words in templates if level < DEEPEST else ():
+        found = values_of(parts, text)
+        if found is None:
+            continue
+        values = [_Value(value, language, level + 1) for value in found]
+        if all(f"{values[int(n)]:T}" != found[int(n)].strip() for n in _NESTED.findall(words)):
             return line[:start] + words.format(*values) + line[start + len(text) :]
     return line
+
+
+def values_of(parts: Sequence[str], text: str) -> list[str] | None:
+    """The values that a message has between the parts of a template, each as short as can be; None: it is another one.
+
+    Not a regular expression: one of five values takes seconds to find out that a paragraph is another message.
+    """
+    first, *between, last = parts
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return None
+    values = []
+    for part in between:
+        place = text.find(part, at, end)
+        if place < 0:
+            return None
+        values.append(text[at:place])
+        at = place + len(part)
+    return [*values, text[at:end]]
 
 
 # A value that has to be a message itself: a template of few words, such as "{}: {}.", holds only where it is.
@@ -136,22 +162,21 @@ _NESTED = re.compile(r"\{(\d+):T\}")
 class _Value:
     """A value of a message; in the table, {0:t} translates it, and {0:T} makes the template depend on that."""
 
-    def __init__(self, value: str, language: str) -> None:
-        self.value, self.language = value, language
+    def __init__(self, value: str, language: str, level: int) -> None:
+        self.value, self.language, self.level = value, language, level
 
     def __format__(self, how: str) -> str:
-        return translated(self.value.strip(), self.language) if how in ("t", "T") else self.value
+        return _translated(self.value.strip(), self.language, self.level) if how in ("t", "T") else self.value
 
 
 @cache
-def _table(language: str) -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
-    """The table of translated messages: whole lines, and templates as patterns, those with the most words first."""
+def _table(language: str) -> tuple[dict[str, str], list[tuple[list[str], str]]]:
+    """The table of translated messages: whole lines, and templates in their parts, those with the most words first."""
     import tomllib
 
     tables = tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))
     entries = {english: words for table in tables.values() for english, words in table.items()}
     by_length = sorted((english for english in entries if "{}" in english), key=lambda e: -len(e.replace("{}", "")))
     return {english: words for english, words in entries.items() if "{}" not in english}, [
-        (re.compile(re.escape(english.strip()).replace(r"\{\}", "(.*?)"), re.DOTALL), entries[english])
-        for english in by_length
+        (english.strip().split("{}"), entries[english]) for english in by_length
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from bertkit.checkpoint.locate import embedded, locate
+from bertkit.checkpoint.weights import has_weights
 from bertkit.config import build
 from bertkit.data.examples import TextRow
 from bertkit.errors import Stopped
@@ -60,10 +62,13 @@ def texts_of(X: Any) -> list[str]:
 def files_of(folder: Path) -> dict[str, bytes]:
     """For pickling the scikit-learn estimators: the files of a model folder by their paths inside it.
 
-    Those of sentence-transformers' modules are among them.
+    Those of sentence-transformers' modules are among them; weights in another format, where there are no others.
     """
     places = [folder, *(path for path in sorted(folder.iterdir()) if MODULE.fullmatch(path.name) and path.is_dir())]
-    chosen = (path for place in places for path in sorted(place.iterdir()) if path.suffix in KEPT)
+    chosen = [path for place in places for path in sorted(place.iterdir()) if path.suffix in KEPT]
+    for place in places:
+        chosen += [] if any(place.glob("model*.safetensors")) else sorted(place.glob("pytorch_model*.bin"))
+    chosen += [] if has_weights(folder) else sorted(folder.glob("onnx/*.onnx"))
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in chosen
@@ -93,9 +98,10 @@ class _OverTexts(BaseEstimator):
     def _opened(self) -> Predictor:
         if self._open is None:
             precision, device = self.get_params()["precision"], self.get_params()["device"]
-            with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
-                self.save(folder)
-                self._open = Predictor.load(folder, precision, device)
+            place = tempfile.TemporaryDirectory(prefix="bertkit-")
+            self.save(place.name)
+            self._open = Predictor.load(place.name, precision, device)
+            weakref.finalize(self._open, place.cleanup)  # not before: an ONNX file may be opened a second time
         return self._open
 
     def save(self, folder: str | Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import re
 import string
+import time
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertkit import cli, notify
 from bertkit.commands import COMMANDS
@@ -158,6 +161,21 @@ def test_messages_are_printed_in_chinese_with_their_values_untouched(chinese):
 def test_a_template_of_few_words_holds_only_around_a_message(chinese):
     assert notify.translated("tokenizer: kind is 'x'. Choose from: bpe.") == "tokenizer：kind 为 'x'。可选：bpe。"
     assert notify.translated("x.csv: this is not known. Nobody says so.") == "x.csv: this is not known. Nobody says so."
+
+
+def test_a_long_passage_is_printed_in_chinese_without_a_wait(chinese):
+    passage = "The quick fox: jumps over, the lazy dog. It is what it was, and more (see below), 1 of 2; or so. " * 40
+    start = time.process_time()
+    assert notify.translated(passage) == passage
+    assert time.process_time() - start < 5  # of regular expressions, each sentence more took twice as long
+
+
+@given(st.text("ab: ", max_size=12), st.text("ab: {", max_size=8).map(lambda text: text.replace("{", "{}")))
+def test_values_are_those_that_a_regular_expression_finds(text, template):
+    pattern = re.escape(template).replace(r"\{\}", "(.*?)")
+    match = re.fullmatch(pattern, text, re.DOTALL)
+    if "{}" in template:
+        assert notify.values_of(template.split("{}"), text) == (list(match.groups()) if match else None)
 
 
 def test_without_a_language_nothing_changes():

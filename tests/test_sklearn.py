@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import joblib
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -22,6 +25,8 @@ from sklearn.utils.validation import validate_data
 
 import bertkit
 from bertkit.errors import UserError
+from bertkit.runs.compress.export import export
+from bertkit.settings.compress import ExportSettings
 from bertkit.sklearn import BertClassifier, BertEmbedder, BertRegressor
 from tests.support import toy
 
@@ -342,3 +347,20 @@ def test_a_missing_label_is_an_error_that_names_its_row(missing) -> None:
     labels = np.array(["ham", missing, "spam"], dtype=object)
     with pytest.raises(ValueError, match=rf"y contains NaN or None \(row 1: {missing}\)"):
         BertClassifier().fit(["one", "two", "three"], labels)
+
+
+@pytest.mark.parametrize("kind", ["pytorch_model.bin", "onnx"])
+def test_an_embedder_opens_a_folder_whose_weights_are_not_in_safetensors(model, tmp_path, kind):
+    folder = tmp_path / "model"
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+        export(ExportSettings(model=model, out=folder, weights="fp32"))
+    else:
+        shutil.copytree(model, folder)
+        torch.save(load_file(folder / "model.safetensors"), folder / kind)
+        (folder / "model.safetensors").unlink()
+        (folder / "MANIFEST.json").unlink(missing_ok=True)
+    texts = ["two words", "three more words"]
+    made = BertEmbedder(str(folder), precision="fp32").fit(texts)
+    wanted = BertEmbedder(model, precision="fp32").fit(texts).transform(texts)
+    np.testing.assert_allclose(made.transform(texts), wanted, atol=1e-4)

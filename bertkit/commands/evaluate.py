@@ -138,8 +138,7 @@ def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
         sentences = (one for text in documents for line in text.split("\n") for one in split_sentences(line))
         chosen = list(islice(sentences, settings.most or None))
         return {"metrics": pseudo_perplexity(model, chosen), "intervals": {}, "rows": len(chosen), "rows_cut": 0}
-    texts = list(documents)
-    texts = texts[: settings.most] if settings.most else texts
+    texts = list(islice(documents, settings.most or None))
     found = gpt.perplexity(model, texts) if isinstance(model, Predictor) else model.perplexity(texts)
     return {"metrics": found, "intervals": {}, "rows": len(texts), "rows_cut": 0}
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 def fill(predictor: Predictor, text: str, top: int, joint: str) -> list[Any]:
     """Predictions for every mask of a text, as `Predictor.fill` describes them."""
+    if not isinstance(text, str):
+        raise UserError(f"fill takes one text, not {type(text).__name__}. Call it once for each text.")
+    if top < 1:
+        raise UserError(f"{top} guesses requested; ask for at least 1.")
     encodings = encode_masked(predictor, [text])
     if not joint:
         return Guesses(guesses(predictor, encodings, top)[0])

@@ -31,6 +31,11 @@ class Transform(nn.Module):
         return x if self.norm is None else self.norm(x)
 
 
+def word_scores(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The mlm head's score of every piece of the vocabulary. x: (…, width). Returns (…, vocabulary)."""
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
 class Head(nn.Module):
     """A head over the encoder: vectors to outputs by an optional transform, dropout, one linear map."""
 
@@ -49,6 +54,7 @@ class Head(nn.Module):
             self.out: Linear | None = None
             self.bias = None if plain else nn.Parameter(torch.zeros(config.vocabulary))
             self.decoder = None if config.tied else nn.Parameter(torch.empty(config.vocabulary, width))
+            self.word_scores = word_scores  # inference has a faster one
         else:
             # GPT's heads over a text have no bias.
             no_bias = head.looks_at == "pooler" and config.summary_activation == "none"
@@ -66,7 +72,7 @@ class Head(nn.Module):
             return self.out(x.float())
         weight = self.decoder if self.decoder is not None else words
         assert weight is not None
-        return F.linear(x, weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+        return self.word_scores(x, weight, self.bias)
 
 
 class Model(nn.Module):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit import machine
-from bertkit.data.batch import ROUND, Batch, pack, run_batched
+from bertkit.data.batch import Batch, pack, rounded, run_batched
 from bertkit.data.windows import Row
 from bertkit.errors import UserError
 from bertkit.machine import has_fast_bf16
@@ -84,16 +84,29 @@ def choose(precision: str, device: torch.device | str = "cpu") -> torch.dtype:
 class PreparedLinear(nn.Module):
     """A linear map prepared for inference: weights laid out once for oneDNN, the activation after it fused in."""
 
-    def __init__(self, linear: Linear, dtype: torch.dtype, fused: tuple[str, str] = ("none", "")) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, fused: tuple[str, str] = ("none", "")
+    ) -> None:
         super().__init__()
-        plain = linear.weight.detach().to(dtype)
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(plain, None)
-        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), None)
+        self.bias = None if bias is None else bias.detach().to(dtype)
         self.fused = fused
 
     def forward(self, x: Tensor) -> Tensor:
         """A linear layer prepared for inference. x: (…, in). Returns (…, out)."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.fused[0], [], self.fused[1])
+
+
+class PreparedWords:
+    """The mlm head's map to the vocabulary, prepared for inference at its first use: vectors do not need it."""
+
+    linear: PreparedLinear | None = None
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """As `word_scores` of the heads, bit for bit."""
+        if self.linear is None:
+            self.linear = PreparedLinear(weight, bias, x.dtype)
+        return self.linear(x)
 
 
 class CastLinear(nn.Module):
@@ -125,15 +138,21 @@ def prepare(model: Model, precision: str = "auto", device: torch.device | str = 
     elif on_cpu and dtype == torch.bfloat16 and _onednn_takes_bf16():
         for module in model.modules():
             if isinstance(module, FeedForward) and not module.gated and module.activation in _FUSED:
-                module.wide = PreparedLinear(module.wide, dtype, _FUSED[module.activation])  # type: ignore[assignment]
+                module.wide = _prepared(module.wide, dtype, _FUSED[module.activation])  # type: ignore[assignment]
                 module.activation = nn.Identity()
             elif isinstance(module, Transform) and module.activation in _FUSED:
-                module.dense = PreparedLinear(module.dense, dtype, _FUSED[module.activation])  # type: ignore[assignment]
+                module.dense = _prepared(module.dense, dtype, _FUSED[module.activation])  # type: ignore[assignment]
                 module.activation = nn.Identity()
-        _replace(model, lambda linear: PreparedLinear(linear, dtype))
+            elif isinstance(module, Head) and module.out is None:
+                module.word_scores = PreparedWords()
+        _replace(model, lambda linear: _prepared(linear, dtype))
     elif dtype != torch.float32:
         _replace(model, lambda linear: CastLinear(linear, dtype))
     return model
+
+
+def _prepared(linear: Linear, dtype: torch.dtype, fused: tuple[str, str] = ("none", "")) -> PreparedLinear:
+    return PreparedLinear(linear.weight, linear.bias, dtype, fused)
 
 
 def _onednn_takes_bf16() -> bool:
@@ -198,7 +217,8 @@ class TorchEngine(Engine):
 
     def compute(self, rows: Sequence[Row], wanted: Wanted, steady: bool = False) -> list[np.ndarray]:
         """Torch's inference of one packed batch."""
-        batch = self.pack(rows, ROUND if wanted.head else 1, steady)
+        tokens = sum(len(row.ids) for row in rows)
+        batch = self.pack(rows, (rounded(tokens) or 1) if wanted.head else 1, steady)
         encoded: Encoded = self.model.encoder(batch, layers=not wanted.layers.only_last)
         if wanted.head and wanted.places is not None:
             return self._at_places(encoded, wanted, wanted.places)
@@ -220,7 +240,7 @@ class TorchEngine(Engine):
             return [np.zeros((0, width), np.float32) for _ in places]
         starts = batch.restore(batch.starts).repeat_interleave(torch.tensor(counts, device=spots.device))
         vectors = join_tokens(encoded.tokens, starts + spots[:, 0], spots[:, 1], wanted.join)
-        filled = F.pad(vectors, (0, 0, 0, -len(spots) % ROUND))  # few different shapes, as for batches
+        filled = F.pad(vectors, (0, 0, 0, rounded(len(spots)) - len(spots)))  # few different shapes, as for batches
         outputs = self.model.ask(wanted.head, replace(encoded, tokens=filled))[: len(spots)].float()
         return [part.cpu().numpy() for part in outputs.split(counts)]
 

@@ -86,9 +86,10 @@ def relevant_ids(queries: Sequence[Query], documents: dict[str, list[str]], path
 
     What is not an id is a text: it means the documents that have it in a passage, or consist of passages of it.
     """
+    squeezed = {name: [" ".join(text.split()) for text in texts] for name, texts in documents.items()}
     by_text: dict[str, set[str]] = {}
-    for name, texts in documents.items():
-        by_text.setdefault(" ".join(" ".join(texts).split()), set()).add(name)
+    for name, texts in squeezed.items():
+        by_text.setdefault(" ".join(texts), set()).add(name)
     resolved: dict[str, set[str]] = {}
     for query in queries:
         for value in query.relevant:
@@ -96,7 +97,7 @@ def relevant_ids(queries: Sequence[Query], documents: dict[str, list[str]], path
                 resolved[value] = {value}
             elif value not in resolved:
                 wanted = " ".join(value.split())
-                resolved[value] = by_text.get(wanted) or _containing(wanted, documents)
+                resolved[value] = by_text.get(wanted) or _containing(wanted, squeezed)
             if not resolved[value]:
                 raise UserError(
                     f"{path}, line {query.line}: {value!r:.80} is neither an id nor a text of the index. Index the "
@@ -106,10 +107,9 @@ def relevant_ids(queries: Sequence[Query], documents: dict[str, list[str]], path
 
 
 def _containing(wanted: str, documents: dict[str, list[str]]) -> set[str]:
-    squeezed = ((name, [" ".join(text.split()) for text in texts]) for name, texts in documents.items())
     return {
         name
-        for name, texts in squeezed
+        for name, texts in documents.items()
         if any(wanted in text for text in texts) or all(text in wanted for text in texts)
     }
 

@@ -112,7 +112,8 @@ def build(
         (folder / "index.json").write_text(json.dumps(given, ensure_ascii=False, indent=1), "utf-8")
         (folder / "run.toml").write_text(run, "utf-8")
 
-    write_folder(out, write)
+    with RunLock(out, "changing"):
+        write_folder(out, write)
     return facts
 
 
@@ -321,28 +322,21 @@ class Index:
         """The numbers of a vector in the index."""
         return int(self.about["width"])
 
-    @property
-    def vectors(self) -> np.ndarray:
-        """The vectors of all passages that can be found in the index: (passages, width)."""
-        return np.concatenate([segment.vectors.exact[segment.alive] for segment in self.segments])
-
     def bury(self, dead: Callable[[np.ndarray, np.ndarray], np.ndarray], must: Collection[str] = ()) -> int:
         """Mark an index's passages as deleted, by keys of ids and files. Returns how many documents they were of.
 
         must: names that have to be in the index.
         """
+        wanted = np.array([key_of(name) for name in must], np.uint64)
+        known = np.any([np.isin(wanted, each.keys[each.alive]) for each in self.segments], axis=0)
+        for name, is_there in zip(must, known):
+            if not is_there:
+                raise UserError(f"{self.folder} has no document with the id {name!r}, and none of a file of that name.")
         documents: set[int] = set()
-        seen: set[int] = set()
         for segment in self.segments:
             lost = segment.alive & dead(segment.keys[:, 0], segment.keys[:, 1])
             documents |= set(segment.keys[lost, 0].tolist())
-            seen |= set(segment.keys[segment.alive].ravel().tolist()) if must else set()
             segment.alive = segment.alive & ~lost
-        for name in must:
-            if key_of(name) not in seen:
-                for segment in self.segments:  # nothing was written yet; this object is not used after the error
-                    segment.alive[:] = True
-                raise UserError(f"{self.folder} has no document with the id {name!r}, and none of a file of that name.")
         return len(documents)
 
     def search(
@@ -367,13 +361,15 @@ class Index:
             shared = self._words(question)
             numbers = np.flatnonzero(allowed & (shared > 0))
             scores, cosines = shared[numbers], None
-        elif any(segment.vectors.proposes for segment in self.segments):
-            numbers, cosines, scores = self._proposed(question, top, by, alive, allowed)
         else:
-            numbers, asked = np.flatnonzero(alive), self._asked(question)
-            cosines = np.concatenate([segment.vectors.cosines(asked) for segment in self.segments])[numbers]
-            scores = fused(cosines, self._words(question)[numbers], self.weight) if by == "both" else cosines
-            inside = allowed[numbers]
+            if any(segment.vectors.proposes for segment in self.segments):
+                numbers, cosines, scores = self._proposed(question, top, by, alive, allowed)
+            else:
+                numbers, asked = np.flatnonzero(alive), self._asked(question)
+                cosines = np.concatenate([segment.vectors.cosines(asked) for segment in self.segments])[numbers]
+                weight = self.about["vector_weight"]
+                scores = fused(cosines, self._words(question)[numbers], weight) if by == "both" else cosines
+            inside = allowed[numbers]  # the others set the scale
             numbers, cosines, scores = numbers[inside], cosines[inside], scores[inside]
         best = best_of(scores, top).tolist() if len(numbers) else []
         seen = [{} if cosines is None else {"cosine": float(cosines[n])} for n in best]
@@ -383,31 +379,36 @@ class Index:
         self, question: str, top: int, by: str, alive: np.ndarray, allowed: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers, cosines and scores of the index's passages that vectors and words propose. Few allowed ones: all."""
-        asked, share = self._asked(question), allowed.mean()
-        if allowed.sum() <= max(FEWEST, 10 * top) or share < 0.01:
-            numbers = np.flatnonzero(allowed)
-        else:
-            wide = int(np.ceil(top / share))
-            near = [each.vectors.candidates(asked, wide) + start for each, start in zip(self.segments, self.starts)]
-            numbers = np.concatenate(near)
+        asked, everyone, share = self._asked(question), np.flatnonzero(allowed), allowed.mean()
+        few = len(everyone) <= max(FEWEST, 10 * top) or share < 0.01
+        wide = 1 if few else int(np.ceil(top / share))
+        numbers = self._near(asked, wide)
+        while not few and allowed[numbers].sum() < top and wide < len(allowed):  # those allowed may be the far ones
+            wide *= 4
+            numbers = self._near(asked, wide)
+        if few:
+            numbers = np.union1d(numbers, everyone)
         shared = self._words(question) if by == "both" else None
         if shared is not None:
-            numbers = np.union1d(numbers, np.flatnonzero(allowed)[best_of(shared[allowed], max(FEWEST, top))])
-        numbers = numbers[allowed[numbers]]
-        cosines = self._cosines_of(asked, numbers)
-        if shared is None:
-            return numbers, cosines, cosines
-        # The scale of cosines needs the lowest one: that of passages spread over the index stands for it.
-        spread = np.flatnonzero(alive)[:: max(1, int(alive.sum()) // AMONG)]
-        lowest = self._cosines_of(asked, spread).min(initial=cosines.min(initial=1.0))
-        return numbers, cosines, fused(
-            np.append(cosines, lowest), np.append(shared[numbers], shared[alive].min()), self.weight
-        )[:-1]  # fmt: skip
+            best = [
+                np.flatnonzero(alive)[best_of(shared[alive], 1)],
+                everyone[best_of(shared[allowed], max(FEWEST, top))],
+            ]
+            numbers = np.union1d(numbers, np.concatenate(best))
+        numbers = numbers[alive[numbers]]
+        cosines = scores = self._cosines_of(asked, numbers)
+        if shared is not None:
+            # The scale of cosines needs the lowest one: that of passages spread over the index stands for it.
+            spread = np.flatnonzero(alive)[:: max(1, int(alive.sum()) // AMONG)]
+            lowest = self._cosines_of(asked, spread).min(initial=cosines.min(initial=1.0))
+            words = np.append(shared[numbers], shared[alive].min())
+            scores = fused(np.append(cosines, lowest), words, self.about["vector_weight"])[:-1]
+        return numbers, cosines, scores
 
-    @property
-    def weight(self) -> float:
-        """The index's weight of vectors beside words."""
-        return float(self.about["vector_weight"])
+    def _near(self, asked: np.ndarray, wide: int) -> np.ndarray:
+        """The numbers of the index's passages among which the nearest `wide` are likely to be."""
+        near = [each.vectors.candidates(asked, wide) + start for each, start in zip(self.segments, self.starts)]
+        return np.concatenate(near)
 
     @property
     def starts(self) -> np.ndarray:

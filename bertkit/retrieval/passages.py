@@ -18,7 +18,6 @@ import numpy as np
 from bertkit.data.readers import read_documents, read_rows
 from bertkit.data.readers.rows import cells_of
 from bertkit.errors import UserError, suggest
-from bertkit.files.json import read_array, read_json
 from bertkit.files.open import kind_of, open_text
 from bertkit.notify import note
 from bertkit.text.tokenizer import Tokenizer
@@ -289,11 +288,8 @@ class Columns:
         np.save(folder / "columns.npy", self.numbers)
 
     @classmethod
-    def open(cls, folder: Path, passages: int) -> Columns:
-        """The columns of a folder's passages; none where it has none."""
-        if not (folder / "columns.json").is_file():
-            return cls({}, np.zeros((passages, 0), np.int32))
-        values, numbers = read_json(folder / "columns.json"), read_array(folder / "columns.npy")
+    def read(cls, values: dict[str, list[Any]], numbers: np.ndarray, passages: int) -> Columns:
+        """The passages' columns as columns.json and columns.npy have them."""
         if numbers.shape != (passages, len(values)) or any(
             passages and numbers[:, n].max() >= len(given) for n, given in enumerate(values.values())
         ):

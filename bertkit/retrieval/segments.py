@@ -258,6 +258,8 @@ class Segment:
     words: BM25
     passages: IO[bytes]  # stays open, so that an index that is rebuilt meanwhile does not mix with this one
     alive: np.ndarray
+    files: tuple[IO[bytes], np.ndarray] | None = None  # of the columns: open for the same reason, read when needed
+    hashes: np.ndarray | None = None  # of ids and files, as they are on the disk
 
     @classmethod
     def open(cls, folder: Path, width: int) -> Segment:
@@ -274,7 +276,12 @@ class Segment:
                 f"{folder / 'passages.jsonl'} is damaged: it has {size:,} bytes, but {int(lines[-1]):,} were written. "
                 "Rebuild the index with `bertkit index`."
             )
-        return cls(folder, vectors, lines, words, passages, np.ones(len(vectors), bool))
+        files = hashes = None
+        if (folder / "columns.json").is_file():
+            files = open_regular(folder / "columns.json"), read_array(folder / "columns.npy")
+        if (folder / "keys.npy").is_file():
+            hashes = read_array(folder / "keys.npy")
+        return cls(folder, vectors, lines, words, passages, np.ones(len(vectors), bool), files, hashes)
 
     def __len__(self) -> int:
         """The number of passages, also of deleted ones."""
@@ -299,8 +306,8 @@ class Segment:
     @cached_property
     def keys(self) -> np.ndarray:
         """A segment's hashes of ids and of files' names: (passages, 2)."""
-        if (self.folder / "keys.npy").is_file():
-            keys = np.array(read_array(self.folder / "keys.npy"))
+        if self.hashes is not None:
+            keys = np.array(self.hashes)
             if keys.shape != (len(self), 2) or keys.dtype != np.uint64:
                 raise DamagedFile(f"{self.folder / 'keys.npy'} is damaged. Rebuild the index with `bertkit index`.")
             return keys
@@ -310,7 +317,11 @@ class Segment:
     @cached_property
     def columns(self) -> Columns:
         """The columns of a segment's documents."""
+        if self.files is None:
+            return Columns({}, np.zeros((len(self), 0), np.int32))
+        file, numbers = self.files
         try:
-            return Columns.open(self.folder, len(self))
+            text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8")
+            return Columns.read(parse_json(text, str(self.folder / "columns.json")), numbers, len(self))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedFile(f"{self.folder}: its columns are damaged ({error}). Rebuild the index.") from None

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
 
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
@@ -405,11 +406,23 @@ async def _streamed(service: InferenceService, events: Iterator[dict[str, Any]])
 
     async def sent() -> AsyncIterator[bytes]:
         event = first
-        try:
-            while isinstance(event, dict):
-                yield b"data: " + to_json(event) + b"\n\n"
-                event = await arrived.get()
-        finally:
-            stopped.set()
+        while isinstance(event, dict):
+            yield b"data: " + to_json(event) + b"\n\n"
+            event = await arrived.get()
 
-    return StreamingResponse(sent(), media_type="text/event-stream")
+    return Events(sent(), stopped)
+
+
+class Events(StreamingResponse):
+    """Server-sent events for the page. stopped: set at the end, also where the client left before the first one."""
+
+    def __init__(self, events: AsyncIterator[bytes], stopped: threading.Event) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self.stopped = stopped
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until there are no more, or nobody is there."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.stopped.set()

@@ -208,6 +208,17 @@ def test_a_text_without_a_mask_or_too_long_is_refused(models) -> None:
         models("roberta")[0].fill("the cat")
 
 
+@pytest.mark.parametrize("top", [0, -1])
+def test_less_than_one_guess_is_refused(top: int, models) -> None:
+    with pytest.raises(UserError, match=f"{top} guesses requested; ask for at least 1"):
+        models("bert")[0].fill("the [MASK]", top=top)
+
+
+def test_a_list_of_texts_to_fill_is_refused_with_what_to_do(models) -> None:
+    with pytest.raises(UserError, match="fill takes one text, not list. Call it once for each text."):
+        models("bert")[0].fill(["the [MASK]"])
+
+
 def test_load_is_the_predictor_and_the_precision_is_known(tmp_path: Path) -> None:
     folders.write(tmp_path, "bert", "BertForMaskedLM")
     exact, rough = bertkit.load(str(tmp_path), precision="fp32"), bertkit.load(str(tmp_path), precision="bf16")

@@ -10,6 +10,7 @@ import torch
 from bertkit.data.batch import pack
 from bertkit.errors import UserError
 from bertkit.model import inference as preparing
+from bertkit.model.heads import word_scores
 from bertkit.model.inference import choose, has_fast_bf16, prepare
 from tests.support.small_encoders import FAMILIES, model_of, rows
 
@@ -53,6 +54,15 @@ def test_in_bfloat16_vectors_point_the_same_way(family: str, onednn: bool, monke
     assert close(after["tokens"], before["tokens"]) >= 0.999
     for kind, _ in heads:
         assert close(after[kind], before[kind]) >= 0.99, kind
+
+
+def test_words_have_the_same_scores_to_the_bit_however_their_weights_are_laid_out() -> None:
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU has no bfloat16 in oneDNN")
+    model = prepare(copy.deepcopy(model_of("bert", HEADS[:1])), "bf16")
+    laid_out = answers(model, HEADS[:1])["mlm"]
+    model.head("mlm").word_scores = word_scores
+    torch.testing.assert_close(laid_out, answers(model, HEADS[:1])["mlm"], atol=0, rtol=0)
 
 
 def test_auto_is_bf16_exactly_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

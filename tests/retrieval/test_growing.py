@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from bertkit.commands import index, search
 from bertkit.errors import UserError
+from bertkit.files.lock import RunLock
 from bertkit.retrieval import segments
 from bertkit.retrieval.index import Index
 from bertkit.retrieval.passages import Columns, Where, read_with_ids
@@ -87,6 +88,27 @@ def test_a_file_without_ids_replaces_what_it_gave_before(tmp_path):
     assert sorted(Index.open(tmp_path / "index").documents().values()) == [["One garden."], ["Two schools."]]
     assert add(tmp_path / "index", delete=(str(text),))["passages"] == 0
     assert search.run(search.Settings(index=tmp_path / "index", query="garden", threads=1))["found"] == []
+
+
+def test_an_index_that_is_made_again_or_joined_keeps_its_columns_for_whoever_has_it_open(tmp_path):
+    out, where = tmp_path / "index", Where("year = 2003")
+    make(out, write(tmp_path / "a.jsonl", rows(0, 6)))
+    opened = Index.open(out)
+    before = Index.open(out).search("garden", 10, "vectors", where=where)
+    make(out, write(tmp_path / "b.jsonl", [row | {"year": 2003} for row in rows(10, 16)]))
+    assert opened.search("garden", 10, "vectors", where=where) == before
+    add(out, write(tmp_path / "c.jsonl", rows(20, 24)))
+    opened = Index.open(out)
+    before = Index.open(out).search("garden", 10, "vectors", where=Where("year = 2020"))
+    add(out, write(tmp_path / "d.jsonl", rows(30, 38)))  # joins the second segment, whose files it removes
+    assert before and opened.search("garden", 10, "vectors", where=Where("year = 2020")) == before
+
+
+def test_an_index_cannot_be_made_again_while_it_is_changed(tmp_path):
+    out, path = tmp_path / "index", write(tmp_path / "a.jsonl", rows(0, 3))
+    make(out, path)
+    with RunLock(out, "changing"), pytest.raises(UserError, match="is in use"):
+        make(out, path)
 
 
 def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path):
@@ -262,6 +284,22 @@ def test_an_index_of_another_form_finds_what_an_exact_one_does(tmp_path, more):
         assert {hit["id"] for hit in filtered} == {"d0", "d1", "d2"}
     add(tmp_path / "index", delete=("d4",))
     assert "d4" not in {hit["id"] for hit in Index.open(tmp_path / "index").search(rows(4, 5)[0]["text"], 50)}
+
+
+@pytest.mark.parametrize("vectors", ["int8", "binary"])
+def test_documents_that_a_condition_allows_are_found_though_others_are_nearer(tmp_path, vectors):
+    far = [{"id": f"far{n}", "text": f"Item {n}: 7 8 9 +-*/ {n * n}.", "kind": "far"} for n in range(250)]
+    path = write(tmp_path / "a.jsonl", [row | {"kind": "near"} for row in rows(0, 400)] + far)
+    make(tmp_path / "exact", path)
+    make(tmp_path / "small", path, vectors=vectors)
+    exact, small = Index.open(tmp_path / "exact"), Index.open(tmp_path / "small")
+    for by in ("vectors", "both"):
+        hits = small.search(sentence(7), 10, by, where=Where('kind = "far"'))
+        assert len(hits) == 10 and {hit["columns"]["kind"] for hit in hits} == {"far"}
+    few = Where('kind = "far" and file contains "a"')  # few or many, a score means the same in every form of an index
+    for top, where in ((10, few), (30, few), (10, Where('id = "far3"'))):
+        best, same = (each.search("Item 3: 7 8 9", top, "both", where=where)[0] for each in (exact, small))
+        assert best["id"] == same["id"] and best["score"] == pytest.approx(same["score"], abs=0.05)
 
 
 def test_a_cut_vector_has_length_one():

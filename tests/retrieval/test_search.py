@@ -197,7 +197,7 @@ def test_a_passage_is_found_by_itself_and_told_where_it_stands(made, documents):
             assert ("cosine" in first) == (by != "words")
             assert first.get("cosine", 1) == pytest.approx(1, abs=2e-3)
     vectors = bertkit.load("en").embed([one["text"] for one in kept], normalize=True)
-    assert np.abs(np.asarray(opened.vectors, np.float32) - vectors).max() < 2e-3
+    assert np.abs(np.asarray(opened.segments[0].vectors.exact, np.float32) - vectors).max() < 2e-3
 
 
 def test_the_command_tells_the_passages_and_rare_words_count(made, capsys):

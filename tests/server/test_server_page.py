@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from bertkit.ancestors.meaning import meaning
 from bertkit.commands.serve import VIEWS
 from bertkit.errors import UserError
 from bertkit.inference import explain, importance
+from bertkit.server import routes_show
 from bertkit.server.app import address_of, bind, make_app, server_of
 from bertkit.server.middleware import LOCAL
 from bertkit.server.models import ModelRegistry, ServedModel, load
@@ -363,6 +366,32 @@ def test_learning_is_streamed_one_model_at_a_time(address: str) -> None:
                     raise
                 threading.Event().wait(0.2)
     assert wrong.value.code == 422
+
+
+def test_learning_ends_when_its_reader_left_before_the_first_event() -> None:
+    class Service:
+        queue = SimpleNamespace(closing=False)
+
+    def events() -> Iterator[dict[str, Any]]:
+        for number in range(200):
+            time.sleep(0.05)
+            yield {"step": number}
+
+    async def left() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None:
+        await asyncio.sleep(0)
+
+    async def ask() -> None:
+        answer = await routes_show._streamed(Service(), events())  # type: ignore[arg-type]
+        await answer({"type": "http", "asgi": {"spec_version": "2.3"}}, left, send)
+        async with asyncio.timeout(5):  # all events take ten seconds
+            while routes_show._learning.locked():
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)  # the thread has a last word
+
+    asyncio.run(ask())
 
 
 REFUSED = [  # path, body: what a reader of the page can do wrong

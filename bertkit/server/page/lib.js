@@ -77,7 +77,7 @@ export const css = rgb => `rgb(${rgb.join(",")})`;
 
 export function heat(rows, {most, colours = palette(), scale = diverging, kind = "strip"} = {}) {
   const height = rows.length, width = rows[0]?.length || 1;
-  const canvas = h("canvas", {class: kind, width, height, role: "img"});
+  const canvas = h("canvas", {class: kind, width, height, "aria-hidden": "true"});
   const context = canvas.getContext("2d"), picture = context.createImageData(width, height);
   const top = most ?? Math.max(1e-9, ...rows.map(row => Math.max(...row.map(Math.abs))));
   rows.forEach((row, y) => row.forEach((value, x) => {
