@@ -202,7 +202,12 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
     finished = [c for c in contenders if not c.get("stopped")]
     sentences = [_verdict(finished, lang, p_below)] if finished or not unfinished else []
     sentences += [words(lang)["verdict_stopped"].format(name=c.get("name"), steps=c["stopped"]) for c in unfinished]
-    return " ".join(sentences)
+    return _spaced(sentences, lang)
+
+
+def _spaced(sentences: Sequence[str], lang: str) -> str:
+    """Sentences one after the other: in Chinese no space follows a full stop."""
+    return ("" if lang == "zh" else " ").join(sentences)
 
 
 def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float) -> str:
@@ -243,7 +248,8 @@ def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float)
     if saving is None:
         return sentence
     cost, ratio = saving
-    return sentence + " " + strings["verdict_price"].format(ratio=_times(ratio), cost=strings[f"cost_{cost}"])
+    price = strings["verdict_price"].format(ratio=_times(ratio), cost=strings[f"cost_{cost}"])
+    return _spaced([sentence, price], lang)
 
 
 def _saving(

@@ -433,7 +433,8 @@ def test_a_large_gap_on_few_rows_neither_excuses_the_cheap_one_nor_proves_the_de
     assert "cannot be told from chance, p = 0.62" in said and "use it" not in said
     assert said.endswith("The price is 200 times the time per text.")
     said = verdict([worse, DEAR], lang="zh")
-    assert "值得" not in said and "无法断定差距不是偶然, p = 0.62" in said
+    assert "值得" not in said and "无法断定差距不是偶然，p = 0.62" in said
+    assert "。 " not in said
     assert "worth it" in verdict([worse | {"p_value": 0.04}, DEAR])
 
 
