@@ -50,7 +50,7 @@ def finetune(task: str, **settings: Any) -> Predictor:
 
 
 _COMMANDS = ("tokenizer", "prepare", "pretrain", "compare", "learn", "seq2seq", "convert", "doctor", "inspect",
-          "meaning", "index", "search", "ask", "distill", "quantize", "prune", "export")  # fmt: skip
+          "meaning", "features", "index", "search", "ask", "distill", "quantize", "prune", "export")  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

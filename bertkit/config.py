@@ -207,7 +207,8 @@ def _fit(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         return Path(value)
     if kind is Any or kind is dict or origin is dict or (type(value) is kind):
         return value
-    raise UserError(f"{where} must be {KIND_NAMES.get(kind, kind)}, not {value!r}.")
+    shown = f"a {type(value).__name__}" if "\n" in repr(value) else repr(value)
+    raise UserError(f"{where} must be {KIND_NAMES.get(kind, kind)}, not {shown}.")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

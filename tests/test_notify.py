@@ -122,6 +122,38 @@ def test_no_message_falls_back_to_english() -> None:
     assert missing == []
 
 
+def printed() -> Iterator[tuple[str, str]]:
+    """Every line that a command prints as its result, with its place; {} for each value."""
+
+    def strings(node: ast.AST) -> Iterator[ast.expr]:
+        inside = ast.walk(node)
+        if isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp, ast.IfExp)) and not any(
+            isinstance(part, (ast.List, ast.ListComp)) for part in inside
+        ):
+            yield node
+        else:
+            for part in [node.value] if isinstance(node, ast.Subscript) else ast.iter_child_nodes(node):
+                yield from strings(part)
+
+    for path in sorted((PACKAGE / "commands").glob("*.py")):
+        for function in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(function, ast.FunctionDef) and function.name.endswith(("lines", "_baseline")):
+                for part in function.body[1:]:
+                    for node in strings(part):
+                        yield from ((f"{path.name}:{node.lineno}", text.strip()) for text in spelled(node))
+
+
+def test_every_line_of_a_result_has_its_chinese() -> None:
+    known = {english.strip() for table in TABLES.values() for english in table} | {"fp32 {} GFLOP/s (numpy)"}
+    words = re.compile("[a-z]{3}")
+    left = [
+        f"{place}: {text}"
+        for place, text in printed()
+        if " " in text and words.search(text.replace("{}", "")) and text not in known
+    ]
+    assert left == []
+
+
 def test_every_help_text_has_a_chinese_entry_and_none_is_stale():
     frame = set(TABLES["frame"])
     assert helps() - set(TABLES["help"]) - frame == set()
@@ -130,7 +162,7 @@ def test_every_help_text_has_a_chinese_entry_and_none_is_stale():
 
 
 def test_every_message_with_a_chinese_entry_is_still_in_the_code():
-    everything = templates() | {"usage:"} | {text for _, text in messages()}
+    everything = templates() | {"usage:"} | {text for _, text in [*messages(), *printed()]}
     stale = [
         english
         for table in ("messages", "frame", "server")

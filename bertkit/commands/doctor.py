@@ -146,24 +146,27 @@ def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
 def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit doctor` prints: the machine as a table, followed by each file; or what is in each folder."""
     told = [
-        f"{one['folder']}: {one['kind']}, "
-        + (f"{one['files']} files checked, all sound" if one["files"] else "opens; it has no manifest to check it by")
+        f"{one['folder']}: {one['kind']}, {one['files']} files checked, all sound"
+        if one["files"]
+        else f"{one['folder']}: {one['kind']}, opens; it has no manifest to check it by"
         for one in result["folders"]
     ]
     if "machine" not in result:
         return told
     m = result["machine"]
     speed = m["matmul_gflops"]
-    rows = {
-        "processor": f"{m['processor']}, {m['cores']} cores, {m['memory_gb']} GB",
-        "threads": f"{m['threads']} (change with --threads)",
-        "bf16": f"{'fast' if m['fast_bf16'] else 'slow: fp32 will be used'} "
-        f"({m['instructions']}{', AMX' if m['amx'] else ''})",
-        "matrix speed": f"fp32 {speed['fp32']:.0f}, bf16 {speed['bf16']:.0f} GFLOP/s",
-        "GPU": m["gpu"] or "none (not needed)",
-        "versions": ", ".join(f"{name} {number}" for name, number in m["versions"].items()),
-    }
+    at = f"{m['instructions']}{', AMX' if m['amx'] else ''}"
     if not speed["bf16"]:
-        rows |= {"bf16": f"not used without PyTorch ({m['instructions']})",
-                 "matrix speed": f"fp32 {speed['fp32']:.0f} GFLOP/s (numpy)"}  # fmt: skip
-    return [f"{name:14} {value}" for name, value in rows.items()] + result["lines"] + told
+        bf16, speeds = f"not used without PyTorch ({at})", f"fp32 {speed['fp32']:.0f} GFLOP/s (numpy)"
+    else:
+        bf16 = f"fast ({at})" if m["fast_bf16"] else f"slow: fp32 will be used ({at})"
+        speeds = f"fp32 {speed['fp32']:.0f}, bf16 {speed['bf16']:.0f} GFLOP/s"
+    rows = [
+        f"processor      {m['processor']}, {m['cores']} cores, {m['memory_gb']} GB",
+        f"threads        {m['threads']} (change with --threads)",
+        f"bf16           {bf16}",
+        f"matrix speed   {speeds}",
+        f"GPU            {m['gpu'] or 'none (not needed)'}",
+        f"versions       {', '.join(f'{name} {number}' for name, number in m['versions'].items())}",
+    ]
+    return rows + result["lines"] + told

@@ -201,11 +201,11 @@ def search_lines(result: dict[str, Any]) -> list[str]:
     shown.append(
         f"  {'':{wide}}  " + "  ".join(f"{name:>10}" for name in names) + "  interval       p       ms per query"
     )
-    for row in result["ranked_by"]:
-        low, high = row["intervals"].get(names[0], (float("nan"),) * 2)
-        chance = "best   " if row["p_value"] is None else f"{row['p_value']:<7.3f}"
+    for number, row in enumerate(result["ranked_by"]):
+        interval = "{:.3f}–{:.3f}".format(*row["intervals"][names[0]]) if names[0] in row["intervals"] else " " * 11
+        chance = "best   " if not number else " " * 7 if row["p_value"] is None else f"{row['p_value']:<7.3f}"
         values = "  ".join(f"{row['metrics'][name]:10.4f}" for name in names)
-        shown.append(f"  {row['name']:{wide}}  {values}  {low:.3f}–{high:.3f}    {chance} {row['ms_per_query']:12.2f}")
+        shown.append(f"  {row['name']:{wide}}  {values}  {interval}    {chance} {row['ms_per_query']:12.2f}")
     if result["worst"]:
         shown.append(f"worst queries by {result['ranked_by'][0]['name']}:")
     for row in result["worst"][:5]:

@@ -85,18 +85,18 @@ def lines(result: dict[str, Any]) -> list[str]:
     if "abstain" in result:
         chosen = result["abstain"]
         shown.append(
-            f"{'abstains below':20} {chosen['threshold']:.4f}   answers {chosen['coverage']:.1%} of {chosen['rows']:,} "
+            f"abstains below       {chosen['threshold']:.4f}   answers {chosen['coverage']:.1%} of {chosen['rows']:,} "
             f"{chosen['scored_on']} rows, {chosen['accuracy']:.1%} of them right"
         )
     if "seeds" in result:
         shown.append(
-            f"{'over seeds':20} {result['seeds']['mean']:.4f} ± {result['seeds']['spread']:.4f}   "
+            f"over seeds           {result['seeds']['mean']:.4f} ± {result['seeds']['spread']:.4f}   "
             f"{result['headline']} on the {role} rows"
         )
     if "folds" in result:
         folds = result["folds"]
         shown.append(
-            f"{'over folds':20} {folds['mean']:.4f} ± {folds['spread']:.4f}   {result['headline']} on "
+            f"over folds           {folds['mean']:.4f} ± {folds['spread']:.4f}   {result['headline']} on "
             f"{folds['rows']:,} training rows, each scored by a model that was neither trained on it nor chosen by it"
         )
     shown.append(f"model and report.html in {result['out']}")
@@ -119,8 +119,8 @@ def _baseline(result: dict[str, Any]) -> list[str]:
     )
     if "difference" not in facts:
         return [line]
-    interval = f"95 % interval {facts['low']:+.4f} to {facts['high']:+.4f}"
-    return [line, f"{'difference':20} {facts['difference']:+.4f}   {interval}"]
+    low, high = f"{facts['low']:+.4f}", f"{facts['high']:+.4f}"
+    return [line, f"difference           {facts['difference']:+.4f}   95 % interval {low} to {high}"]
 
 
 __all__ = ["Settings", "lines", "run"]

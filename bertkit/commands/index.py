@@ -75,7 +75,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.errors import UserError
     from bertkit.files.atomic import check_folder
     from bertkit.inference.predictor import Predictor
-    from bertkit.notify import track
+    from bertkit.notify import note, track
     from bertkit.retrieval.index import shown
     from bertkit.retrieval.passages import read_passages, read_with_ids
     from bertkit.tasks import make
@@ -102,6 +102,8 @@ def run(settings: Settings) -> dict[str, Any]:
         documents = read_with_ids(files, settings.text, settings.id, settings.encoding)
         return iter(read_passages(documents, predictor.tokenizer, settings.passage))
 
+    if not settings.store and (settings.out / "index.json").exists():
+        note(f"{settings.out} holds an index, which is replaced; --add would add to it.")
     start = time.perf_counter()
     job = _job(settings, model, predictor, passages()) if settings.on == "ray" else None
     facts = store.build(

@@ -52,6 +52,7 @@ class FileReport:
     rows: int = 0
     labels: dict[str, int] = field(default_factory=dict)
     label_kinds: int = 0
+    label_total: int = 0  # of all labels, also those that `labels` leaves out
     unlabelled: int = 0
     empty: int = 0
     duplicates: int = 0
@@ -65,6 +66,7 @@ class FileReport:
     cjk_share: float = 0.0
     suspicious: dict[str, dict[str, Any]] = field(default_factory=dict)
     rare_labels: dict[str, int] = field(default_factory=dict)
+    rare_kinds: int = 0  # how many labels are rare; `rare_labels` holds the rarest
     alike_labels: list[dict[str, int]] = field(default_factory=list)  # groups of labels that may be one
     spaced_labels: int = 0
     conflict_lines: list[int] = field(default_factory=list)
@@ -81,10 +83,17 @@ class FileReport:
         if self.columns:
             yield f"  columns: {', '.join(self.columns)}"
         if self.label_kinds:
-            yield f"  labels: {self.label_kinds:,} different: {_balance(self.labels, self.label_kinds)}"
+            listed = _list(f"{label} {n:,} ({n / self.label_total:.1%})" for label, n in self.labels.items())
+            if (more := self.label_kinds - SHOWN) > 0:
+                yield f"  labels: {self.label_kinds:,} different: {listed}, and {more:,} more"
+            else:
+                yield f"  labels: {self.label_kinds:,} different: {listed}"
         if self.rare_labels:
             listed = ", ".join(f"{label} {count}" for label, count in self.rare_labels.items())
-            yield f"  rare labels (fewer than {FEW} rows): {listed}"
+            if (more := self.rare_kinds - len(self.rare_labels)) > 0:
+                yield f"  rare labels (fewer than {FEW} rows): {listed}, and {more:,} more"
+            else:
+                yield f"  rare labels (fewer than {FEW} rows): {listed}"
         for group in self.alike_labels:
             listed = ", ".join(f"{label!r} ({count:,})" for label, count in group.items())
             yield f"  labels that look like one: {listed}"
@@ -97,23 +106,26 @@ class FileReport:
                 yield f"  {what}: {count:,} ({count / self.rows:.1%})"
         if self.conflicts:
             places = ", ".join(map(str, self.conflict_lines))
-            what = "rows repeat an earlier text with a different label"
-            yield f"  conflicting: {self.conflicts:,} {what}, first at {places}"
+            again = f"{self.conflicts:,} rows repeat an earlier text with a different label"
+            yield f"  conflicting: {again}, first at {places}"
         if self.compared < self.rows:
             yield f"  only the first {self.compared:,} distinct texts were checked for duplicates"
         for other, count in self.overlaps.items():
             yield f"  also in {other}: {count:,} rows ({count / max(1, self.rows):.1%})"
         for lengths in self.lengths:
-            shown = ", ".join(f"{share} % up to {value:,}" for share, value in lengths.percentiles.items())
-            by = f" ({self.counted_by}'s tokenizer)" if self.counted_by and lengths.unit == "tokens" else ""
-            yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {shown}"
+            half, most, nearly, longest = (f"{value:,}" for value in lengths.percentiles.values())
+            shown = f"50 % up to {half}, 90 % up to {most}, 99 % up to {nearly}, 100 % up to {longest}"
+            if self.counted_by and lengths.unit == "tokens":
+                yield f"  tokens ({self.counted_by}'s tokenizer): mean {lengths.mean:,.1f}; {shown}"
+            else:
+                yield f"  {lengths.unit}: mean {lengths.mean:,.1f}; {shown}"
         if self.unknown_share:
             yield f"  unknown to {self.counted_by}'s vocabulary: {self.unknown_share:.2%} of pieces"
         if self.cuts and not self.cuts[0].rows:
             yield f"  at {self.cuts[0].limit} tokens: nothing is truncated"
         for cut in (each for each in self.cuts if each.rows):
-            share = f"{cut.rows_share:.1%}), {cut.tokens_share:.1%} of tokens"
-            yield f"  at {cut.limit} tokens: {cut.rows:,} rows truncated ({share}"
+            rows = f"{cut.rows:,} rows truncated ({cut.rows_share:.1%})"
+            yield f"  at {cut.limit} tokens: {rows}, {cut.tokens_share:.1%} of tokens"
         if self.cjk_share >= 0.001:
             yield f"  Chinese, Japanese, Korean: {self.cjk_share:.1%} of letters"
         for what, where in self.suspicious.items():
@@ -124,10 +136,8 @@ class FileReport:
             yield from (f"    {message}" for message in self.bad)
 
 
-def _balance(labels: dict[str, int], kinds: int) -> str:
-    total = sum(labels.values())
-    shown = [f"{label} {count:,} ({count / total:.1%})" for label, count in islice(labels.items(), SHOWN)]
-    return ", ".join(shown) + (f", and {kinds - SHOWN:,} more" if kinds > SHOWN else "")
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(islice(names, SHOWN))
 
 
 LIMITS = (128, 256, 512)
@@ -266,9 +276,10 @@ class _Tally:
         report = self.report
         report.compared = report.rows if len(self.first_label) < MOST_HASHES else report.compared
         report.labels, report.label_kinds = dict(self.labels.most_common(50)), len(self.labels)
+        report.label_total = self.labels.total()
         if self.compares_labels and len(self.labels) < max(3, report.rows / 2):  # else they are numbers, or all differ
             rare = sorted((count, label) for label, count in self.labels.items() if count < FEW)
-            report.rare_labels = {label: count for count, label in rare[:MOST_LISTED]}
+            report.rare_labels, report.rare_kinds = {label: count for count, label in rare[:MOST_LISTED]}, len(rare)
             report.alike_labels = alike(self.labels)[:MOST_LISTED]
         report.cjk_share = self.cjk / max(1, self.letters)
         for unit, counts in (("characters", self.characters), ("tokens", self.tokens)):

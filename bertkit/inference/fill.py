@@ -13,6 +13,7 @@ from bertkit.errors import UserError, suggest
 from bertkit.inference import Guesses
 from bertkit.metrics.calibration import softmax
 from bertkit.model.engine import Wanted
+from bertkit.text.checks import refuse_bad_rows
 from bertkit.text.encoding import Encoding
 from bertkit.text.words import closed_up
 
@@ -27,6 +28,8 @@ def fill(predictor: Predictor, text: str, top: int, joint: str) -> list[Any]:
     if top < 1:
         raise UserError(f"{top} guesses requested; ask for at least 1.")
     encodings = encode_masked(predictor, [text])
+    if top < 1:
+        raise UserError(f"top is {top}; it must be at least 1.")
     if not joint:
         return Guesses(guesses(predictor, encodings, top)[0])
     if joint not in JOINT:
@@ -37,6 +40,7 @@ def fill(predictor: Predictor, text: str, top: int, joint: str) -> list[Any]:
 def encode_masked(predictor: Predictor, texts: Sequence[str]) -> list[Encoding]:
     """Encode texts with masks; a text without masks or beyond the model's limit is refused."""
     predictor.needs("mlm", "predict masked words")
+    refuse_bad_rows(texts, "Text")
     if predictor.config.causal:
         raise UserError(
             "This model reads from left to right, so it cannot fill a mask from both sides. "

@@ -15,7 +15,7 @@ from bertkit.checkpoint.folder import Folder, OnnxFolder, onnx_file, read_folder
 from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.weights import has_weights
 from bertkit.config import ENGINES
-from bertkit.data.readers.frames import is_frame
+from bertkit.data.readers.frames import is_frame, note_file_name, texts_of
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import UserError, suggest
 from bertkit.inference import Answers
@@ -202,7 +202,7 @@ class Predictor:
         return answers
 
     def _encoded(self, texts: str | Sequence[str], on_long: str, prompt: str, *, keep: bool = False) -> list[Rows]:
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = texts_of(texts)
         windows = Windows(self.vector_limit, on_long)
         encoded = self.encode_texts(texts, [prompt] * len(texts), windows, keep=keep)
         if cut := sum(text.cut for text in encoded):
@@ -305,7 +305,7 @@ class Predictor:
         from bertkit.inference.scoring import score
 
         self.needs("mlm", "score texts")
-        return score(self, [texts] if isinstance(texts, str) else list(texts), words)
+        return score(self, texts_of(texts), words)
 
     @cached_property
     def task(self) -> Task:
@@ -360,6 +360,8 @@ class Predictor:
             return Answers(
                 self.predict_examples(self.task.from_frame(inputs, Reading(**columns)), on_long, file="input")
             )
+        if isinstance(inputs, str):
+            note_file_name(inputs)
         single = isinstance(inputs, (str, dict))
         return Answers(self._predict(self.task.from_inputs([inputs] if single else list(inputs)), on_long))
 

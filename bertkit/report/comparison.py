@@ -202,7 +202,12 @@ def verdict(contenders: Sequence[Mapping[str, Any]], *, lang: str = "en", p_belo
     finished = [c for c in contenders if not c.get("stopped")]
     sentences = [_verdict(finished, lang, p_below)] if finished or not unfinished else []
     sentences += [words(lang)["verdict_stopped"].format(name=c.get("name"), steps=c["stopped"]) for c in unfinished]
-    return " ".join(sentences)
+    return _spaced(sentences, lang)
+
+
+def _spaced(sentences: Sequence[str], lang: str) -> str:
+    """Sentences one after the other: in Chinese no space follows a full stop."""
+    return ("" if lang == "zh" else " ").join(sentences)
 
 
 def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float) -> str:
@@ -224,7 +229,7 @@ def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float)
             best=best.get("name"),
             a=plain(_score(pick)),
             b=plain(_score(best)),
-            p=_p_value(pick),
+            p=_p_value(pick, strings),
             ratio=_times(ratio),
             cost=strings[f"cost_{kind}"],
         )
@@ -233,13 +238,18 @@ def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float)
     savings = {id(c): _saving(c, best, scored) for c in scored if c is not best}
     rival = max((c for c in scored if savings.get(id(c))), key=_score, default=max(cheaper, key=_score))
     sentence = strings["verdict_unsure" if _is_level(rival, best, p_below) else "verdict_best"].format(
-        best=best.get("name"), rival=rival.get("name"), a=plain(_score(best)), b=plain(_score(rival)), p=_p_value(rival)
+        best=best.get("name"),
+        rival=rival.get("name"),
+        a=plain(_score(best)),
+        b=plain(_score(rival)),
+        p=_p_value(rival, strings),
     )
     saving = savings[id(rival)]
     if saving is None:
         return sentence
     cost, ratio = saving
-    return sentence + " " + strings["verdict_price"].format(ratio=_times(ratio), cost=strings[f"cost_{cost}"])
+    price = strings["verdict_price"].format(ratio=_times(ratio), cost=strings[f"cost_{cost}"])
+    return _spaced([sentence, price], lang)
 
 
 def _saving(
@@ -277,9 +287,11 @@ def _is_level(contender: Mapping[str, Any], best: Mapping[str, Any], p_below: fl
     return reach is not None and reach >= _score(best)
 
 
-def _p_value(contender: Mapping[str, Any]) -> str:
+def _p_value(contender: Mapping[str, Any], strings: Mapping[str, str]) -> str:
     chance = as_number(contender.get("p_value"))
-    return "" if chance is None else ", p < 0.001" if chance < 0.001 else f", p = {chance:.2g}"
+    if chance is None:
+        return ""
+    return strings["verdict_p"].format(p="p < 0.001" if chance < 0.001 else f"p = {chance:.2g}")
 
 
 def _times(ratio: float) -> str:

@@ -20,7 +20,7 @@ from bertkit.data.readers.rows import cells_of
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.metrics.numbers import NAMES, RECALL_AT, per_query
-from bertkit.notify import track
+from bertkit.notify import note, track
 from bertkit.retrieval.bm25 import fused
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DEPTH = max(RECALL_AT)  # documents that are ranked for a query
 WORST = 20  # queries that are listed
+FEW = 5  # documents that a relevant text may be found in before that is told
 Search = Callable[[str, int], list[dict[str, Any]]]  # (query, passages wanted) → passages with their `id`, best first
 
 
@@ -91,18 +92,28 @@ def relevant_ids(queries: Sequence[Query], documents: dict[str, list[str]], path
     for name, texts in squeezed.items():
         by_text.setdefault(" ".join(texts), set()).add(name)
     resolved: dict[str, set[str]] = {}
+    vague: list[str] = []
     for query in queries:
         for value in query.relevant:
             if value in documents:
                 resolved[value] = {value}
             elif value not in resolved:
                 wanted = " ".join(value.split())
-                resolved[value] = by_text.get(wanted) or _containing(wanted, squeezed)
+                # A number is an id that is missing, not a text: it would be found in every year and price.
+                containing = set() if wanted.isdigit() else _containing(wanted, squeezed)
+                resolved[value] = by_text.get(wanted) or containing
+                if len(resolved[value]) > FEW:
+                    vague.append(f"line {query.line}: {value!r:.40} in {len(resolved[value]):,} documents")
             if not resolved[value]:
                 raise UserError(
                     f"{path}, line {query.line}: {value!r:.80} is neither an id nor a text of the index. Index the "
                     "document, or correct the line."
                 )
+    if vague:
+        note(
+            f"{path}: {len(vague):,} relevant texts are found in more than {FEW} documents, which all count as "
+            f"relevant ({vague[0]}). Were they meant to be ids?"
+        )
     return [set().union(*(resolved[value] for value in query.relevant)) for query in queries]
 
 

@@ -71,6 +71,11 @@ class Regress(Task):
         if self.options.get("symmetric") and not self.options["paired"]:
             raise UserError("--symmetric is for pairs of texts, and the rows have one text each. Leave it out.")
         values = np.array([row.label for row in examples], dtype=np.float64)
+        if len(values) > 1 and not values.std():
+            raise UserError(
+                f"training data: every row has the same number ({values[0]:g}), so there is nothing to learn. "
+                "Add rows with other numbers, or name the right column with --label."
+            )
         self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
 
     def finalize(self, model: Model) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import bertkit
 from bertkit.commands import COMMANDS
+from bertkit.errors import UserError
 from tests.support.bad_files import written
 from tests.support.command_line import CommandLine
 
@@ -21,6 +22,7 @@ HELP = """
 import contextlib, io, json, sys
 from bertkit import cli
 from bertkit.commands import COMMANDS
+from bertkit.errors import UserError
 shown = {}
 for words in ([], *([verb] for verb in COMMANDS)):
     sys.argv = ["bertkit", *words, "--help"]
@@ -277,3 +279,8 @@ def test_json_output_means_the_same_without_control_characters(capsys) -> None:
     _print(row, None, as_json=True)
     for line in capsys.readouterr().out.splitlines():
         assert json.loads(line) == row and not set(line) & set("\x1b\x07\x9b") and "é 中" in line
+
+
+def test_layers_are_compared_as_features_from_python_too() -> None:
+    with pytest.raises(UserError, match="no model 'nowhere'"):
+        bertkit.features(model="nowhere", file="rows.csv")

@@ -140,6 +140,19 @@ def test_rare_and_near_identical_labels_are_listed_by_name(tmp_path: Path) -> No
     assert "'biling' (1)" in lines(path) and "…" not in lines(path) and "and 6 more" in lines(path)
 
 
+def test_a_label_s_share_is_of_all_rows_however_many_labels_there_are(tmp_path: Path) -> None:
+    rows = [f"text {n},label {n % 60}" for n in range(120)]
+    path = put(tmp_path, "a.csv", "text,label\n" + "\n".join(rows) + "\n")
+    assert "60 different: label 0 2 (1.7%)" in lines(path)
+
+
+def test_rare_labels_that_are_left_out_of_the_list_are_counted(tmp_path: Path) -> None:
+    rows = [f"text {n},label {n % 55}" for n in range(165)]
+    path = put(tmp_path, "a.csv", "text,label\n" + "\n".join(rows) + "\n")
+    (rare,) = (line for line in lines(path).splitlines() if "rare labels" in line)
+    assert rare.count("label ") == 50 and rare.endswith("and 5 more")
+
+
 def test_every_bad_line_is_listed_not_only_the_first(tmp_path: Path) -> None:
     table = put(tmp_path, "a.csv", "text,label\na,x\nb,x,y\nc,y\nd\ne,x\n")
     report = inspect_file(table)

@@ -37,6 +37,21 @@ def test_the_help_of_every_command_is_chinese(run: CommandLine, verb: str) -> No
     assert english(run(verb, "--help").out) == []
 
 
+def test_the_doctor_describes_a_machine_and_a_file_in_chinese(run: CommandLine, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{'<b>好</b>' * (n % 3)}第{n % 70}条,类{n % 60}" for n in range(120)] + [
+        "很" * 700 + ",类1",
+        " ,类 1",
+        "空,",
+    ]
+    Path("rows.csv").write_text("text,label\n" + "\n".join(rows) + "\n", "utf-8")
+    Path("dev.csv").write_text("text,label\n" + "\n".join(rows[:9]) + "\n", "utf-8")
+    said = run("doctor", "rows.csv", "dev.csv")
+    names = re.compile(r"^(bf16|GPU) ")  # these two are called so in Chinese, too
+    left = [line for line in said.out.splitlines() if line and not re.search("^ *[一-鿿]", names.sub("", line))]
+    assert [line for line in left if not re.match(r"\w+\.csv：\d+ 行（csv，utf-8）", line)] == []
+
+
 @pytest.mark.slow
 def test_ten_commands_leave_no_english_sentence(run: CommandLine, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import bertkit
+from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
 from bertkit.commands import predict
 from bertkit.data.readers.frames import in_memory, read_memory
 from bertkit.data.readers.rows import cells_of
@@ -219,6 +221,35 @@ def test_predict_and_evaluate_take_a_table(spam, kind: str) -> None:
     assert spam.evaluate(table)["accuracy"] == pytest.approx(
         sum(a["label"] == r["label"] for a, r in zip(spam.predict(table), rows)) / 6
     )
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_is_embedded_by_its_texts_not_by_the_names_of_its_columns(spam, kind: str) -> None:
+    rows = toy.messages(6, 3)
+    texts = [row["text"] for row in rows]
+    given = texts if kind == "list" else TABLES[kind](rows)
+    assert np.array_equal(spam.embed(given), spam.embed(texts))
+    if kind != "list":
+        with pytest.raises(UserError, match="no column 'text', only Body of it"):
+            spam.embed(TABLES[kind]([{"Body of it": "a prize", "label": "ham"}]))
+
+
+def test_the_name_of_a_file_is_noted_where_a_text_is_expected(spam, tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("text\na prize\n", "utf-8")
+    for answer in (spam.predict, spam.embed):
+        caplog.clear()
+        assert len(answer("rows.csv")) == 1
+        assert "'rows.csv' is taken as a text" in caplog.text
+        caplog.clear()
+        answer("a prize")
+        assert not caplog.text
+
+
+def test_one_text_is_scored_as_a_text_by_every_model_not_letter_by_letter() -> None:
+    model = NgramModel(NgramSettings(order=2, min_count=1)).fit(["a prize for you", "you and a prize"])
+    assert model.score("a prize") == model.score(["a prize"]) == model.score(Pandas([{"text": "a prize"}]))
+    assert model.perplexity("a prize") == model.perplexity(["a prize"])
 
 
 def test_two_readers_of_the_same_rows_do_not_take_them_from_each_other() -> None:

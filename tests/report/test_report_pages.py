@@ -309,7 +309,8 @@ def test_the_verdict_takes_the_cheap_one_that_is_within_noise() -> None:
     assert verdict([CHEAP, DEAR]) == (
         "TF-IDF is within noise of BERT (0.9000 against 0.9100, p = 0.4) at 1/200 of the time per text: use it."
     )
-    assert verdict([CHEAP, DEAR], lang="zh").startswith("TF-IDF 与 BERT 的差距在误差之内")
+    chinese = verdict([CHEAP, DEAR], lang="zh")
+    assert chinese.startswith("TF-IDF 与 BERT 的差距在误差之内") and "0.9100，p = 0.4）" in chinese
 
 
 def test_the_verdict_takes_the_best_when_it_is_truly_better() -> None:
@@ -432,7 +433,8 @@ def test_a_large_gap_on_few_rows_neither_excuses_the_cheap_one_nor_proves_the_de
     assert "cannot be told from chance, p = 0.62" in said and "use it" not in said
     assert said.endswith("The price is 200 times the time per text.")
     said = verdict([worse, DEAR], lang="zh")
-    assert "值得" not in said and "无法断定差距不是偶然, p = 0.62" in said
+    assert "值得" not in said and "无法断定差距不是偶然，p = 0.62" in said
+    assert "。 " not in said
     assert "worth it" in verdict([worse | {"p_value": 0.04}, DEAR])
 
 

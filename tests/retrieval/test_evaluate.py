@@ -162,6 +162,27 @@ def test_a_query_that_cannot_be_judged_is_named_with_its_line(place, tmp_path, r
         evaluate.run(evaluate.Settings(model=str(place / "index"), file=queries, threads=1))
 
 
+def test_an_id_that_is_missing_is_not_looked_for_in_every_year_and_price(place, tmp_path) -> None:
+    documents = {f"d{n}": [f"In 2015 it cost {n} pounds."] for n in range(20)}
+    path = write(tmp_path / "queries.jsonl", [{"query": "how much?", "relevant": "5"}])
+    with pytest.raises(UserError, match="'5' is neither an id nor a text"):
+        relevant_ids(read_queries(path), documents, path)
+
+
+def test_a_text_that_many_documents_contain_is_told(tmp_path, caplog) -> None:
+    documents = {f"d{n}": [f"In 2015 it cost {n} pounds."] for n in range(20)}
+    path = write(tmp_path / "queries.jsonl", [{"query": "how much?", "relevant": "pounds"}])
+    assert len(relevant_ids(read_queries(path), documents, path)[0]) == 20
+    assert "'pounds' in 20 documents" in caplog.text
+
+
+def test_of_a_single_query_only_one_way_to_search_is_called_the_best(place, tmp_path) -> None:
+    path = write(tmp_path / "queries.jsonl", QUERIES[:1])
+    settings = evaluate.Settings(model=str(place / "index"), file=path, threads=1)
+    shown = "\n".join(evaluate.lines(evaluate.run(settings)))
+    assert shown.count("best") == 1 and "nan" not in shown
+
+
 def test_compare_search_runs_bm25_word_vectors_and_encoders_on_the_same_queries(place, tmp_path):
     words = tmp_path / "words.vec"
     random = np.random.default_rng(0)

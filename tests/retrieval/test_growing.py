@@ -79,6 +79,14 @@ def test_added_replaced_and_deleted_gives_the_answers_of_an_index_made_in_one_go
     assert not [path for path in (grown / "segments").iterdir() if not any(path.iterdir())]
 
 
+def test_an_index_that_is_made_again_in_its_place_says_that_it_is_replaced(tmp_path, caplog):
+    file, out = write(tmp_path / "a.jsonl", rows(0, 3)), tmp_path / "index"
+    make(out, file)
+    assert "replaced" not in caplog.text
+    make(out, file)
+    assert "holds an index, which is replaced; --add would add to it" in caplog.text
+
+
 def test_a_file_without_ids_replaces_what_it_gave_before(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("One garden.\n\nTwo trains.\n\nThree breads.", "utf-8")

@@ -22,6 +22,7 @@ from bertkit.ancestors.lstm.network import ReadingOrder, read_in_order
 from bertkit.ancestors.ngram.model import cut, word_offsets
 from bertkit.config import build
 from bertkit.data.batch import Batch, run_batched
+from bertkit.data.readers.frames import texts_of
 from bertkit.errors import UserError
 from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import ElmoNumbers
@@ -206,7 +207,7 @@ class Elmo:
     def score(self, texts: Sequence[str]) -> list[float]:
         """Log-likelihood of each text, read ahead: its words and the ends of its lines. Nothing is known of a word
         that cannot be guessed but that it is one of those."""
-        split_texts = [self.lexicon.cut(text) for text in texts]
+        split_texts = [self.lexicon.cut(text) for text in texts_of(texts)]
 
         def use(batch: Batch) -> list[float]:
             ahead, _ = self.model.log_probabilities(batch)
@@ -278,7 +279,7 @@ class Elmo:
         layers: "mix" (the mean of all layers: the paper's scalar mix before a task has weighed them), "all" (side by
         side), "last", or layer numbers, 0 the characters alone. pool: mean, max or none. An empty text is zero.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = texts_of(texts)
         vectors = [answer["vectors"] for answer in self.embed_tokens(texts, layers)]
         if pool == "none":
             return vectors

@@ -15,6 +15,7 @@ from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.language_model.base import Network, Nnlm, Rnnlm, Shape, add_bos_eos, perplexity_of
 from bertkit.data.batch import run_batched
+from bertkit.data.readers.frames import texts_of
 from bertkit.errors import DamagedFile, UserError
 from bertkit.objectives.vocab_loss import CHUNK
 from bertkit.text.tokenizer import Tokenizer
@@ -66,10 +67,11 @@ class LanguageModel:
 
     def score(self, texts: Sequence[str]) -> list[float]:
         """The language model's log-likelihood of each text, summed over pieces and end; of any length."""
-        return self._scores(add_bos_eos(self.tokenizer, texts))
+        return self._scores(add_bos_eos(self.tokenizer, texts_of(texts)))
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
         """The language model's perplexity (per piece), bits_per_byte, …: see base.perplexity_of."""
+        texts = texts_of(texts)
         rows = add_bos_eos(self.tokenizer, texts)
         return perplexity_of(texts, self._scores(rows), rows, self.tokenizer.unk_id)
 

@@ -24,6 +24,7 @@ from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, Spool, count_windows
 from bertkit.ancestors.ngram.kneser_ney import Level, estimate, gather
+from bertkit.data.readers.frames import texts_of
 from bertkit.errors import UserError, suggest
 from bertkit.files.atomic import write_folder
 from bertkit.notify import note
@@ -353,7 +354,7 @@ class NgramModel:
 
     def score(self, texts: Iterable[str]) -> list[float]:
         """The n-gram model's log probability of each text, ends of sentences and spelling of unknown words included."""
-        return [closed + spelling for closed, spelling, _, _ in self._measure(texts)]
+        return [closed + spelling for closed, spelling, _, _ in self._measure(texts_of(texts))]
 
     def perplexity(self, texts: Iterable[str]) -> dict[str, float]:
         """How surprised an n-gram model is, over all texts.
@@ -362,7 +363,7 @@ class NgramModel:
         one word like any other, which flatters small vocabularies. bits_per_byte: per byte of the raw text in UTF-8,
         unknown words spelled. words (ends of sentences included), unknown, bytes: what was counted.
         """
-        texts = list(texts)
+        texts = texts_of(texts)
         rows = np.array(list(self._measure(texts))).reshape(-1, 4)
         closed, spelling, words, unknown = rows.sum(0)
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)

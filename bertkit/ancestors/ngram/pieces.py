@@ -20,6 +20,7 @@ from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, count_windows
 from bertkit.ancestors.ngram.kneser_ney import estimate, gather
 from bertkit.ancestors.ngram.model import END, SPECIAL, START, UNKNOWN, NgramModel, NgramSettings, padded
 from bertkit.data.packing import FullSentences
+from bertkit.data.readers.frames import texts_of
 from bertkit.data.store import Store
 from bertkit.notify import note
 from bertkit.text.tokenizer import Tokenizer
@@ -93,10 +94,11 @@ class PieceNgram:
 
     def score(self, texts: Sequence[str]) -> list[float]:
         """Log-likelihood of each text by n-grams of pieces, summed over its pieces and its end."""
-        return [float(logs.sum()) for logs in self.log_probs(add_bos_eos(self.tokenizer, texts))]
+        return [float(logs.sum()) for logs in self.log_probs(add_bos_eos(self.tokenizer, texts_of(texts)))]
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
         """Perplexity (per piece) of n-grams of pieces, bits_per_byte, …: see language_model.base.perplexity_of."""
+        texts = texts_of(texts)
         rows = add_bos_eos(self.tokenizer, texts)
         scores = [float(logs.sum()) for logs in self.log_probs(rows)]
         return perplexity_of(texts, scores, rows, self.tokenizer.unk_id)

@@ -150,6 +150,26 @@ def is_frame(value: Any) -> bool:
     return any(hasattr(value, name) for name in ("column_names", "itertuples", "iter_rows", "collect_schema"))
 
 
+def texts_of(given: Any) -> list[Any]:
+    """Texts as a user passes them in Python: one, several, or a table with a column `text`."""
+    if isinstance(given, str):
+        note_file_name(given)
+        return [given]
+    if not is_frame(given) and not isinstance(given, Mapping):
+        return list(given)
+    rows = list(rows_in(given, "The table"))
+    if missing := next((list(row) for row in rows if "text" not in row), None):
+        names = " | ".join(missing[:12])
+        raise UserError(f"The table has no column 'text', only {names}. Pass the column that holds the texts.")
+    return [row["text"] for row in rows]
+
+
+def note_file_name(text: str) -> None:
+    """Say so if a text that a user passes by itself is the name of a file: its rows are not read."""
+    if len(text) < 200 and "\0" not in text and Path(text).is_file():
+        note(f"{text!r} is taken as a text; the rows of the file of that name are not read.")
+
+
 @contextmanager
 def in_memory(tables: Mapping[str, Any], *, digest: bool = True) -> Iterator[dict[str, Path]]:
     """Names under which tables in memory can be read like files, until the block ends.

@@ -283,6 +283,14 @@ def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[s
         raise UserError(f"{path}, line {line}: not a CSV row ({error}). {hint}") from error
 
 
+def _likely_numbers(cells: Sequence[str], wanted: Sequence[str]) -> str:
+    """An example of columns by number: the longest cells are the texts, two where a pair is wanted, then the label."""
+    longest = sorted(range(len(cells)), key=lambda n: -len(cells[n]))[: 2 if len(wanted) > 2 else 1]
+    texts, others = sorted(longest), [n for n in range(len(cells)) if n not in longest]
+    places = [*zip(("--text", "--text-b"), texts), *(("--label", n) for n in others[-1:])]
+    return " ".join(f"{option} {n + 1}" for option, n in places)
+
+
 def _separator(opening: str, wanted: list[str]) -> str:
     for separator in ",\t;":
         if separator in opening and looks_like_header(opening.replace('"', "").split(separator), wanted):
@@ -318,7 +326,7 @@ def _table(
         shown = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
         raise UserError(
             f"{path}, line {first[0]}: there is no header with {text!r}; the line is: {shown}. "
-            f"Pass the columns' names (--text NAME --label NAME) or numbers (--text 2 --label 1)."
+            f"Pass the columns' names (--text NAME --label NAME) or numbers ({_likely_numbers(first[1], wanted)})."
         )
     if named and numbered:
         note(f"{path}: the first line is read as a header: {' | '.join(columns[:12])}.")

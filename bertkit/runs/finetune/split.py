@@ -109,8 +109,8 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
         examples["train"], examples["dev"] = held_out(examples["train"], settings.held_out, seed, task)
         if not examples["dev"]:
             raise UserError(
-                f"{settings.train}: none of {len(examples['train'])} rows can be held out, they have too few different "
-                "texts. Give a --dev file."
+                f"{settings.train}: none of {len(examples['train'])} rows can be held out: there are too few different "
+                "texts, or too few of each label. Is --label the right column? If so, give a --dev file."
             )
         shares = len({task.stratum(example) for example in examples["train"]}) > 1
         note(

@@ -265,3 +265,17 @@ def test_rows_that_are_all_alike_cannot_be_held_out_and_that_is_told(tmp_path):
     train.write_text("text,label\n" + "good,yes\nbad,no\n" * 20)
     with pytest.raises(UserError, match="none of 40 rows can be held out"):
         bertkit.finetune("classify", train=str(train), model="en", out=str(tmp_path / "run"))
+
+
+def test_a_label_of_its_own_for_every_row_is_not_blamed_on_the_texts_alone(tmp_path):
+    train = tmp_path / "train.csv"
+    train.write_text("text,label\n" + "".join(f"text {n},{n}\n" for n in range(40)))
+    with pytest.raises(UserError, match=r"too few of each label\. Is --label the right column"):
+        bertkit.finetune("classify", train=str(train), model="en", out=str(tmp_path / "run"))
+
+
+def test_numbers_that_are_all_the_same_are_refused_as_one_label_is(tmp_path):
+    train = tmp_path / "train.csv"
+    train.write_text("text,label\n" + "".join(f"text {n},5\n" for n in range(40)))
+    with pytest.raises(UserError, match=r"every row has the same number \(5\)"):
+        bertkit.finetune("regress", train=str(train), model="en", out=str(tmp_path / "run"))
