@@ -38,9 +38,9 @@ def run(settings: Settings) -> dict[str, Any]:
 
 def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, Any]]:
     from bertkit import machine
+    from bertkit.retrieval.conditions import Where
     from bertkit.retrieval.evaluate import Reranker
     from bertkit.retrieval.index import open_index
-    from bertkit.retrieval.passages import Where
 
     machine.set_up(settings.threads)
     where = Where(settings.where) if settings.where else None

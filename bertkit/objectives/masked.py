@@ -121,10 +121,10 @@ class MaskedTaught(Masked):
 #
 #     loss(w) = smooth_l1(map_s(norm(mean student_s(w))), norm(mean teacher_t(w)))
 #
-# averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text: a masked word
-# can be matched too, or left to the masked-word loss. The vocabularies may differ: words are aligned by their characters. TinyBERT (Jiao et al. 2020)
-# matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at masked places. The maps serve training
-# only and are discarded.
+# averaged over the pairs and the teacher's width. The student reads masked text, the teacher the full text: a masked
+# word can be matched too, or left to the masked-word loss. The vocabularies may differ: words are aligned by their
+# characters. TinyBERT (Jiao et al. 2020) matches states piece by piece; data2vec (Baevski et al. 2022) predicts them at
+# masked places. The maps serve training only and are discarded.
 
 
 class WordStates(nn.Module):

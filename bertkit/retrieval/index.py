@@ -36,8 +36,9 @@ from bertkit.files.manifest import digest_of, read_whole
 from bertkit.inference.predictor import Predictor
 from bertkit.retrieval.bm25 import BM25, Terms, best_of, fused
 from bertkit.retrieval.bm25 import scores as bm25_scores
+from bertkit.retrieval.conditions import Where
 from bertkit.retrieval.evaluate import RERANKED, Reranker
-from bertkit.retrieval.passages import Passage, Where
+from bertkit.retrieval.passages import Passage
 from bertkit.retrieval.segments import FEWEST, Segment, embedded, key_of, merge, write_segment
 from bertkit.text.load import LAYOUTS
 

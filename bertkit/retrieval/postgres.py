@@ -26,9 +26,10 @@ from bertkit.errors import UserError, suggest
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.notify import note
 from bertkit.retrieval.bm25 import LENGTH, SATURATION, Terms
+from bertkit.retrieval.conditions import Where
 from bertkit.retrieval.evaluate import RERANKED, Reranker
 from bertkit.retrieval.index import AMONG, FORMAT, check_question, fingerprint, model_of, vector_weight
-from bertkit.retrieval.passages import Passage, Where
+from bertkit.retrieval.passages import Passage
 from bertkit.retrieval.postgres_sql import (
     COSINE,
     FEWEST_WORDS,

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from bertkit.errors import UserError
-from bertkit.retrieval.passages import NUMBER
+from bertkit.retrieval.conditions import NUMBER
 
 try:
     import psycopg

@@ -26,7 +26,8 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.files.json import open_regular, parse_json, read_array
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.retrieval.bm25 import BM25, Terms
-from bertkit.retrieval.passages import Columns, Passage
+from bertkit.retrieval.conditions import Columns
+from bertkit.retrieval.passages import Passage
 
 # ---- Vectors: compared one by one, or through a graph (usearch's HNSW), in 16 bits, 8 or one. `vectors.f16` always
 # holds all of them. Where there is a smaller copy (`vectors.i8`, `vectors.b1`) or a graph (`vectors.usearch`), it only

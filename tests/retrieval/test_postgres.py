@@ -25,8 +25,9 @@ from bertkit.commands import evaluate, index, search  # noqa: E402
 from bertkit.errors import UserError  # noqa: E402
 from bertkit.retrieval import index as folders  # noqa: E402
 from bertkit.retrieval import postgres  # noqa: E402
+from bertkit.retrieval.conditions import Columns, Where  # noqa: E402
 from bertkit.retrieval.index import Index, open_index  # noqa: E402
-from bertkit.retrieval.passages import Columns, Passage, Where  # noqa: E402
+from bertkit.retrieval.passages import Passage  # noqa: E402
 from tests.support import documents  # noqa: E402
 from tests.support.documents import write  # noqa: E402
 from tests.support.toy import make_model  # noqa: E402

@@ -24,7 +24,7 @@ from typing import Any
 
 from bertkit.data.examples import Label
 from bertkit.data.readers.annotations import holds_spans, read_annotated
-from bertkit.data.readers.documents import document_files, read_documents
+from bertkit.data.readers.documents import WHOLE_FILES, document_files, read_documents, read_documents_with_ids
 from bertkit.data.readers.json import parse
 from bertkit.data.readers.questions import read_choices, read_minimal_pairs, read_questions
 from bertkit.data.readers.rows import columns_of, read_rows
@@ -33,6 +33,7 @@ from bertkit.errors import UserError
 from bertkit.files.open import DAMAGE, kind_of, open_bytes, open_text
 
 __all__ = [
+    "WHOLE_FILES",
     "columns_of",
     "document_files",
     "first_bytes",
@@ -42,6 +43,7 @@ __all__ = [
     "read_annotated",
     "read_choices",
     "read_documents",
+    "read_documents_with_ids",
     "read_minimal_pairs",
     "read_questions",
     "read_rows",

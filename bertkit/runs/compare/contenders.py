@@ -9,8 +9,17 @@ from typing import Any, Generic, Protocol, Self, cast
 
 from bertkit.ancestors.baselines.fasttext import FastText
 from bertkit.ancestors.baselines.forms import INSIDE, Form, Inner, Numbers, Tags, Texts
-from bertkit.ancestors.baselines.linear import Majority, MeanNumber, NaiveBayes, SharedWords, TfIdf, TfIdfNumber
-from bertkit.ancestors.baselines.ngrams_and_vectors import MeanOfVectors, NgramClassifier, VectorsNumber
+from bertkit.ancestors.baselines.linear import (
+    Majority,
+    MeanNumber,
+    MeanOfVectors,
+    NaiveBayes,
+    NgramClassifier,
+    SharedWords,
+    TfIdf,
+    TfIdfNumber,
+    VectorsNumber,
+)
 from bertkit.ancestors.hmm import FrequentTag, Hmm
 from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
