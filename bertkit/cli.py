@@ -62,6 +62,7 @@ class Terminal:
 
 
 def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float = 10.0) -> Iterator[Item]:
+    """Progress as lines, where the terminal cannot redraw one."""
     last = start = time.monotonic()
     for count, item in enumerate(items, 1):
         yield item
@@ -115,6 +116,7 @@ def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
 
 
 def _print(result: Any, module: Any, as_json: bool) -> None:
+    """Print a command's result: as rows, as JSON, or as the command's own lines."""
     if isinstance(result, Iterator):
         _print_rows(result, as_json)
     elif as_json and result is not None:

@@ -283,6 +283,7 @@ def to_toml(values: dict[str, Any], _at: str = "") -> str:
 
 
 def _toml(value: Any) -> str:
+    """A settings value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -122,6 +122,7 @@ def open_model(
 
 
 def _open_folder(folder: Path, precision: str, device: str, verify: bool, engine: str) -> Opened:
+    """Open a folder by what its bertkit.json says it holds."""
     file = folder / "bertkit.json"
     about = read_json(file) if file.is_file() else {}
     if key := about.get("contender"):

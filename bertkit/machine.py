@@ -273,6 +273,7 @@ def matmul_speed(dtype: Any, threads: int, seconds: float = 0.5) -> float:
 
 
 def _processor() -> str:
+    """The processor's name."""
     import platform
 
     info = Path("/proc/cpuinfo")

@@ -129,6 +129,7 @@ class _FineTuned(_OverTexts):
         self.precision, self.device = precision, device
 
     def _checked(self, X: Any, y: Any) -> tuple[list[str], np.ndarray]:
+        """Texts and targets of an estimator, checked as scikit-learn does."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         texts, answers = self._texts(X), column_or_1d(y, warn=True)
@@ -139,6 +140,7 @@ class _FineTuned(_OverTexts):
         return texts, answers
 
     def _fit(self, task: str, rows: list[TextRow], labels: tuple[str, ...] = ()) -> Self:
+        """Fine-tune the estimator's model on rows in memory."""
         from bertkit.runs.finetune.run import Finetuning
         from bertkit.runs.finetune.split import Split, held_out
         from bertkit.settings.finetune import FinetuneSettings
@@ -248,6 +250,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
         return self._vectors(self._texts(X))
 
     def _vectors(self, texts: list[str]) -> np.ndarray:
+        """The embedder's vectors of texts."""
         if self.pool == "none":
             raise ValueError(
                 "pool is 'none', which gives one vector per token. An estimator needs one per text: mean, cls or max."

@@ -97,6 +97,7 @@ class HmmTagger:
         return self
 
     def _estimate(self) -> None:
+        """The HMM's probabilities from its counts: transitions, tags, and word endings."""
         self.transitions = np.log(interpolated(self.trigrams))
         self.totals = self.trigrams.sum((0, 1))[:-1].astype(np.float64)
         self.log_share = np.log(self.totals / self.totals.sum())
@@ -127,6 +128,7 @@ class HmmTagger:
         return self._seen[word]
 
     def _judged_by_ending(self, word: str) -> tuple[Ids, Floats]:
+        """How likely each tag of the HMM is for an unknown word, by its ending."""
         prob = np.exp(self.log_share)
         for key in self._endings(word):
             if key not in self.endings:

@@ -86,6 +86,7 @@ def ngram_model(language: str, passage: str = "") -> NgramModel:
 
 
 def _ngram(words: list[str], language: str, passage: str, top: int) -> list[dict[str, Any]]:
+    """Each word of the sentence as an n-gram model predicts it from the words before."""
     model = ngram_model(language, passage)
     rows = []
     for n, word in enumerate([*words, "</s>"]):
@@ -110,6 +111,7 @@ def hmm_tagger(language: str) -> HmmTagger:
 
 
 def _hmm(text: str, language: str) -> list[dict[str, Any]]:
+    """The most likely path of tags through the sentence, and each word's tag probabilities."""
     tagger = hmm_tagger(language)
     words = [word for word in cut(text, "words", cased=True) if word.strip()]
     (path,) = tagger.tag([words])
@@ -126,11 +128,13 @@ def _sentences(language: str, passage: str) -> list[list[str]]:
 
 @lru_cache(maxsize=4)
 def _corpus(language: str, passage: str = "") -> tuple[Corpus, tuple[Any, Any, Any]]:
+    """word2vec's vocabulary of a passage, and its Huffman code."""
     corpus = number(_sentences(language, passage), 1)
     return corpus, huffman_paths(corpus.counts)
 
 
 def _vocabulary(words: list[str], language: str, passage: str, word: str) -> dict[str, Any]:
+    """How word2vec sees some words: Huffman paths, and how often each is drawn as noise."""
     corpus, (starts, nodes, codes) = _corpus(language, passage)
     places = {name: n for n, name in enumerate(corpus.names)}
     noise = corpus.counts**NOISE / (corpus.counts**NOISE).sum()
@@ -262,6 +266,7 @@ def ancestor_live(
 
 
 def _elmo(text: str, passage: str, seed: int) -> tuple[Elmo, Objective, Any, float]:
+    """A small ELMo that learns live from a passage: the model, its objective and its feed."""
     lexicon, numbered = read_text([passage, text], vocabulary=5000, units="words", cased=True)
     model = Elmo(lexicon, ELMO, seed)
     rows = stretches(numbered.ends[:-1], numbered.ends[1:], 32)
@@ -286,6 +291,7 @@ class _Stretches:
 
 
 def _gpt(text: str, passage: str, seed: int) -> tuple[_Gpt, Objective, _Stretches, float]:
+    """A small GPT that learns live from a passage."""
     lines = [line.strip() for line in passage.splitlines() if line.strip()]
     tokenizer = learn([*lines, text], VocabularySettings(size=min(3000, 200 + len(passage) // 4), min_frequency=2))
     torch.manual_seed(seed)
@@ -297,6 +303,7 @@ def _gpt(text: str, passage: str, seed: int) -> tuple[_Gpt, Objective, _Stretche
 
 
 def _transformer(text: str, passage: str, seed: int) -> tuple[Seq2Seq, Objective, PairFeed, float]:
+    """A small Transformer that learns live from pairs, or to reverse the passage's words."""
     pairs = [tuple(line.split("\t")[:2]) for line in passage.splitlines() if "\t" in line]
     chance = np.random.default_rng(seed)
     if not pairs:

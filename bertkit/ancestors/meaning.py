@@ -114,6 +114,7 @@ def sense_auc(vectors: NDArray[np.float32], senses: Sequence[str]) -> float:
 def _static(
     model: WordVectors, texts: Sequence[str], spans: Sequence[Span]
 ) -> tuple[str, list[list[str]], Vectors | None]:
+    """The word's vector from word2vec or GloVe, the same in every text."""
     words = [text[a:b] for text, (a, b) in zip(texts, spans)]
     known = [next((form for form in (word, word.lower()) if form in model), None) for word in words]
     if None in known:
@@ -123,6 +124,7 @@ def _static(
 
 
 def _elmo(model: Elmo, texts: Sequence[str], spans: Sequence[Span]) -> tuple[str, list[list[str]], Vectors]:
+    """The word's vectors from each of ELMo's layers."""
     lexicon = model.lexicon
     sentences = [cut(" ".join(text.split("\n")), lexicon.units, cased=True) for text in texts]
     places = [_covering(words, text, span) for words, text, span in zip(sentences, texts, spans)]
@@ -139,6 +141,7 @@ def _covering(words: Sequence[str], text: str, span: Span) -> list[int]:
 
 
 def _encoder(model: GivesVectors, texts: Sequence[str], spans: Sequence[Span]) -> tuple[str, list[list[str]], Vectors]:
+    """The word's vectors from each of BERT's layers: the mean over its pieces."""
     tokenizer, windows = model.tokenizer, model.windows("window")
     rows, places, units = [], [], []
     for text, (start, end) in zip(texts, spans):

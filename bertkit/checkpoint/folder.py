@@ -112,6 +112,7 @@ def _read(
     numbers: dict[str, Any] | None,
     google: dict[str, Any] | None,
 ) -> Folder:
+    """Read a model folder of any layout: config, weights, tokenizer, and what bertkit.json adds."""
     if is_google(path):
         raw, arrays = read_google(path, **(google or {}))
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
@@ -193,6 +194,7 @@ def read_onnx(path: Path, *, runtime: str = "onnx", precision: str = "auto", ver
 
 
 def _read_onnx(path: Path, runtime: str, precision: str) -> OnnxFolder:
+    """Read an exported folder: its ONNX file, config and tokenizer."""
     file = onnx_file(path, precision)
     if file is None:
         has = ", ".join(name for name in (*FILES.values(), GRAPH) if (path / name).is_file()) or "none"
@@ -233,6 +235,7 @@ def _fitting_tokenizer(path: Path, config: Config, pooling: Pooling | None) -> T
 
 
 def _fit_modules(pooling: Pooling, width: int, path: Path) -> None:
+    """Refuse a model folder whose sentence-transformers modules do not fit each other."""
     for step, given, expected in pooling.widths(width):
         if given != expected:
             raise DamagedFile(
@@ -351,6 +354,7 @@ def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) 
 
 
 def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
+    """The label names of config.json."""
     table = raw.get("id2label")
     if not isinstance(table, dict) or not table:
         return UNNAMED  # what transformers assumes of a config without labels

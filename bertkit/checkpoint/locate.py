@@ -68,6 +68,7 @@ def facts_of_model(name: str | Path) -> list[tuple[str, int, int]]:
 
 
 def _download(name: str, named_by: Path | str | None) -> Path:
+    """Download a model from the hub, or use the copy that was downloaded before."""
     import logging
 
     from huggingface_hub import list_repo_files, snapshot_download

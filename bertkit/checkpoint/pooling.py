@@ -149,6 +149,7 @@ def _tensors(place: Path) -> dict[str, np.ndarray]:
 
 
 def _check_prompts(where: Path, kept: dict[str, Any]) -> None:
+    """Refuse prompts of a sentence-transformers folder that are not texts with names."""
     prompts, default = kept.get("prompts", {}), kept.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise DamagedFile(f"{where}: 'prompts' is not a table of names and texts. Copy or download it again.")

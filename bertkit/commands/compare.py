@@ -54,6 +54,7 @@ def _chance(p: float | None) -> str:
 
 
 def _search(settings: Settings) -> dict[str, Any]:
+    """`compare search`: index with each model and answer the same queries with all of them."""
     from functools import partial
 
     from bertkit import machine

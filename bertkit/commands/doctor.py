@@ -100,6 +100,7 @@ def _open_model(folder: Path) -> None:
 
 
 def _open_run(folder: Path) -> None:
+    """Check the checkpoints of a run's folder, if it has any."""
     if not (folder / "checkpoints").exists():
         return
     from bertkit.training.checkpoints import damage_in

@@ -151,6 +151,7 @@ class Embedder(NamedTuple):
 
 
 def _of_encoder(s: Settings, model: Predictor, layers: str, prompt: str) -> Embedder:
+    """How `embed` computes vectors with an encoder."""
     import numpy as np
 
     chosen = (layers, s.pool, s.on_long, s.normalize or None)
@@ -162,6 +163,7 @@ def _of_encoder(s: Settings, model: Predictor, layers: str, prompt: str) -> Embe
 
 
 def _of_elmo(s: Settings, model: Elmo) -> Embedder:
+    """How `embed` computes vectors with ELMo."""
     import numpy as np
 
     def scaled(vectors: np.ndarray) -> np.ndarray:
@@ -175,6 +177,7 @@ def _of_elmo(s: Settings, model: Elmo) -> Embedder:
 
 
 def _check(settings: Settings) -> None:
+    """Refuse options of `embed` that do not go together."""
     from bertkit.model.pooling import check_mode
 
     check_mode(settings.pool or "mean", ("none",))
@@ -268,6 +271,7 @@ def _is_tagged(settings: FeaturesSettings) -> bool:
 
 
 def _text_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict[str, Any]]:
+    """The probe's score of each choice of layers, for labelled texts."""
     from bertkit.ancestors.features import probe
     from bertkit.data.readers import read_rows
 
@@ -279,6 +283,7 @@ def _text_features(settings: FeaturesSettings, predictor: Predictor) -> list[dic
 
 
 def _tag_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict[str, Any]]:
+    """The score of each choice of layers, for tagged sentences."""
     import numpy as np
 
     from bertkit.ancestors.features import six_features

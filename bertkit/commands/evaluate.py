@@ -145,6 +145,7 @@ def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
 
 
 def _analogies(model: Any, settings: Settings) -> dict[str, Any]:
+    """Word vectors on a file of analogies."""
     from bertkit.ancestors.vectors.evaluate import analogies
 
     found = analogies(model, settings.file, settings.encoding)
@@ -155,6 +156,7 @@ def _analogies(model: Any, settings: Settings) -> dict[str, Any]:
 
 
 def _similarity(model: Any, settings: Settings) -> dict[str, Any]:
+    """Word vectors on a file of word pairs that people scored."""
     from bertkit.ancestors.vectors.evaluate import similarities
 
     found = similarities(model, settings.file, settings.encoding)

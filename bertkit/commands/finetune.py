@@ -109,6 +109,7 @@ CHOSE = (
 
 
 def _baseline(result: dict[str, Any]) -> list[str]:
+    """The line of `finetune` that compares the model with its baseline."""
     if "baseline" not in result:
         return []
     facts = result["baseline"]

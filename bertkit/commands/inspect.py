@@ -72,6 +72,7 @@ def _ngrams(settings: Settings) -> dict[str, Any]:
 
 
 def _ngram_lines(result: dict[str, Any]) -> list[str]:
+    """What `inspect` prints of an n-gram model."""
     if "words" in result:
         rows = result["words"]
         return [
@@ -86,6 +87,7 @@ def _ngram_lines(result: dict[str, Any]) -> list[str]:
 
 
 def _store(settings: Settings) -> dict[str, Any]:
+    """`inspect STORE`: some rows as pretraining reads them, with their masks."""
     from bertkit.data.feed import rows_of_store
     from bertkit.data.store import Store
     from bertkit.settings.training import MaskSettings

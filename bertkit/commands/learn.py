@@ -123,6 +123,7 @@ def _is_chinese(text: str) -> bool:
 
 
 def _share_seen_once(text: str, units: str, cased: bool) -> float:
+    """The share of words in a sample that occur once."""
     from collections import Counter
 
     from bertkit.ancestors.ngram.model import cut
@@ -132,6 +133,7 @@ def _share_seen_once(text: str, units: str, cased: bool) -> float:
 
 
 def _ngram(s: Settings) -> dict[str, Any]:
+    """`learn ngram`: train and write an n-gram model."""
     from bertkit.ancestors.ngram.arpa import write_arpa
     from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
     from bertkit.data.readers.documents import read_documents
@@ -145,6 +147,7 @@ def _ngram(s: Settings) -> dict[str, Any]:
 
 
 def _vectors(s: Settings) -> dict[str, Any]:
+    """`learn word2vec` and `learn glove`: train and write word vectors."""
     from bertkit.ancestors.vectors import glove, word2vec
     from bertkit.ancestors.vectors.corpus import read_sentences
 
@@ -185,6 +188,7 @@ def _pieces(s: Settings) -> dict[str, Any]:
 
 
 def _network(s: Settings) -> dict[str, Any]:
+    """`learn` for the neural left-to-right models: train one on a store."""
     from bertkit.ancestors.language_model.train import learn
     from bertkit.settings.ancestors import LearnSettings
 
@@ -198,6 +202,7 @@ def _network(s: Settings) -> dict[str, Any]:
 
 
 def _elmo(s: Settings) -> dict[str, Any]:
+    """`learn elmo`: train an ELMo."""
     from bertkit.ancestors.elmo.train import train
     from bertkit.settings.ancestors import ElmoNumbers, ElmoSettings
 

@@ -244,6 +244,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
+    """Add options to an argparse group, with their help texts and defaults."""
     for o in members:
         facts = "(required)" if o.required and not o.meta["argument"] else ""
         facts = f"(default: {o.default})" if o.default else facts

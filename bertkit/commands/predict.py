@@ -123,6 +123,7 @@ class Worker:
 def _written(
     out: Path | None, answers: Iterator[dict[str, Any]], count: Count | RewriteCount
 ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+    """Write answers to a file, or pass them on where there is none."""
     from bertkit.data.write_rows import write_all
 
     if out is None:

@@ -37,6 +37,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, Any]]:
+    """`search`: the passages of an index for a question, reranked if asked."""
     from bertkit import machine
     from bertkit.retrieval.conditions import Where
     from bertkit.retrieval.evaluate import Reranker

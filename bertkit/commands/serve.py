@@ -45,6 +45,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
+    """Load the models and serve them until interrupted; `opened` is called with the address."""
     from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.notify import note

@@ -171,6 +171,7 @@ def _steady_groups(lengths: np.ndarray, starts: np.ndarray) -> tuple[Group, ...]
 
 
 def _group(lengths: np.ndarray, start: int) -> Group:
+    """A group of a batch: neighbouring texts, padded for attention only if their lengths differ."""
     longest, total = int(lengths.max()), int(lengths.sum())
     if total == longest * len(lengths):
         return Group(start, start + total, len(lengths), longest)
@@ -178,6 +179,7 @@ def _group(lengths: np.ndarray, start: int) -> Group:
 
 
 def _padded(lengths: np.ndarray, start: int, longest: int) -> Group:
+    """A group padded to a length, with the places of its tokens in the rectangle."""
     total = int(lengths.sum())
     column = np.arange(longest)
     real = column[None, :] < lengths[:, None]

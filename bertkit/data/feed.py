@@ -170,6 +170,7 @@ class PretrainingFeed:
     def _batches(
         self, length: int, numbers: list[tuple[int, int]], rate: float, teacher: WordStatesOf | None = None
     ) -> list[Batch]:
+        """Masked rows of a pretraining step, packed into micro-batches."""
         rows = [self.masked(length, number, epoch, rate) for number, epoch in numbers]
         parts = batches_by_tokens([len(row[0].ids) for row in rows], self.micro_tokens)
         return [collate([rows[i] for i in part], teacher) for part in parts]

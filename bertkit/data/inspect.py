@@ -218,6 +218,7 @@ class _Tally:
         self.compares_labels = report.form == "rows"
 
     def add(self, row: Seen) -> None:
+        """Count one row of a data file: its labels, its length, and whether it repeats another."""
         report = self.report
         report.rows += 1
         text = "\n".join(row.texts).strip()
@@ -257,12 +258,14 @@ class _Tally:
                 where["lines"].append(row.line)
 
     def add_tokens(self, rows: list[Seen], tokenizer: Tokenizes) -> None:
+        """Count the tokens of rows of a data file."""
         ids = iter(tokenizer.pieces_batch([part for row in rows for part in row.texts]))
         for row in rows:
             # [CLS] a [SEP] b [SEP]: one special token more than there are texts.
             self.tokens[sum(len(next(ids)) for _ in row.texts) + len(row.texts) + 1] += 1
 
     def finish(self) -> None:
+        """The report of a data file from its counts."""
         report = self.report
         report.compared = report.rows if len(self.first_label) < MOST_HASHES else report.compared
         report.labels, report.label_kinds = dict(self.labels.most_common(50)), len(self.labels)
@@ -313,6 +316,7 @@ def _hash(text: str) -> int:
 
 
 def _hashes(path: str | Path, encoding: str, columns: dict[str, Any]) -> set[int]:
+    """Hashes of the texts of another data file, to count those in both."""
     form, _ = form_of(path, encoding, **columns)
     rows = seen_in(path, form, encoding, [], **columns)
     return {_hash(_normal("\n".join(row.texts))) for row in islice(rows, MOST_HASHES)}
@@ -331,6 +335,7 @@ def _lengths(unit: str, counts: Counter[int]) -> Lengths:
 
 
 def _cut(limit: int, counts: Counter[int]) -> Cut:
+    """How many rows and tokens a limit would truncate."""
     rows = sum(count for length, count in counts.items() if length > limit)
     lost = sum((length - limit) * count for length, count in counts.items() if length > limit)
     total = sum(length * count for length, count in counts.items())

@@ -72,6 +72,7 @@ def _spans(task: _Task) -> np.ndarray:
 
 
 def _runs(task: _Task, odds: np.ndarray) -> np.ndarray:
+    """Mask whole runs of words (n-grams) until the budget is spent."""
     candidates, budget, chance = task.candidates, task.budget, task.chance
     # A word begins where the store says so, and after every special token.
     begins = task.example.word_starts[candidates] | np.concatenate([[True], np.diff(candidates) > 1])

@@ -67,6 +67,7 @@ class Store:
 
     @classmethod
     def _open(cls, folder: Path) -> Store:
+        """Open a token store: check its files' sizes and map its arrays."""
         facts = _facts(folder)
         try:
             entries = _entries(folder, facts)
@@ -158,6 +159,7 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Entries:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
+    """A store's facts from store.json, in the format this version reads."""
     facts = read_json(folder / FACTS)
     version = facts.get("format")
     if version != FORMAT:

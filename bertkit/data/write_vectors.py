@@ -85,6 +85,7 @@ class VectorWriter:
 
 class _Npy(VectorWriter):
     def _put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Append vectors to a .npy file."""
         if self._file.tell() == 0:
             self._file.write(_npy_header(0, vectors.shape[1]))
         self._file.write(vectors.astype("<f4", copy=False).tobytes())

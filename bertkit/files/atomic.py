@@ -204,6 +204,7 @@ def _clear(path: Path) -> None:
 
 
 def _is_claimed(path: Path) -> bool:
+    """Whether a process that is alive writes this draft."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -420,6 +421,7 @@ def write_errors(path: str | Path) -> Iterator[None]:
 
 
 def _packed(path: Path, raw: IO[bytes]) -> IO[bytes]:
+    """The file, compressed as its ending asks."""
     ending = path.suffix.lower()
     if ending not in COMPRESSIONS:
         return raw

@@ -104,6 +104,7 @@ def read_manifest(folder: Path) -> Entries | None:
 
 
 def _refuse_outside(folder: Path, entries: Entries) -> None:
+    """Refuse a manifest that lists a file outside its folder."""
     for name in entries:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
             raise DamagedFile(f"{folder}: lists {name!r:.80}, which is outside the folder, so it was not opened.")

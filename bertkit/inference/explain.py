@@ -408,6 +408,7 @@ def vector_map(predictor: Predictor, texts: Sequence[str], word: str = "") -> di
 
 
 def _occurrences(text: str, word: str) -> list[tuple[int, int]]:
+    """The places of a word in a text; "art" is not in "start"."""
     lowered, wanted = text.lower(), word.lower()
     starts = [n for n in range(len(text)) if lowered.startswith(wanted, n)]
 

@@ -96,6 +96,7 @@ def is_explained(predictor: Predictor, encoding: Encoding) -> bool:
 
 
 def _target(predictor: Predictor, model: Model, encoding: Encoding) -> Target | None:
+    """What the importance of tokens is measured for: the predicted label, or the guess at a mask."""
     options = predictor.folder.about.get("options", {})
     labels = predictor.folder.labels
     if "text" in model.heads and "text" not in model.untrained and len(labels) > 1:

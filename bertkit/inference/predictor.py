@@ -127,6 +127,7 @@ class Predictor:
 
     @property
     def _torch(self) -> TorchEngine:
+        """The model's PyTorch engine, or an error where another engine runs it."""
         if self.engine.name != "torch":
             raise UserError(
                 f"{self.folder.name} is open in {self.engine.name}, which gives answers only; this looks inside the "
@@ -202,6 +203,7 @@ class Predictor:
         return answers
 
     def _encoded(self, texts: str | Sequence[str], on_long: str, prompt: str, *, keep: bool = False) -> list[Rows]:
+        """Texts as rows to be embedded; truncated tokens are reported."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         windows = Windows(self.vector_limit, on_long)
         encoded = self.encode_texts(texts, [prompt] * len(texts), windows, keep=keep)
@@ -369,6 +371,7 @@ class Predictor:
             return self._predict(examples, on_long)
 
     def _predict(self, examples: Sequence[Any], on_long: str) -> list[dict[str, Any]]:
+        """Predictions of examples: encode, compute, decode."""
         if self.task.head:
             self.needs(self.task.head, "predict")
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))

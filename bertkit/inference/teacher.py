@@ -63,6 +63,7 @@ class Words:
         return begins
 
     def _spelled(self, word: tuple[int, ...]) -> str:
+        """A word of the student's pieces as text, for the teacher; empty if the student does not know it."""
         text = self.spelled.get(word)
         if text is None:
             if len(self.spelled) >= KNOWN_WORDS:
@@ -134,6 +135,7 @@ class WordTeacher:
 
     @torch.no_grad()
     def _states(self, batch: Batch, owner: np.ndarray, words: int) -> tuple[Tensor, np.ndarray]:
+        """The teacher's states of some layers at every word: the mean over its pieces."""
         encoded = self.encoder(batch.to(self.device), layers=True)
         word = torch.from_numpy(owner).to(self.device)
         pieces = torch.bincount(word, minlength=words + 1)[:words]
@@ -189,6 +191,7 @@ def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto"
 
 
 def _vectors(name: str, keep: Path, precision: str, device: str, texts: list[str]) -> np.ndarray:
+    """A teacher's sentence vectors of texts, kept in a file for the next run."""
     decides = (name, precision, repr(facts_of_model(name)), *texts)
     digest = hashlib.sha256("\0".join(decides).encode("utf-8", "surrogatepass")).hexdigest()
     path = keep / f"{digest[:16]}.safetensors"

@@ -162,6 +162,7 @@ class _CacheWriter:
         (self.folder / "progress.json").unlink(missing_ok=True)
 
     def _write(self, states: Any, scales: Any, done: dict[str, int], mean: np.ndarray, directions: np.ndarray) -> None:
+        """Write a teacher's word states batch by batch, reduced and in int8."""
         begun = time.monotonic()
         for number in range(done["batches"], len(self.batches)):
             known, values = self._batch(self.batches[number])

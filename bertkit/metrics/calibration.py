@@ -176,6 +176,7 @@ def _confidence(probabilities: object, gold: Gold) -> tuple[Array, Array]:
 
 
 def _checked(table: object, gold: Gold, what: str) -> tuple[Array, NDArray[np.int64]]:
+    """Scores and gold labels as arrays, checked to fit each other."""
     array, truth = np.asarray(table, dtype=float), np.asarray(gold)
     if array.ndim != 2:
         raise UserError(f"The {what} have shape {array.shape}. Give one row per text and one column per label.")

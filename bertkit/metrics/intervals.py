@@ -147,6 +147,7 @@ def _edges(resamples: int, level: float) -> list[float]:
 
 
 def _tallies(metric: Metric, gold: Sequence, predicted: Sequence, settings: Mapping[str, Any]) -> list[Tally]:
+    """A metric's columns per item and its formula, from which bootstrap resamples."""
     if metric in TALLIES:
         return TALLIES[metric](gold, predicted, **settings)
     check_same_length(gold, predicted)

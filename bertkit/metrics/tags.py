@@ -96,11 +96,13 @@ def per_sentence_tag(tags: np.ndarray, owners: np.ndarray, sentences: int, kinds
 
 
 def _tag_measures(columns: Array, weights: Array) -> Measures:
+    """Accuracy and F1 of weighted tags, without entities."""
     right, truth, guess = np.split(weights @ columns, 3, axis=1)
     return label_measures(right, truth, guess)
 
 
 def _entity_measures(columns: Array, weights: Array) -> Measures:
+    """F1, precision and recall of weighted entities, and the accuracy of tags."""
     right, truth, guess, hits, tags = (weights @ columns).T
     return {
         "f1": share(2 * right, truth + guess),
@@ -153,6 +155,7 @@ def _read(tag: str, kinds: dict[str, int]) -> tuple[int, int, int]:
 
 
 def _check_sentences(gold: Sentences, predicted: Sentences) -> None:
+    """Refuse sentences with different numbers of gold and predicted tags."""
     check_same_length(gold, predicted, "sentences")
     for number, (truth, guess) in enumerate(zip(gold, predicted), 1):
         if len(truth) != len(guess):

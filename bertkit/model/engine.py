@@ -185,6 +185,7 @@ def _last(shape: Sequence[Any]) -> int:
 
 
 def _refused(path: Path, reason: Exception, by: str) -> DamagedFile:
+    """The error for an ONNX file that the runtime does not open."""
     words = " ".join(str(reason).split())
     if version := re.search(r"(?:opset|IR version:?) \d+", words, re.IGNORECASE):
         newer = "It uses another ONNX version: update onnxruntime, or export the model again."
@@ -254,6 +255,7 @@ def _number(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
     parts = []
     while value > 127:
         parts.append(value & 127 | 128)
@@ -358,6 +360,7 @@ class OnnxEngine(Engine):
         return self._feed(rows, [len(row.ids) for row in rows], self.runtime.inputs)
 
     def _feed(self, rows: Sequence[Row], lengths: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Rows of ids as the padded inputs of an ONNX graph."""
         shape = len(rows), max(1, *lengths)
         feed: dict[str, np.ndarray] = {name: np.zeros(shape, np.int64) for name in INPUTS}
         feed["input_ids"] += self.config.padding

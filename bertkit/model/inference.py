@@ -147,6 +147,7 @@ def is_prepared(model: nn.Module) -> bool:
 
 
 def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
+    """Replace the linear maps of a module by ones prepared for inference."""
     for name, child in list(module.named_children()):
         if isinstance(module, Head) and name == "out":
             continue  # a head's output map stays float32

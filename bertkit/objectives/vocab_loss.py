@@ -20,6 +20,7 @@ CHUNK = 512  # rows at a time: 512 × 30,000 logits are 30 MB in bf16
 class _VocabLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        """Loss and gradients, chunk by chunk of the vocabulary's logits."""
         total = x.new_zeros((), dtype=torch.float32)
         work = weight.to(x.dtype)
         offset = torch.zeros(weight.shape[0], dtype=x.dtype, device=x.device) if bias is None else bias.to(x.dtype)

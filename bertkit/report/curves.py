@@ -123,6 +123,7 @@ def _caption(panel: Panel, names: list[str], on: str, lang: str) -> str:
 
 
 def _series(rows: Iterable[Mapping[str, Any]]) -> tuple[Series, Series]:
+    """The series of a run's metrics: those of training, and those of evaluations."""
     train: Series = {}
     evaluated: Series = {}
     for place, row in enumerate(rows):

@@ -185,6 +185,7 @@ def _score(result: FinetuneResult, name: str) -> Any:
 
 
 def _tiles(result: FinetuneResult, run: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    """The key figures of a fine-tuning report."""
     tiles: dict[str, Any] = {}
     metrics = result.metrics or {}
     first = _headline(result)
@@ -199,6 +200,7 @@ def _tiles(result: FinetuneResult, run: Mapping[str, Any], lang: str) -> dict[st
 
 
 def _scores(result: FinetuneResult, lang: str) -> list[Block]:
+    """The part of a fine-tuning report with all scores and intervals."""
     metrics, said = result.metrics or {}, words(lang)
     if not metrics:
         return []
@@ -255,6 +257,7 @@ def _against_baseline(result: FinetuneResult, metric: str, level: str, lang: str
 
 
 def _by_label(result: FinetuneResult, lang: str) -> list[Block]:
+    """The part of a fine-tuning report with scores per label and the confusion matrix."""
     said, scored = words(lang), _scored(result, lang)
     blocks: list[Block] = []
     confusion = result.confusion or {}
@@ -285,6 +288,7 @@ def _by_label(result: FinetuneResult, lang: str) -> list[Block]:
 
 
 def _trust(result: FinetuneResult, lang: str) -> list[Block]:
+    """The part of a fine-tuning report on calibration and abstaining."""
     said, dev = words(lang), rows_of("dev", lang)
     blocks: list[Block] = []
     calibration = dict(result.calibration or {})
@@ -320,6 +324,7 @@ def _trust(result: FinetuneResult, lang: str) -> list[Block]:
 
 
 def _errors(result: FinetuneResult, lang: str) -> list[Block]:
+    """The part of a fine-tuning report with the worst mistakes."""
     said, rows = words(lang), list(result.errors or ())
     counts = (result.confusion or {}).get("counts")
     count = as_number(result.error_count)
@@ -356,6 +361,7 @@ def _examples(
 
 
 def _training(run: dict[str, Any], scored: str, lang: str) -> list[Block]:
+    """The part of a fine-tuning report with curves, seeds and facts of the run."""
     said = words(lang)
     curves, seeds = run.pop("curves", None) or (), run.pop("seeds", None) or ()
     best = as_number(run.get("best_step"))
@@ -395,6 +401,7 @@ def _named_roles(files: Any, lang: str) -> list[dict[str, Any]]:
 
 
 def _balance(labels: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
+    """The labels of each set of rows, in a fine-tuning report."""
     said = words(lang)
     if labels and not isinstance(next(iter(labels.values())), Mapping):
         labels = {"train": labels}
@@ -416,6 +423,7 @@ def _balance(labels: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
 
 
 def _lengths(lengths: dict[str, Any], lang: str) -> list[Block]:
+    """The lengths of rows in tokens, in a fine-tuning report."""
     said = words(lang)
     bins, values = lengths.pop("bins", None), lengths.pop("values", None)
     limit = as_number(lengths.get("limit"))
@@ -429,6 +437,7 @@ def _lengths(lengths: dict[str, Any], lang: str) -> list[Block]:
 
 
 def _cut(cut: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
+    """The truncated tokens of each set of rows, in a fine-tuning report."""
     said = words(lang)
     if not cut:
         return []

@@ -35,6 +35,7 @@ class Terms:
         return [self._with_pairs(np.asarray(ids, np.int32)) for ids in self.tokenizer.pieces_batch(texts)]
 
     def _with_pairs(self, ids: np.ndarray) -> np.ndarray:
+        """Term ids for BM25, with pairs of neighbouring Chinese characters added."""
         both = self.is_chinese[ids[:-1]] & self.is_chinese[ids[1:]]
         if not both.any():
             return ids

@@ -111,18 +111,21 @@ class Where:
     # ---- The parser, a method for each rule of the grammar
 
     def _any(self) -> tuple[Any, ...]:
+        """Parse conditions joined by "or"."""
         parts = [self._all()]
         while self._take("name", "or"):
             parts.append(self._all())
         return ("or", *parts) if len(parts) > 1 else parts[0]
 
     def _all(self) -> tuple[Any, ...]:
+        """Parse conditions joined by "and"."""
         parts = [self._single()]
         while self._take("name", "and"):
             parts.append(self._single())
         return ("and", *parts) if len(parts) > 1 else parts[0]
 
     def _single(self) -> tuple[Any, ...]:
+        """Parse a single condition, not too deeply nested."""
         self.depth += 1
         if self.depth > DEEPEST:
             self._refuse("it is nested too deeply")
@@ -131,6 +134,7 @@ class Where:
         return tree
 
     def _bare(self) -> tuple[Any, ...]:
+        """Parse a condition that is negated, in brackets, or a comparison of a column."""
         if self._take("name", "not"):
             return "not", self._single()
         if self._take("sign", "("):
@@ -153,6 +157,7 @@ class Where:
         return sign.lower(), name, self._value()
 
     def _value(self) -> Any:
+        """Parse a value that a condition compares with."""
         kind, spelled, value = self._next()
         if kind == "name" and spelled.lower() in ("true", "false"):
             value, kind = spelled.lower() == "true", "number"
@@ -165,6 +170,7 @@ class Where:
         return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "the end", None)
 
     def _take(self, kind: str, spelled: str) -> bool:
+        """Step over the next token of a condition if it is this one."""
         there = self._next()
         if there[0] == kind and there[1].lower() == spelled:
             self.at += 1
@@ -172,6 +178,7 @@ class Where:
         return False
 
     def _need(self, kind: str, spelled: str = "") -> str:
+        """Step over the next token of a condition, which must be this one."""
         there = self._next()
         if there[0] != kind or (spelled and there[1] != spelled):
             self._refuse(f"{there[1]!r} is where {spelled or 'a column'} is needed")
@@ -183,6 +190,7 @@ class Where:
 
 
 def _tokens(condition: str) -> list[tuple[str, str, Any]]:
+    """The tokens of a condition: texts, numbers, names and signs."""
     tokens, at = [], 0
     while condition[at:].strip():
         match = _TOKEN.match(condition, at)
@@ -211,6 +219,7 @@ def _tokens(condition: str) -> list[tuple[str, str, Any]]:
 
 
 def _mask(tree: tuple[Any, ...], columns: Columns) -> np.ndarray:
+    """Which passages a parsed condition holds for."""
     kind, *parts = tree
     if kind == "not":
         return ~_mask(parts[0], columns)

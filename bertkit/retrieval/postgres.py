@@ -274,6 +274,7 @@ def _weight(
     connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], predictor: Predictor, total: int,
     about: dict[str, Any],
 ) -> float:  # fmt: skip
+    """The weight of vectors against words for an index in a database, from a sample of its passages."""
     rows = _spread(connection, names, total, AMONG)
     vectors = np.array([json.loads(vector) for _, vector in rows], np.float32)
     texts = [text for text, _ in rows]
@@ -364,6 +365,7 @@ class PostgresIndex:
         return [_hit(row) for row in rows]
 
     def _rows(self, question: str, asked: np.ndarray, top: int, by: str, where: Where | None) -> list[Any]:
+        """Search in the database: the best passages by vectors, words or both."""
         about, count = self.about, int(self.about["passages"])
         terms = list(dict.fromkeys(self.terms.of([question])[0].tolist()))
         mean = max(1.0, about["pieces"] / count)

@@ -76,6 +76,7 @@ def write_copies(folder: Path, width: int, kind: str, engine: str) -> dict[str, 
 
 
 def _usearch(needed: bool = True) -> Any:
+    """The usearch library, which makes and searches graphs of vectors."""
     try:
         from usearch import index
     except ImportError:
@@ -86,6 +87,7 @@ def _usearch(needed: bool = True) -> Any:
 
 
 def _write_graph(folder: Path, vectors: np.ndarray, kind: str) -> None:
+    """Write a graph of a segment's vectors."""
     form = {"f16": {"dtype": "f16", "metric": "ip"}, "int8": {"dtype": "i8", "metric": "ip"},
             "binary": {"dtype": "b1", "metric": "hamming"}}[kind]  # fmt: skip
     graph = _usearch().Index(ndim=vectors.shape[1], connectivity=NEIGHBOURS, expansion_add=EFFORT, **form)

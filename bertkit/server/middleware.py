@@ -135,6 +135,7 @@ class GuardMiddleware:
             raise ApiError("host", "The Host header does not name this server. Allow the name with --allow-hosts.")
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
+        """Refuse a request without the server's key, and slow down who guesses keys."""
         is_open = scope["path"] in OPEN or scope["path"].startswith(PAGE)
         if not self.key or (is_open and scope["method"] in ("GET", "HEAD")):
             return

@@ -69,6 +69,7 @@ def encode_texts(predictor: Predictor, inputs: list[Any], how: How) -> list[Rows
 
 
 def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
+    """The ids that a request gives in place of a text, checked, as one row."""
     size = min(predictor.tokenizer.size, predictor.config.vocabulary)
     if wrong := next((one for one in ids if not 0 <= one < size), None):
         raise UserError(
@@ -77,8 +78,7 @@ def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
     if len(ids) > windows.limit and windows.on_long != "truncate":
         raise UserError(
             f"An input has {len(ids)} ids; the model's limit is {windows.limit}. Send a text, which is read in "
-            "windows, "
-            "or set truncate."
+            "windows, or set truncate."
         )
     kept = ids[-windows.limit :] if windows.from_start else ids[: windows.limit]
     return Rows([Row(kept, None, (0, len(kept)))], len(kept), len(ids) - len(kept))

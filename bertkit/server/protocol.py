@@ -314,6 +314,7 @@ class Connection(H11Protocol):
         self.app_state["admitted"] = False
 
     def _refuse(self, refusal: ApiError, path: str, *, close: bool) -> None:
+        """Refuse a request on this connection, and close it if asked."""
         self._dismiss()
         self.transport.write(self.door.refused(refusal, path, close=close))
         self.door.waiting.pop(self, None)

@@ -150,6 +150,7 @@ class Queue:
             return chosen
 
     def _work(self) -> None:
+        """The thread of the queue: compute waiting jobs together until it is closed."""
         self.prepare()
         ended = 0.0
         while jobs := self._next():

@@ -37,6 +37,7 @@ router = APIRouter()
 
 
 async def _asked(request: Request, body: OwnBody, ability: str, inputs: Sequence[Any]) -> Asked:
+    """Ask the service for an operation on behalf of a route."""
     service = service_of(request)
     model = service.model(request, body.model, ability)
     return await service.ask(request, model, ability, inputs, service.how(body.truncate, body.truncation_direction))
@@ -67,6 +68,7 @@ async def ner(body: TagBody, request: Request) -> Response:
 
 
 async def _tagged(body: TagBody, request: Request, shown: Callable[[dict[str, Any]], Any]) -> Response:
+    """Tags of a request's texts, in the shape of a route."""
     single = isinstance(body.inputs, str)
     texts: list[Any] = [body.inputs] if isinstance(body.inputs, str) else list(body.inputs)
     asked = await _asked(request, body, "tag", texts)

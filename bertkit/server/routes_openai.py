@@ -65,6 +65,7 @@ async def model(name: str, request: Request) -> dict[str, Any]:
 
 
 def _about(request: Request, name: str) -> dict[str, Any]:
+    """A served model as OpenAI's `/v1/models` describes it."""
     served = service_of(request).registry[name]
     return {
         "id": name, "object": "model", "created": STARTED, "owned_by": "bertkit",

@@ -197,6 +197,7 @@ async def models(request: Request) -> Response:
 
 @lru_cache(64)  # it looks at the whole vocabulary
 def _described(model: ServedModel) -> dict[str, Any]:
+    """A served model as the page describes it: its sizes, and which views it has."""
     engine, config, tokenizer = model.predictor.engine, model.predictor.config, model.predictor.tokenizer
     trained = {name for name in engine.heads if is_trained(name, engine.untrained)}
     masks = "mlm" in trained and tokenizer.mask_id is not None and not config.causal
@@ -222,6 +223,7 @@ def _has_three_vectors(predictor: Predictor) -> bool:
 
 
 async def _shown(request: Request, view: str, body: ShowBody | MapBody | MeaningBody, **more: Any) -> Response:
+    """Ask the service for a view of the page."""
     service = service_of(request)
     model = service.model(request, body.model, "tokenize")
     asked = await service.ask(request, model, "show", [{"view": view, **body.model_dump(exclude={"model"}), **more}])

@@ -67,6 +67,7 @@ class Turns:
             self._taken += 1
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the next waiting requests take their turn."""
         self._taken = 0
         while self._waiting and self._taken < self.EACH:
             turn = self._waiting.popleft()
@@ -190,6 +191,7 @@ class InferenceService:
             )
 
     async def _await(self, request: Request, job: Job) -> Computed:
+        """Wait for a job's result until the client leaves, time runs out or the server stops."""
         waiting = asyncio.wrap_future(job.future)
         gone = asyncio.ensure_future(_disconnected(request))
         any_of: set[asyncio.Future[Any]] = {waiting, gone, asyncio.ensure_future(self.stopped.wait())}

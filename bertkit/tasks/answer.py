@@ -242,6 +242,7 @@ class Answer(Task):
 
 
 def _place(row: Row, question: Question) -> tuple[int, int]:
+    """The first and last token of a question's answer in a row; (0, 0) where there is none, IGNORED if unknown."""
     if not question.placed:
         return (0, 0) if question.impossible else (IGNORED, IGNORED)
     text, start = question.placed[0]

@@ -65,6 +65,7 @@ class Classify(Task):
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
+        """The labelled rows of a file, with one or several labels each."""
         separator = reading.label_separator
         if separator and not self.multi:
             raise UserError("--label-separator is for rows with several labels. Pass --multi-label too.")

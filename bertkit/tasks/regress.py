@@ -53,6 +53,7 @@ class Regress(Task):
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
+        """The rows of a file with numbers as labels."""
         if "paired" not in self.options:
             names = columns_of(path, (reading.text, reading.text_b, reading.label), reading.encoding)
             self.options["paired"] = asks_for_pairs(names, reading.text_b)

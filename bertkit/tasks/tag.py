@@ -112,6 +112,7 @@ class Tag(Task):
         yield from self._sentences(path, reading, labelled=False)
 
     def _sentences(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[Words]:
+        """The sentences of a file: tagged, annotated with spans, or plain text."""
         if labelled is False and holds_texts(path, reading.encoding, self.labels):
             for number, line in enumerate(open_text(path, reading.encoding), 1):
                 yield from self.from_inputs([line], number) if line.strip() else ()

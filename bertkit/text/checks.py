@@ -62,6 +62,7 @@ def refuse_bad_rows(texts: Sequence[str], what: str = "Row") -> None:
 
 
 def _fault(text: object) -> str:
+    """What is wrong with a text that the tokenizer cannot take; empty if nothing is."""
     if not isinstance(text, str):
         return f"is {type(text).__name__} {text!r:.60}, not text. Convert it to a string first."
     if "\0" in text:

@@ -116,6 +116,7 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def _check_room(room: int, limit: int, overlap: int, is_pair: bool, other: int) -> None:
+    """Refuse windows that leave too little room for their text."""
     if is_pair and 4 * room < limit:
         raise UserError(
             f"One text of a pair takes {other} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "

@@ -227,6 +227,7 @@ def _last(message: Fields, number: int, default: Any) -> Any:
 
 
 def _fields(raw: bytes) -> Fields:
+    """The fields of a protobuf message by number."""
     message: Fields = {}
     for number, value in _walk(raw):
         message.setdefault(number, []).append(value)
@@ -256,6 +257,7 @@ def _walk(raw: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A number of a protobuf message, and where it ends."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(raw):

@@ -116,6 +116,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _ends(text: str) -> Iterator[int]:
+    """Where the sentences of a text end."""
     begin = 0
     for match in (_ENDS_ASCII if text.isascii() else _ENDS).finditer(text):
         first = text[match.start()]

@@ -128,6 +128,7 @@ class Run(Generic[Result]):
         return self.finish()
 
     def _train(self) -> None:
+        """Train to the end, or until time, patience or a signal stops the run."""
         for step in self.training:
             self.tokens += step.tokens
             self._log(step)
@@ -150,6 +151,7 @@ class Run(Generic[Result]):
                 break
 
     def _interrupt(self, signal: int) -> None:
+        """End a run that a signal stopped, after saving."""
         if self.keep_best is None:  # otherwise the best weights are not chosen yet, and the last ones are not a result
             self.finish()
         raise Stopped(
@@ -158,6 +160,7 @@ class Run(Generic[Result]):
         )
 
     def _begin(self) -> None:
+        """Begin a run or resume it from its checkpoint, and plan its steps."""
         plan, training, planned = self.plan, self.training, self.training.steps
         if plan.ignored:
             self.tell(plan.ignored)
@@ -230,6 +233,7 @@ class Run(Generic[Result]):
         self.planned()
 
     def _tell_shortened(self, steps: int) -> None:
+        """Report how many of the planned steps fit into the time."""
         before, plan = self.shortened, self.plan
         fits = f"{steps:,} of {plan.steps:,} steps fit into {plan.minutes:.1f} minutes"
         self.shortened = fits if steps < plan.steps else ""
@@ -258,6 +262,7 @@ class Run(Generic[Result]):
     # ---- log, evaluation, saving
 
     def _log(self, step: Step) -> None:
+        """Write a step's row to metrics.jsonl and timing.jsonl, and report progress."""
         now, done = self.run.elapsed(), step.step + 1
         self.recent = [*self.recent[-SEEN:], (now, self.tokens)]
         if not self.world.is_main:
@@ -312,6 +317,7 @@ class Run(Generic[Result]):
         return f"stopped early: {self.bad_evaluations} evaluations without a better score"
 
     def _save(self) -> None:
+        """Save a checkpoint with the run's own state: tokens, best score, patience."""
         state = {
             "tokens": self.tokens, "replanned": self.replanned, "evaluation": self.scores,
             "minutes": self.plan.minutes, "best": self.best, "best_step": self.best_step, "bad": self.bad_evaluations,

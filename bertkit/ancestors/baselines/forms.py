@@ -139,6 +139,7 @@ class _OfTexts(Form[Inner]):
     """A model of texts, or of pairs of texts: as tuples if the model says `reads_pairs`, else joined."""
 
     def _texts(self, rows: Sequence[Any]) -> list[Any]:
+        """A task's rows as texts, or as pairs where the contender reads pairs."""
         if getattr(self.model, "reads_pairs", False):
             return [(row.text, row.text_b) if row.text_b is not None else row.text for row in rows]
         return [row.text if row.text_b is None else f"{row.text} / {row.text_b}" for row in rows]
@@ -207,6 +208,7 @@ class Tags(Form[SentenceTagger]):
         return float(next(iter(metrics.tagging(*named).values())))
 
     def _split(self, rows: Sequence[Words]) -> tuple[list[list[str]], list[list[int]]]:
+        """The sentences of tagging rows, and the numbers of their tags."""
         number = {label: n for n, label in enumerate(self.task.labels)}
         return (
             [list(row.sentence.tokens) for row in rows],
@@ -228,6 +230,7 @@ def _pieces(text: Any) -> list[str]:
 
 
 def _with_words(example: Words) -> Words:
+    """A tagging row without words split into words, with their places in the text."""
     if example.spans or not example.text:
         return example
     spans, end = [], 0
@@ -306,6 +309,7 @@ class SeveralLabels:
         return np.array([[name in (row.label or ()) for name in self.labels] for row in rows])
 
     def _probabilities(self, rows: Sequence[Any]) -> NDArray[Any]:
+        """Each label's own logistic regression: (texts, labels)."""
         features = self.words.matrix([row.text for row in rows])
         columns = [
             model.probabilities(features)[:, 1] if isinstance(model, LinearModel) else np.full(len(rows), float(model))

@@ -434,6 +434,7 @@ class MeanOfVectors:
         return self
 
     def _learnt(self, sentences: list[list[str]], seed: int) -> WordVectors:
+        """Word vectors learned from the baseline's training texts."""
         from bertkit.ancestors.vectors import glove, word2vec
 
         words = sum(map(len, sentences))

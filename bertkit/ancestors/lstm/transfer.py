@@ -329,6 +329,7 @@ class RecurrentClassifier:
         self.reader, self._newest = reader, None
 
     def _finish(self) -> Self:
+        """Take the best weights of the last stage, and end the classifier's training."""
         if self._newest is not None and self._newest.best_weights:
             self._reader.load_state_dict(self._newest.best_weights)
         self._reader.requires_grad_(False).eval()

@@ -170,6 +170,7 @@ class Windows:
         return self._join(ranks, order)
 
     def _join(self, ranks: dict[int, Keys], order: int) -> Keys:
+        """Keys of all windows of an order, joined from the ranks of shorter ones."""
         windows = max(0, len(ranks[1]) - order + 1)
         keys = np.zeros(windows, np.uint64)
         for length, offset in self.pieces(order):

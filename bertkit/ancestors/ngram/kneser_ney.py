@@ -129,6 +129,7 @@ def estimate(orders: list[Grams], vocabulary: int, start: int, end: int) -> tupl
 
 
 def _single_words(grams: Grams, discount: tuple[float, float, float], vocabulary: int, start: int) -> Floats:
+    """Smoothed probabilities of single words; what is discounted goes to all words alike."""
     discounted = np.array((0.0, *discount))[np.minimum(grams.counts, 3)]
     total = grams.counts.sum()
     prob = np.full(vocabulary, discounted.sum() / total / (vocabulary - 1))

@@ -39,6 +39,7 @@ _HAN_FIRST = re.compile(f"[{HAN}]")
 
 
 def _segmented(text: str) -> list[str]:
+    """Chinese text cut into words by jieba."""
     try:
         import rjieba
     except ImportError as problem:
@@ -203,6 +204,7 @@ class NgramModel:
         self.ids = {word: i for i, word in enumerate(words)}
 
     def _chunks(self, spool: Spool, id_of_type: Ids, budget: int) -> Iterator[Ids]:
+        """The padded ids of an n-gram model's training text, in chunks that fit the memory budget."""
         parts: list[Ids] = []
         for ids in spool:
             parts.append(padded(id_of_type[ids], self.settings.order - 1))
@@ -390,6 +392,7 @@ class NgramModel:
         yield from self._measure_some(batch)
 
     def _measure_some(self, texts: list[str]) -> Iterator[tuple[float, float, int, int]]:
+        """The n-gram model's log-probability of each word of some texts."""
         if not texts:
             return
         lines = [sentences(text) or [""] for text in texts]

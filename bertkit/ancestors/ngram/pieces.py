@@ -55,6 +55,7 @@ class PieceNgram:
         return model._fit(store, FullSentences(store, documents, length), int(memory_mb * 2**20))
 
     def _fit(self, store: Store, examples: FullSentences, budget: int) -> Self:
+        """Count the pieces of a store and estimate the n-gram model, in bounded memory."""
         order, size = self.model.settings.order, len(self.pieces)
         with tempfile.TemporaryDirectory(prefix="ngram-", ignore_cleanup_errors=True) as name:
             columns, counts = count_windows(

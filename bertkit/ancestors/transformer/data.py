@@ -54,6 +54,7 @@ def read_sources(path: Path, text: str, encoding: str = "utf-8") -> Iterator[str
 
 
 def _columns(path: Path, text: str, text_b: str, encoding: str) -> tuple[str, str]:
+    """Which columns of a file hold source and target texts."""
     if (text, text_b) != USUAL[0]:
         return text, text_b
     columns = columns_of(path, ("source", "1", "2"), encoding)

@@ -110,6 +110,7 @@ def similarities(vectors: WordVectors, path: str | Path, encoding: str = "utf-8"
 
 
 def _scored(path: str | Path, encoding: str) -> Iterator[tuple[str, str, float]]:
+    """Pairs of words with the similarity that people gave them, line by line."""
     for number, line in enumerate(open_text(path, encoding), 1):
         if line.startswith("#") or not line.strip():
             continue

@@ -238,6 +238,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _bundle(prefix: Path, table: dict[bytes, bytes]) -> Bundle:
+    """A TensorFlow checkpoint's entries from its index table."""
     if b"" not in table:
         raise Malformed("the header entry is missing")
     header = _numbers(table.pop(b""))
@@ -315,6 +316,7 @@ MASK_DELTA = 0xA282EAD8
 
 
 def _shift_byte(state: int) -> int:
+    """CRC-32C: shift the register by eight zero bits."""
     for _ in range(8):
         state = (state >> 1) ^ (POLYNOMIAL if state & 1 else 0)
     return state
@@ -333,6 +335,7 @@ def _carry_tables(row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _apply(columns: list[int], word: int) -> int:
+    """CRC-32C: multiply a matrix over GF(2), as columns of bits, with a word."""
     total = 0
     for bit, column in enumerate(columns):
         if word >> bit & 1:
@@ -341,6 +344,7 @@ def _apply(columns: list[int], word: int) -> int:
 
 
 def _spread(columns: list[int]) -> np.ndarray:
+    """CRC-32C: the products of a matrix with all numbers of as many bits, as a table."""
     table = np.zeros(1, dtype=np.uint32)
     for column in columns:
         table = np.concatenate([table, table ^ np.uint32(column)])

@@ -81,6 +81,7 @@ def _prefix(path: Path) -> Path:
 
 
 def _family(bundle: Bundle, part: str) -> Family:
+    """Which of Google's families a TensorFlow checkpoint belongs to, by its variables."""
     known = sorted({word for family in FAMILIES for word in family.parts if word})
     if part not in ("", *known):
         raise UserError(f"part '{part}' is unknown. {suggest(part, known)}")
@@ -154,6 +155,7 @@ def _places(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> Iterator[
 
 
 def _tell_left_out(bundle: Bundle, taken: set[str], family: Family) -> None:
+    """Report the variables of a TensorFlow checkpoint that are not read."""
     rest = [name for name in bundle if name not in taken]
     optimiser = [name for name in rest if OPTIMISER.search(name)]
     unknown = sorted(set(rest) - set(optimiser))

@@ -75,6 +75,7 @@ class PieceEncoder:
         return self._by_library(texts)
 
     def _by_table(self, sentences: list[str]) -> Pieces | None:
+        """Ids and word starts of sentences by the table of words; None where it cannot tell Chinese words apart."""
         assert self.table is not None
         ids, is_cjk, lengths, odd = self.table.look_up(sentences)
         starts = self._plain_starts(ids, lengths)
@@ -95,6 +96,7 @@ class PieceEncoder:
         return all(pieces.ids[ends[r] - pieces.lengths[r] : ends[r]].tolist() == w for r, w in zip(rows, expected))
 
     def _by_library(self, sentences: list[str]) -> Pieces:
+        """Ids and word starts of sentences by the tokenizers library."""
         ids = self.tokenizer.pieces_batch(sentences)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
@@ -104,6 +106,7 @@ class PieceEncoder:
         return Pieces(flat.astype(self.dtype), lengths, starts)
 
     def _plain_starts(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Word starts of a store as the pieces alone show them."""
         punctuation = self._punctuation[ids]
         starts = self._begins[ids] | punctuation
         starts[1:] |= punctuation[:-1]
@@ -184,6 +187,7 @@ class WordTable:
         return pieces[indices].astype(np.int64), is_cjk[indices], np.diff(totals[bounds]), odd
 
     def _learn(self, new: set[str]) -> None:
+        """Add words with their pieces to the table."""
         with tokenizer_errors("The texts cannot be encoded"):
             for word in new:
                 if word.startswith(WHOLE):

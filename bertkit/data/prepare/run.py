@@ -64,6 +64,7 @@ class Digests:
         return True
 
     def _find(self, digest: bytes) -> int:
+        """The slot of a document's digest, or the empty one where it belongs."""
         slots, size = self._slots, len(self._slots)
         at = int.from_bytes(digest[:8], "little") * WIDTH % size
         while (slot := slots[at : at + WIDTH]) != digest and slot != _EMPTY:
@@ -71,6 +72,7 @@ class Digests:
         return at
 
     def _grow(self) -> None:
+        """Double the table of the documents' digests."""
         old = self._slots
         self._slots = bytearray(2 * len(old))
         for start in range(0, len(old), WIDTH):
@@ -113,6 +115,7 @@ def _parts(path: Path, dtype: str = "int64", overlap: int = 1) -> Iterator[np.nd
 
 
 def _count(counts: dict[str, np.ndarray], name: str, lengths: Iterator[np.ndarray]) -> None:
+    """Add lengths of sentences or documents to the counts of a store's report."""
     total = np.zeros(1, np.int64)
     for part in lengths:
         counted = np.bincount(part, minlength=len(total))
@@ -297,6 +300,7 @@ def _chunks(files: list[Path], sizes: list[int], reading: Reading, writer: Store
 
 
 def _report(writer: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
+    """The report of a prepared store: documents, duplicates, lengths, unknown pieces."""
     progress = writer.progress
     read, counts = progress.read, progress.found
     if progress.sentences < 2:

@@ -150,6 +150,7 @@ class StoreWriter:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _lock_folder(self) -> None:
+        """Refuse to write a store that another process is writing."""
         self._lock = os.open(self.folder, os.O_RDONLY)
         if not claim(self._lock, self.folder):
             raise UserError(
@@ -173,6 +174,7 @@ class StoreWriter:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _append(self, parts: dict[str, np.ndarray]) -> None:
+        """Append arrays to the store's files."""
         needed = sum(part.nbytes for part in parts.values())
         with self.explained(f"could not store {needed:,} more bytes"):
             for name, part in parts.items():
@@ -184,6 +186,7 @@ class StoreWriter:
             self.progress.sizes[name] += part.nbytes
 
     def _write(self, name: str, text: str) -> None:
+        """Write a small file of the store completely or not at all."""
         draft = self.folder / f".{name}.new"
         with draft.open("w", encoding="utf-8") as file:
             file.write(text)

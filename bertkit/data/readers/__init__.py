@@ -109,6 +109,7 @@ def form_of(path: str | Path, encoding: str = "utf-8", **columns: Any) -> tuple[
 
 
 def _json_form(kind: str, head: list[str]) -> tuple[Form, list[str]]:
+    """The form of a JSON file, by the keys of its first object."""
     try:
         first = parse("", head[0].strip().removeprefix("[").rstrip(",]")) if head else {}
         keys = set(first) if isinstance(first, dict) else set()

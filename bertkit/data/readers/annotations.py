@@ -69,6 +69,7 @@ def read_annotated(path: str | Path, encoding: str = "utf-8") -> Iterator[Annota
 
 
 def _objects(path: str | Path, encoding: str) -> Iterator[Annotated]:
+    """Annotated texts of a JSON file, as Prodigy, doccano, Label Studio and others export them."""
     skipped = several = count = 0
     for line, row in read_objects(path, encoding):
         where = f"{path}, line {line}"
@@ -135,6 +136,7 @@ def _span(where: str, item: Any) -> Span | None:
 
 
 def _brat(folder: Path, encoding: str) -> Iterator[Annotated]:
+    """Annotated texts of a BRAT folder: .txt files with .ann files beside them."""
     files = sorted(file for file in folder.rglob("*.txt") if file.is_file())
     if not files:
         raise UserError(f"{folder}: this folder contains no .txt file. BRAT's has a .txt and an .ann file per text.")
@@ -181,6 +183,7 @@ _SYMBOLS = dict(enumerate(_FROM_64.split(), 64)) | dict(enumerate(_FROM_380.spli
 
 
 def _docbin(path: str | Path) -> Iterator[Annotated]:
+    """Annotated texts of spaCy's DocBin (.spacy), read without spaCy."""
     import numpy as np
 
     try:
@@ -229,6 +232,7 @@ class _Msgpack:
         self.raw, self.at = raw, 0
 
     def value(self, depth: int = 0) -> Any:
+        """The next value of a msgpack message."""
         code = self._number("B")
         if depth > 20:
             raise ValueError("nested too deeply")

@@ -77,6 +77,7 @@ def document_files(
 
 
 def _walk(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
+    """The files of a folder and its subfolders, in order of names, without hidden ones."""
     for here, folders, names in os.walk(folder):
         shown = sorted(name for name in folders if not name.startswith("."))
         folders[:] = [name for name in shown if not leave_out(Path(here, name))]
@@ -109,6 +110,7 @@ def _line_documents(path: Path, encoding: str, titles: bool) -> Iterator[tuple[b
 
 
 def _row_documents(path: Path, text: str, encoding: str) -> Iterator[tuple[bool, str]]:
+    """(whether the row ends with it, document) of the texts of a table."""
     for row in read_rows(path, text=text, labelled=False, encoding=encoding):
         start = 0
         while len(row.text) - start > LONGEST_DOCUMENT:

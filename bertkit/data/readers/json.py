@@ -45,6 +45,7 @@ def read_objects(
 
 
 def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON list, numbered from 1."""
     items = parse(str(path), open_whole(path, encoding))
     for number, item in enumerate(items, start=1):
         yield number, as_object(f"{path}, item {number}", item)
@@ -70,6 +71,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_strings(where: str, value: Any) -> None:
+    """Refuse JSON whose strings, at any depth, are not text."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

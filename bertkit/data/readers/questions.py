@@ -50,6 +50,7 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8", kind: str | Non
 
 
 def _own_id(name: str, seen: dict[int, int]) -> str:
+    """A question's id, with a number where it was seen before."""
     own = name
     while (copies := seen.get(hash(own), 0)) > 0:
         seen[hash(own)] = copies + 1
@@ -59,6 +60,7 @@ def _own_id(name: str, seen: dict[int, int]) -> str:
 
 
 def _found(path: str | Path, encoding: str, kind: str) -> Iterator[Found]:
+    """Questions of a SQuAD document or of JSON lines."""
     if kind == "json" and not _is_lines(path, encoding):
         yield from _squad(path, parse(str(path), open_whole(path, encoding)))
         return
@@ -80,6 +82,7 @@ def _is_lines(path: str | Path, encoding: str) -> bool:
 
 
 def _squad(path: str | Path, document: Any) -> Iterator[Found]:
+    """Questions of a SQuAD document, paragraph by paragraph."""
     number = 0
     for article in _list(str(path), as_object(str(path), document), "data"):
         for paragraph in _list(f"{path}, after question {number}", article, "paragraphs"):
@@ -99,6 +102,7 @@ def _list(where: str, value: Any, name: str) -> list[Any]:
 
 
 def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
+    """The answers of a question, with where they start."""
     given = row.get("answers")
     if given is None:
         return []
@@ -152,6 +156,7 @@ def read_choices(
 
 
 def _index(where: str, value: Any, count: int, needed: bool) -> int | None:
+    """The index of the right choice."""
     if value is None and not needed:
         return None
     if isinstance(value, str) and value.isascii() and value.isdigit():

@@ -125,6 +125,7 @@ def _shown(found: dict[str, str | None]) -> str:
 
 
 def _no_column(path: str | Path, columns: Sequence[str], role: str, name: str) -> str:
+    """The error for a column that a table does not have."""
     shown = [column if len(column) <= 30 else column[:29] + "…" for column in columns[:20]]
     close = suggest(name, shown) if shown else ""
     close = close + " " if close.startswith("Did you mean") else ""
@@ -198,6 +199,7 @@ def read_rows(
 def _example(
     where: str, row: dict[str, Any], names: dict[str, str | None], kind: str, line: int, how: tuple[Any, ...]
 ) -> TextRow:
+    """A labelled row from the cells of a table."""
     answer = _label(where, row, names["label"], *how)
     if kind in ("xlsx", "rows"):
         row = row | {name: _as_shown(row.get(name)) for name in (names["text"], names["text_b"]) if name}
@@ -230,6 +232,7 @@ def _cells(
     needs_label: bool,
     bad: list[UserError] | None = None,
 ) -> Iterator[Cells]:
+    """The rows of a table as dicts, whatever its format."""
     if kind in ("jsonl", "json", "rows"):
         return read_objects(path, encoding, kind, bad)
     if kind == "parquet":
@@ -254,6 +257,7 @@ _EXCEL = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 
 
 def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows of CSV, whose cells may span lines; Excel's `sep=` line is understood."""
     first = next((pair for pair in lines if pair[1].strip()), None)
     if first is None:
         return
@@ -298,6 +302,7 @@ def _table(
     kind: str,
     bad: list[UserError] | None,
 ) -> Iterator[Cells]:
+    """Rows under their column names: those of the header, or numbers where there is none."""
     opening = next(rows, None)
     if opening is None:
         return
@@ -347,6 +352,7 @@ def _ragged_hint(kind: str) -> str:
 
 
 def _text(where: str, row: dict[str, Any], name: str) -> str:
+    """The text of a row, or an error that names the line."""
     if name not in row:
         raise UserError(f"{where}: there is no {name!r}. {suggest(name, list(row) or ['nothing'])}")
     value = row[name]
@@ -369,6 +375,7 @@ def _label(
     strip: bool,
     needed: bool,
 ) -> Label:
+    """The label of a row: a name, several names, or a number."""
     if name is None:
         return None
     value = row.get(name)
@@ -441,6 +448,7 @@ def _listed(value: Any) -> list[Any] | None:
 
 
 def _number(where: str, name: str, value: Any) -> float:
+    """A row's label as a number."""
     try:
         if isinstance(value, bool):
             raise ValueError

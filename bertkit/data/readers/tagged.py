@@ -53,6 +53,7 @@ def read_tagged(
 
 
 def _from_objects(path: str | Path, encoding: str, kind: str) -> Iterator[TaggedSentence]:
+    """Tagged sentences of JSON lines."""
     for line, row in read_objects(path, encoding, kind):
         where = f"{path}, line {line}"
         tokens = strings(where, row, "tokens", "words")
@@ -68,6 +69,7 @@ def _from_objects(path: str | Path, encoding: str, kind: str) -> Iterator[Tagged
 
 
 def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int | None) -> Iterator[TaggedSentence]:
+    """Tagged sentences in columns (CoNLL, CoNLL-U): one word per line, a blank line between sentences."""
     width, start = 0, 0
     words: list[str] = []
     tags: list[str] = []

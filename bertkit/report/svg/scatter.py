@@ -126,6 +126,7 @@ def _place(axes: Frame, d: Dot) -> tuple[float, float]:
 
 
 def _stairs(axes: Frame, best: Sequence[Dot]) -> str:
+    """The Pareto front of a scatter plot, as steps."""
     x, y = _place(axes, best[0])
     path = f"M{x:.1f} {y:.1f}"
     for d in best[1:]:
@@ -135,6 +136,7 @@ def _stairs(axes: Frame, best: Sequence[Dot]) -> str:
 
 
 def _interval(axes: Frame, d: Dot) -> list[str]:
+    """The whiskers of a dot in a scatter plot."""
     low, high = as_number(d.low), as_number(d.high)
     if low is None or high is None:
         return []

@@ -142,6 +142,7 @@ Entry = Contender[Any] | WholeEncoder
 
 
 def _vectors_of(resources: Resources, how: str, kind: type[MeanOfVectors]) -> MeanOfVectors:
+    """Mean word vectors under a linear model: the user's vectors, or ones learned from the rows."""
     if resources.vectors and how == "word2vec":  # the user's vectors replace it
         return kind("given", open_vectors(resources.vectors).writable())
     return kind(how)

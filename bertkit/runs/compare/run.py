@@ -350,6 +350,7 @@ class _Comparison:
         return [*points, (len(self.rows.train), outcome.result.score)]
 
     def _finish(self) -> CompareResult:
+        """The result of a comparison: contenders by score, verdict and report."""
         s = self.settings
         contenders = sorted((outcome.result for outcome in self.outcomes), key=lambda row: -row.score)
         result = CompareResult(

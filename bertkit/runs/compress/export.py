@@ -292,6 +292,7 @@ def furthest(first: Predictor, second: Predictor, kind: str) -> float:
 
 
 def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
+    """Export a folder with transformers' files only, in fp32, bf16 or fp16."""
     before = _usual(s, exact)
     folder = _torch_folder(exact)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[s.weights or "fp32"]
@@ -310,6 +311,7 @@ def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str
 
 
 def _card(folder: Folder) -> str:
+    """The README.md of an exported folder."""
     name = folder.architecture.name
     return (
         f"---\nlibrary_name: transformers\n---\n# {name}\n\n```python\nfrom transformers import AutoTokenizer, {name}\n"

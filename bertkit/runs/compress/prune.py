@@ -160,6 +160,7 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
 
 
 def _texts(model: Predictor, s: PruneSettings) -> list[str]:
+    """The texts on which pruning ranks neurons."""
     if s.train is None:
         note("No --train file: neurons are ranked on sample texts. Your own texts give a better ranking.")
         rows = measure.sample_rows(model)

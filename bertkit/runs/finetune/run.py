@@ -204,6 +204,7 @@ class SupervisedRun:
         self.model.to(self.world.device)
 
     def _tell_cut(self) -> None:
+        """Report the rows of each set that are truncated."""
         for role, items in self.items.items():
             facts = splits.cut_facts(items)
             if facts["tokens_cut"]:
@@ -288,6 +289,7 @@ class Finetuning(SupervisedRun):
         return splits.task_of(self.settings, labels)
 
     def _learn_labels(self) -> None:
+        """Learn the label names from the training rows, and weigh the labels if asked."""
         super()._learn_labels()
         if self.settings.class_weights:
             self.task.options["class_weights"] = splits.class_weights(self.task, self.split.examples["train"])

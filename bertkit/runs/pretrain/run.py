@@ -135,6 +135,7 @@ class _Run(Run[dict[str, Any]]):
         return replace(folder, model=model)
 
     def _report(self, result: dict[str, Any]) -> None:
+        """Write the report of a pretraining run."""
         from bertkit.config import to_plain
         from bertkit.report.pretraining import pretraining_report
 
