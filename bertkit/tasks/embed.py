@@ -135,7 +135,7 @@ class Embed(Task):
         return torch.stack(losses).mean()
 
     def _contrast(self, vectors: Tensor, encoded: Encoded) -> Tensor:
-        """The loss of sentence embeddings: partners must be nearer than the batch's other texts (or CoSENT on scores)."""
+        """The loss of sentence embeddings: partners must be nearer than the batch's other texts; CoSENT on scores."""
         extra = encoded.batch.extra
         first, third, target = (extra[name] for name in ("first", "third", "target"))
         left, right = vectors[first], vectors[first + 1]
