@@ -133,8 +133,8 @@ def _run(command: Command, argv: list[str]) -> None:
     _choose_language(argv, has_language or not hasattr(module.Settings, "lang"))
     given = command.parse(argv)
     others = {f.name for f in fields(module.Settings)}
-    mine = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given and f.name not in others}
-    how = config.build(Invocation, mine)
+    common = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given and f.name not in others}
+    how = config.build(Invocation, common)
     notify.listen(Terminal(how.quiet))
     if how.quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

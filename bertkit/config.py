@@ -109,7 +109,7 @@ class RowsOptions(InferenceOptions):
 
 
 def hints(cls: type) -> dict[str, Any]:
-    """For settings classes: field name → type, resolved."""
+    """The types of a settings class: field name → type, resolved."""
     return get_type_hints(cls)
 
 

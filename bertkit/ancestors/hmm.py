@@ -37,7 +37,7 @@ SHAPES: dict[str, Callable[[str], bool]] = {
 
 
 def shape(word: str) -> str:
-    """For the HMM, what an unknown word looks like: the names of all shapes it has, such as 'digit hyphen'."""
+    """What an unknown word looks like to the HMM: the names of all shapes it has, such as 'digit hyphen'."""
     return " ".join(name for name, has in SHAPES.items() if has(word))
 
 
@@ -110,7 +110,7 @@ class HmmTagger:
         self._seen: dict[str, tuple[Ids, Floats]] = {}
 
     def _endings(self, word: str) -> list[str]:
-        """For the HMM's unknown words: the shape alone, then with the last letter, the last two letters, and so on."""
+        """What the HMM knows an unknown word by: its shape alone, then with the last letter, the last two, and so on."""
         kind = shape(word)
         letters = word.lower()[-self.settings.longest_suffix :] if self.settings.longest_suffix else ""
         return [f"{kind}|{letters[len(letters) - size :]}" for size in range(len(letters) + 1)]

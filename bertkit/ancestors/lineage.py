@@ -38,7 +38,7 @@ from bertkit.data.readers import read_tagged
 from bertkit.errors import UserError, suggest
 from bertkit.model.heads import Model
 from bertkit.objectives.causal import NextToken
-from bertkit.settings.ancestors import ElmoNumbers, Shape
+from bertkit.settings.ancestors import ElmoNumbers, Seq2SeqShape
 from bertkit.settings.model import Config
 from bertkit.settings.training import LoopSettings
 from bertkit.text.tokenizer import Tokenizer
@@ -60,7 +60,7 @@ def lineage(text: str, language: str = "en", word: str = "", top: int = 3, passa
     word: {word, count, share, noise, code, nodes} of one word (default: the rarest of the sentence; None if the samples
     have none of them); most: the same of the most frequent words.
     """
-    words = [one for one in cut(text, "words", cased=False) if one.strip()]
+    words = [each for each in cut(text, "words", cased=False) if each.strip()]
     if not words:
         raise UserError("The text is empty: there is nothing to read.")
     if len(words) > MOST_WORDS:
@@ -198,11 +198,11 @@ def ancestor_shown(model: Any, text: str, word: str = "", top: int = 5) -> dict[
     Transformer: {kind, source, target, text, finished, maps} (`Seq2Seq.cross_attention`).
     """
     if isinstance(model, WordVectors):
-        words = [word.lower()] if word else [one for one in words_of(text) if one in model]
-        known = [one for one in words if one in model]
+        words = [word.lower()] if word else [each for each in words_of(text) if each in model]
+        known = [each for each in words if each in model]
         near = model.neighbours(known[-1], top=top) if known else []
-        shown = [{"word": name, "cosine": cosine} for name, cosine in near]
-        return {"kind": "word2vec", "word": known[-1] if known else None, "neighbours": shown}
+        rows = [{"word": name, "cosine": cosine} for name, cosine in near]
+        return {"kind": "word2vec", "word": known[-1] if known else None, "neighbours": rows}
     if isinstance(model, Elmo):
         return {"kind": "elmo", "words": model.both_ways(text, top)}
     if isinstance(model, Seq2Seq):
@@ -210,8 +210,8 @@ def ancestor_shown(model: Any, text: str, word: str = "", top: int = 5) -> dict[
     steps = []
     for _ in range(CONTINUED):
         guesses = gpt.suggest(model, text, top)
-        shown = [{"token": one["token"], "score": one["score"]} for one in guesses]
-        steps.append({"text": text, "guesses": shown})
+        rows = [{"token": each["token"], "score": each["score"]} for each in guesses]
+        steps.append({"text": text, "guesses": rows})
         if not guesses:
             break
         text = guesses[0]["text"]
@@ -316,9 +316,10 @@ def _transformer(text: str, passage: str, seed: int) -> tuple[Seq2Seq, Objective
             chosen = chance.choice(words, size).tolist()
             pairs.append((between.join(chosen), between.join(chosen[::-1])))
     tokenizer = learn(
-        [one for pair in pairs for one in pair], VocabularySettings(size=400 + len(passage) // 8, min_frequency=1)
+        [text_of_pair for pair in pairs for text_of_pair in pair],
+        VocabularySettings(size=400 + len(passage) // 8, min_frequency=1),
     )
-    shape = Shape(vocabulary=tokenizer.size, **SHAPE)
+    shape = Seq2SeqShape(vocabulary=tokenizer.size, **SHAPE)
     rows = [TextRow(source, target, line=n) for n, (source, target) in enumerate(pairs, 1)]
     encoded, _ = encode_pairs(rows, tokenizer, shape.max_tokens, "drop", "passage")
     torch.manual_seed(seed)

@@ -78,7 +78,7 @@ def find(word: str, text: str, number: int = 1) -> Span:
 def word_vectors(
     model: Reader, texts: Sequence[str], spans: Sequence[Span]
 ) -> tuple[str, list[list[str]], Vectors | None]:
-    """For `meaning`: the kind of model, what it reads at each span, and the vectors there: (layers, texts, width).
+    """What `meaning` compares: the kind of model, what it reads at each span, and the vectors (layers, texts, width).
 
     Where a word has several pieces, its vector is their mean. A static model that does not have the word gives None.
     """
@@ -90,7 +90,7 @@ def word_vectors(
 
 
 def cosines(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Of a word's vectors in several texts: (texts, width) → (texts, texts)."""
+    """Cosines of a word's vectors in several texts: (texts, width) → (texts, texts)."""
     wide = vectors.astype(np.float64)
     unit = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return unit @ unit.T

@@ -324,7 +324,7 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
     heads = heads_of(family, named)
     if heads is not None:
         return heads
-    found = frozenset(
+    names = frozenset(
         kind
         for kind in HEADS
         if any(k.startswith(f"heads.{kind}.") for k in family.rows)
@@ -334,7 +334,7 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
             if ours.startswith(f"heads.{kind}.") and not ours.endswith("decoder")
         )
     )
-    known = found if found in family.architectures else frozenset()
+    known = names if names in family.architectures else frozenset()
     note(f"config.json names the class {named!r}, which bertkit does not know; reading it as {family.model_type} with "
          f"{', '.join(sorted(known)) or 'no'} head.")  # fmt: skip
     return known
@@ -365,7 +365,7 @@ def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: str) -> None:
-    """In a model folder: check that a tied decoder stored as a copy equals the embeddings."""
+    """Check that a tied decoder that a model folder stores as a copy equals the embeddings."""
     decoder = tensors.get(str(family.rows["heads.mlm.decoder"]))
     base = family.base if any(k.startswith(family.base) for k in tensors) else ""
     words = tensors.get(str(family.rows["encoder.embeddings.tokens"]).format(base=base) + ".weight")

@@ -114,7 +114,7 @@ def _megabytes(model: str) -> float:
 
 
 def _by_word_vectors(index: Index, path: Path) -> tuple[Search, float]:
-    """For `compare search`: passages ranked by the cosine of mean word vectors, and the megabytes of all vectors."""
+    """A search that `compare search` measures: cosines of mean word vectors; and the megabytes of all vectors."""
     import numpy as np
 
     from bertkit.ancestors.vectors.vectors import WordVectors

@@ -83,7 +83,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _suited(s: Settings) -> Settings:
-    """For `learn`: choose how the text is split and which words count, unless the user did; it is reported."""
+    """Choose how `learn` splits the text and which words count, unless the user did; the choice is reported."""
     from bertkit.notify import note
 
     text, complete = ("", False) if s.kind in PIECES else _sample(s.source)
@@ -100,7 +100,7 @@ def _suited(s: Settings) -> Settings:
 
 
 def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
-    """For `learn`: the beginning of a text, and whether that is all; empty for a stream that is read only once."""
+    """The beginning of the text that `learn` reads, and whether that is all; empty for a stream read only once."""
     from bertkit.data.readers.documents import read_documents
 
     if not all(path.is_file() or path.is_dir() for path in source):
@@ -116,7 +116,7 @@ def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
 
 
 def _is_chinese(text: str) -> bool:
-    """For `learn`: whether a quarter of the characters or more are ideographs."""
+    """Whether a quarter or more of the characters that `learn` reads are ideographs."""
     from bertkit.text.words import is_cjk
 
     return bool(text) and sum(map(is_cjk, text)) >= len(text) / 4
@@ -217,7 +217,7 @@ def _elmo(s: Settings) -> dict[str, Any]:
 
 
 def _write(s: Settings, save: Callable[[Path], None]) -> None:
-    """For `learn`: write a folder with a bertkit.json that names the model's kind."""
+    """Write the folder of `learn`, with a bertkit.json that names the model's kind."""
     import json
 
     from bertkit.files.atomic import atomic_write, write_folder
@@ -254,7 +254,7 @@ def seq2seq_lines(result: dict[str, Any]) -> list[str]:
 
 
 def resolve_seq2seq(table: dict[str, Any]) -> dict[str, Any]:
-    """For `seq2seq`: the given values on top of the preset's; an unknown preset is refused with the other options."""
+    """The settings of `seq2seq`: given values on top of the preset's. An unknown preset is refused."""
     return merged({"model": SEQ2SEQ_PRESETS.get(table.get("preset", ""), {})}, table)
 
 

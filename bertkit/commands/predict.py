@@ -169,7 +169,7 @@ def _answers(
 
 
 def examples(settings: Settings, predictor: Predictor | ContenderPredictor) -> Iterator[Any]:
-    """For `predict`: the file's examples as the model's task reads them; lines of standard input are texts."""
+    """The examples of the file that `predict` reads, as the model's task; lines of standard input are texts."""
     if settings.file == "-":
         from bertkit.files.open import open_text
 
@@ -204,7 +204,7 @@ def _with_cells(
 
 
 def _without(row: Row, names: Collection[str]) -> Row:
-    """For `predict`: a row without the columns that stand for others by their number."""
+    """A row of `predict` without the columns that stand for others by their number."""
     return {name: value for name, value in row.items() if name not in names}
 
 
@@ -257,7 +257,7 @@ def flattened(answer: dict[str, Any], most: int = 0) -> Row:
 
 
 def own_names(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """For the columns `predict` writes: name → the name of its column, which no other column has."""
+    """The columns that `predict` writes: name → the name of its column, which no other column has."""
     used = set(taken)
     chosen: dict[str, str] = {}
     for name in names:
@@ -270,7 +270,7 @@ def own_names(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 
 
 def _input(line: str) -> Any:
-    """For `predict -`: a line of standard input, an object where it is one, else the text itself."""
+    """A line of standard input to `predict -`: an object where it is one, else the text itself."""
     try:
         return json.loads(line) if line.startswith("{") else line
     except ValueError:
@@ -350,7 +350,7 @@ def _targets(settings: RewriteSettings, model: Seq2Seq, count: RewriteCount) -> 
 
 
 def _texts(settings: RewriteSettings) -> Iterator[str]:
-    """For `rewrite`: the file's texts; of standard input every line is one."""
+    """The texts that `rewrite` reads; every line of standard input is one."""
     from bertkit.ancestors.transformer.data import read_sources
 
     if settings.file == "-":

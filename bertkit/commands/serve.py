@@ -74,8 +74,8 @@ def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
         service = InferenceService(
             registry, limits, on_long=settings.on_long, threads=settings.threads, prefix=settings.metrics_prefix
         )  # fmt: skip
-        for one in registry.values():
-            note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.computed_by})")
+        for served in registry.values():
+            note(f"{served.name}: {', '.join(served.abilities)} ({served.predictor.computed_by})")
         address = address_of(bound)
         if settings.host not in LOCAL and not key:
             note("Other machines may be able to connect and no key is required: set BERTKIT_API_KEY.")
@@ -87,7 +87,7 @@ def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _key(settings: Settings) -> str:
-    """For `serve`: the API key from the file or the environment; empty if there is none."""
+    """The API key of `serve`, from the file or the environment; empty if there is none."""
     from bertkit.errors import UserError
 
     if settings.api_key_file is None:

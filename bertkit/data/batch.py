@@ -100,7 +100,7 @@ Row = Sequence[int] | np.ndarray
 
 
 def rounded(length: int) -> int:
-    """For batches of few shapes: a length rounded up by at most an eighth, or to a multiple of 8 where that is more."""
+    """A length rounded up by at most an eighth, or to a multiple of 8 if that is more: batches share shapes."""
     step = max(8, 1 << max(0, (length - 1).bit_length() - 4))
     return -(-length // step) * step
 

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.data.readers import Seen, first_bytes, form_of, seen_in
+from bertkit.data.readers import SeenRow, first_bytes, form_of, seen_in
 from bertkit.data.readers.rows import has_pair
 from bertkit.errors import UserError
 from bertkit.notify import track
@@ -30,7 +30,7 @@ class Lengths:
 
 
 @dataclass
-class Cut:
+class Truncation:
     """Found in a data file: what a model of `limit` tokens would not see; special tokens count."""
 
     limit: int
@@ -59,7 +59,7 @@ class FileReport:
     compared: int = 0
     overlaps: dict[str, int] = field(default_factory=dict)
     lengths: list[Lengths] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[Truncation] = field(default_factory=list)
     counted_by: str = ""  # the model whose tokenizer counted the tokens
     unknown_share: float = 0.0  # of the pieces, by the same tokenizer
     cjk_share: float = 0.0
@@ -104,9 +104,9 @@ class FileReport:
         for other, count in self.overlaps.items():
             yield f"  also in {other}: {count:,} rows ({count / max(1, self.rows):.1%})"
         for lengths in self.lengths:
-            shown = ", ".join(f"{share} % up to {value:,}" for share, value in lengths.percentiles.items())
+            percentiles = ", ".join(f"{share} % up to {value:,}" for share, value in lengths.percentiles.items())
             by = f" ({self.counted_by}'s tokenizer)" if self.counted_by and lengths.unit == "tokens" else ""
-            yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {shown}"
+            yield f"  {lengths.unit}{by}: mean {lengths.mean:,.1f}; {percentiles}"
         if self.unknown_share:
             yield f"  unknown to {self.counted_by}'s vocabulary: {self.unknown_share:.2%} of pieces"
         if self.cuts and not self.cuts[0].rows:
@@ -126,8 +126,8 @@ class FileReport:
 
 def _balance(labels: dict[str, int], kinds: int) -> str:
     total = sum(labels.values())
-    shown = [f"{label} {count:,} ({count / total:.1%})" for label, count in islice(labels.items(), SHOWN)]
-    return ", ".join(shown) + (f", and {kinds - SHOWN:,} more" if kinds > SHOWN else "")
+    counts = [f"{label} {count:,} ({count / total:.1%})" for label, count in islice(labels.items(), SHOWN)]
+    return ", ".join(counts) + (f", and {kinds - SHOWN:,} more" if kinds > SHOWN else "")
 
 
 LIMITS = (128, 256, 512)
@@ -185,7 +185,7 @@ def inspect_file(
     return report
 
 
-def _until_broken(rows: Iterable[Seen], bad: list[UserError]) -> Iterator[Seen]:
+def _until_broken(rows: Iterable[SeenRow], bad: list[UserError]) -> Iterator[SeenRow]:
     """An inspected file's rows up to an error after which no reader can go on; one without any is refused."""
     read = False
     try:
@@ -217,7 +217,7 @@ class _Tally:
         self.letters, self.cjk = 0, 0
         self.compares_labels = report.form == "rows"
 
-    def add(self, row: Seen) -> None:
+    def add(self, row: SeenRow) -> None:
         """Count one row of a data file: its labels, its length, and whether it repeats another."""
         report = self.report
         report.rows += 1
@@ -257,7 +257,7 @@ class _Tally:
             if len(where["lines"]) < 3:
                 where["lines"].append(row.line)
 
-    def add_tokens(self, rows: list[Seen], tokenizer: Tokenizes) -> None:
+    def add_tokens(self, rows: list[SeenRow], tokenizer: Tokenizes) -> None:
         """Count the tokens of rows of a data file."""
         ids = iter(tokenizer.pieces_batch([part for row in rows for part in row.texts]))
         for row in rows:
@@ -334,9 +334,9 @@ def _lengths(unit: str, counts: Counter[int]) -> Lengths:
     return result
 
 
-def _cut(limit: int, counts: Counter[int]) -> Cut:
+def _cut(limit: int, counts: Counter[int]) -> Truncation:
     """How many rows and tokens a limit would truncate."""
     rows = sum(count for length, count in counts.items() if length > limit)
     lost = sum((length - limit) * count for length, count in counts.items() if length > limit)
     total = sum(length * count for length, count in counts.items())
-    return Cut(limit, rows, lost, rows / counts.total(), lost / total)
+    return Truncation(limit, rows, lost, rows / counts.total(), lost / total)

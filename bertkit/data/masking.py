@@ -62,12 +62,12 @@ def _tokens(task: _Task) -> np.ndarray:
 
 
 def _words(task: _Task) -> np.ndarray:
-    """For masking: whole words in random order; one beyond the budget is skipped (as in BERT's whole-word code)."""
+    """Mask whole words in random order; one beyond the budget is skipped (as in BERT's whole-word code)."""
     return _runs(task, np.ones(1))
 
 
 def _spans(task: _Task) -> np.ndarray:
-    """For masking: runs of one to `most_span` words, n with a probability in proportion to 1/n (ALBERT's rule)."""
+    """Mask runs of one to `most_span` words, n with a probability in proportion to 1/n (ALBERT's rule)."""
     return _runs(task, 1 / np.arange(1, task.most_span + 1))
 
 

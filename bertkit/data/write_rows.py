@@ -57,7 +57,7 @@ def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """For writing rows as JSON: numpy scalars and arrays as Python values (json's `default`)."""
+    """Numpy scalars and arrays of a row as Python values, to write it as JSON (json's `default`)."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "isoformat"):
@@ -267,12 +267,12 @@ class _Parquet:
 
 
 def _without_nulls(arrow: Any, schema: Any) -> Any:
-    """For writing rows as parquet: a column that is empty in the first batch may hold texts later."""
+    """The schema of parquet rows; a column that is empty in the first batch may hold texts later."""
     return arrow.schema([f.with_type(arrow.string()) if arrow.types.is_null(f.type) else f for f in schema])
 
 
 def arrow_for(path: str | Path) -> Any:
-    """For writing rows as parquet: import pyarrow with its parquet module, or say how to install it."""
+    """Import pyarrow with its parquet module to write rows, or say how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -101,7 +101,7 @@ class _Npy(VectorWriter):
 
 
 def _npy_header(count: int, width: int) -> bytes:
-    """For a file of vectors: numpy's format 1.0, that is magic, version, length, a Python dict padded with spaces."""
+    """The header of a .npy file of vectors, format 1.0: magic, version, length, a Python dict padded with spaces."""
     fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {width}), }}"
     start = b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little")
     return start + fields.ljust(_NPY_HEADER - 11).encode("ascii") + b"\n"

@@ -102,8 +102,8 @@ class Predictor:
         )
         labels = self.task.labels if fine_tuned and self.task.labelled_by_name else ()
         named = ", ".join(labels[:6]) + (f" … ({len(labels)})" if len(labels) > 6 else "")
-        shown = f"labels {named}, " if labels else ""
-        return f"<bertkit model {self.folder.name!r}: {task}{shown}{self.engine.size}, {self.computed_by}>"
+        labelled = f"labels {named}, " if labels else ""
+        return f"<bertkit model {self.folder.name!r}: {task}{labelled}{self.engine.size}, {self.computed_by}>"
 
     @property
     def precision(self) -> str:
@@ -413,7 +413,7 @@ def chosen_engine(source: Path, engine: str) -> str:
 
 
 def _merge(texts: Sequence[Rows], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
-    """For a predictor's token vectors: join those of a text's rows, each row contributing the tokens it owns."""
+    """Join the token vectors that a predictor computed for a text's rows, each row contributing the tokens it owns."""
     parts = iter(vectors)
     merged = []
     for text in texts:

@@ -30,7 +30,7 @@ from bertkit.text.words import is_cjk
 KNOWN_WORDS = 500_000  # spellings kept at once
 
 
-class Words:
+class WordsOfPieces:
     """A row of pieces as its teacher sees it: where each word begins, and how it is spelled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -43,7 +43,7 @@ class Words:
         self.pieces = pieces
 
     def of(self, ids: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """For matching a teacher's words: the word of every token, -1 for special ones, and the words' spellings."""
+        """The word of every token that a teacher is matched at, -1 for special ones, and the words' spellings."""
         begins = self.begins(ids)
         begins[1:] |= special[:-1]
         begins &= ~special
@@ -56,7 +56,7 @@ class Words:
         return number, [self._spelled(tuple(row[a : bounds[e]])) for a, e in zip(places, ends)]
 
     def begins(self, ids: np.ndarray) -> np.ndarray:
-        """For matching a teacher's words: where one begins in a row of pieces; the first piece begins one."""
+        """Where a word that a teacher is matched at begins in a row of pieces; the first piece begins one."""
         begins = ~self.continues[ids]
         begins[1:] |= self.chinese[ids[:-1]]
         begins[:1] = True
@@ -99,10 +99,10 @@ class WordTeacher:
                 config = replace(config, unique_layers=top)
             self.encoder.config = replace(config, depth=top)
             self.encoder.final_norm = None
-        self.words = Words(student)
+        self.words = WordsOfPieces(student)
 
     def __call__(self, examples: Sequence[Example]) -> tuple[np.ndarray, Tensor]:
-        """For concatenated rows: the word of every token (tokens,) and the words' states (words, layers, width).
+        """The word of every token of concatenated rows (tokens,), and the teacher's states (words, layers, width).
 
         A token whose word has no teacher state (it is special, unknown, or beyond the teacher's limit) has
         the number of words as its word.

@@ -91,7 +91,7 @@ def expected_calibration_error(probabilities: object, gold: Gold, bins: int = 15
 
 
 def coverage_accuracy(probabilities: object, gold: Gold) -> list[Abstention]:
-    """For abstaining: coverage and accuracy of each confidence threshold, strictest first; equal rows stay together."""
+    """Coverage and accuracy when abstaining below each confidence, strictest first; equal rows stay together."""
     confidence, right = _confidence(probabilities, gold)
     order = np.argsort(-confidence, kind="stable")
     answered, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])

@@ -37,7 +37,7 @@ def _regression_measures(columns: Array, weights: Array) -> Measures:
 
 
 def midranks(values: Array, weights: Array) -> Array:
-    """For rank correlation of numbers: each value's rank, ties sharing their mean: (resamples, items).
+    """Each value's rank for rank correlation, ties sharing their mean: (resamples, items).
 
     An item stands there weight times.
     """

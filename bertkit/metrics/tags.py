@@ -91,7 +91,7 @@ def tagging_tallies(gold: Sentences, predicted: Sentences) -> list[Tally]:
 
 
 def per_sentence_tag(tags: np.ndarray, owners: np.ndarray, sentences: int, kinds: int) -> Array:
-    """For metrics of tags: how often each sentence (row) has each tag (column): (sentences, kinds)."""
+    """How often each sentence (row) has each tag (column): (sentences, kinds)."""
     return np.bincount(owners * kinds + tags, minlength=sentences * kinds).reshape(sentences, kinds).astype(float)
 
 
@@ -123,7 +123,7 @@ def per_type(gold: Sentences, predicted: Sentences) -> list[dict[str, str | floa
 
 
 def _compare(gold: Sentences, predicted: Sentences, kinds: dict[str, int]) -> tuple[Spans, Spans, np.ndarray]:
-    """For metrics of tags: gold entities, predicted ones, and which gold ones were found: (gold entities,) booleans."""
+    """Gold entities, predicted ones, and which gold ones were predicted: (gold entities,) booleans."""
     truths, guesses = _spans(gold, kinds), _spans(predicted, kinds)
     room = sum(map(len, gold)) + len(gold) + 1
     keys = [(s.start * room + s.end) * max(len(kinds), 1) + s.kind for s in (truths, guesses)]
@@ -131,7 +131,7 @@ def _compare(gold: Sentences, predicted: Sentences, kinds: dict[str, int]) -> tu
 
 
 def _spans(sentences: Sentences, kinds: dict[str, int]) -> Spans:
-    """For metrics of tags: all entities of the sentences, an O after each; new labels are added to `kinds`."""
+    """All entities of the tagged sentences, an O after each; new labels are added to `kinds`."""
     flat = [tag for sentence in sentences for tag in (*sentence, "O")]
     numbers = {tag: number for number, tag in enumerate(dict.fromkeys(flat))}
     readings = np.array([_read(tag, kinds) for tag in numbers])

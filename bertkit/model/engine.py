@@ -223,13 +223,13 @@ def pruned(model: bytes, only: Sequence[str]) -> bytes:
         if number in NAME:
             name = next(bytes(part).decode() for kind, part, _ in _fields(content) if kind == NAME[number])
             unused |= {place} if name not in wanted else set()
-    kept = b"".join(raw for place, (_, _, raw) in enumerate(parts) if place not in unused)
-    head = _varint(GRAPH_FIELD << 3 | 2) + _varint(len(kept))
-    return b"".join(head + kept if number == GRAPH_FIELD else bytes(raw) for number, _, raw in whole)
+    rest = b"".join(raw for place, (_, _, raw) in enumerate(parts) if place not in unused)
+    head = _varint(GRAPH_FIELD << 3 | 2) + _varint(len(rest))
+    return b"".join(head + rest if number == GRAPH_FIELD else bytes(raw) for number, _, raw in whole)
 
 
 def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Of an ONNX file's protobuf message: number, content and all bytes of every field."""
+    """Number, content and all bytes of every field of an ONNX file's protobuf message."""
     view, at = memoryview(message), 0
     while at < len(view):
         start = at
@@ -245,7 +245,7 @@ def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview, memo
 
 
 def _number(view: memoryview, at: int) -> tuple[int, int]:
-    """In an ONNX file: a number of variable length, and where it ends."""
+    """A number of variable length in an ONNX file, and where it ends."""
     value = shift = 0
     while True:
         byte = view[at]

@@ -58,7 +58,7 @@ class _VocabLoss(torch.autograd.Function):
 
 
 def rounded(places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """For the loss over the vocabulary: places and targets filled up to a multiple of ROUND, with targets to ignore."""
+    """Places and targets of the vocabulary's loss, filled up to a multiple of ROUND with targets to ignore."""
     missing = -len(places) % ROUND
     fill = torch.nn.functional.pad
     return fill(places, (0, missing)), fill(targets, (0, missing), value=-1)

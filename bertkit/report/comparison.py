@@ -75,7 +75,7 @@ def _metric(result: Mapping[str, Any], lang: str) -> str:
 
 
 def _scored(result: Mapping[str, Any], lang: str) -> str:
-    """For the report of a comparison: which rows were scored, by `scored_on`, else by the files in the settings."""
+    """Which rows a comparison's report says were scored: by `scored_on`, else by the files in the settings."""
     settings = result.get("settings") or {}
     return rows_of(result.get("scored_on") or next((role for role in ("test", "dev") if settings.get(role)), ""), lang)
 
@@ -250,7 +250,7 @@ def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float)
 def _saving(
     contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]
 ) -> tuple[str, float] | None:
-    """For the verdict: the first cost in which a contender is cheaper than the best, and by what factor.
+    """The first cost in which a contender of the verdict is cheaper than the best, and by what factor.
 
     In the first cost a tenth is enough; in the others the saving must be clear.
     """
@@ -265,7 +265,7 @@ def _saving(
 
 
 def _is_near(contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> bool:
-    """For the verdict: whether it is close to the best, relative to the worst; on few rows, much looks like noise."""
+    """Whether the verdict may call it close to the best, relative to the worst; on few rows, much looks like noise."""
     worst = min(_score(c) for c in scored)
     return _score(best) - _score(contender) <= max(SMALL, NEAR * (_score(best) - worst))
 

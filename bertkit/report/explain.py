@@ -69,7 +69,7 @@ def _heads(habits: Sequence[Mapping[str, Any]], lang: str) -> Table:
 
 
 def _rounded(value: Any, places: int = 4) -> Any:
-    """In the report of `explain`: rounded, so that a tiny number is shown as 0, not as 1e-44."""
+    """Numbers of `explain`'s page, rounded, so that a tiny one is shown as 0, not as 1e-44."""
     return round(value, places) if isinstance(value, float) else value
 
 

@@ -82,14 +82,14 @@ class Warning_:
 
 @dataclass(frozen=True)
 class Good:
-    """In an HTML page: something that is as it should be, or a verdict."""
+    """A block of a page: something that is as it should be, or a verdict."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Code:
-    """In an HTML page: text as it was typed."""
+    """A block of a page: text as it was typed."""
 
     text: str
 

@@ -54,7 +54,7 @@ class Terms:
 
 
 class BM25:
-    """For every term, the passages that contain it: `passages[starts[t]:starts[t + 1]]`, with their `counts`."""
+    """The passages that contain each term: `passages[starts[t]:starts[t + 1]]`, with their `counts`."""
 
     def __init__(self, starts: np.ndarray, passages: np.ndarray, counts: np.ndarray, lengths: np.ndarray) -> None:
         self.starts, self.passages, self.counts, self.lengths = starts, passages, counts, lengths

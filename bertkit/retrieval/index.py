@@ -182,7 +182,7 @@ def change(
 
 
 def _names(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-    """For changing an index: the keys of a new segment's ids, and of its files whose documents have no ids."""
+    """The keys of a new segment's ids, and of its files whose documents have no ids, to change an index by."""
     values = segment.columns.values
     files = set(values["file"])
     unnamed = {name for given in values["id"] for name in (given, given.rpartition("#")[0]) if name in files}

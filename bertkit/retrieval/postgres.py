@@ -434,8 +434,8 @@ class PostgresIndex:
 def _hit(row: Sequence[Any]) -> dict[str, Any]:
     score, cosine, text, file, document, name, columns = row
     near = {} if cosine is None or math.isnan(cosine) else {"cosine": float(cosine)}
-    found = {"score": float(score), **near, "id": name, "text": text, "file": file, "document": document}
-    return {**found, "columns": columns} if columns else found
+    hit = {"score": float(score), **near, "id": name, "text": text, "file": file, "document": document}
+    return {**hit, "columns": columns} if columns else hit
 
 
 def _none_of(connection: psycopg.Connection[Any], place: Place) -> str:

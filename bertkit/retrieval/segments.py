@@ -179,7 +179,7 @@ class Vectors:
 
 
 def key_of(name: str) -> int:
-    """In a segment: a hash of an id or a file's name, 64 bits."""
+    """The key of an id or a file's name in a segment: a hash of 64 bits."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 

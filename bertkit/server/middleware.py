@@ -178,9 +178,9 @@ class GuardMiddleware:
 
 
 def hosts_of(host: str, allowed: Collection[str]) -> tuple[str, ...]:
-    """For the middleware: values of the Host header to allow: this machine's names, or any if others may connect."""
+    """Values of the Host header that the middleware allows: this machine's names, or any if others may connect."""
     if allowed:
-        return tuple(one.lower() for one in allowed)
+        return tuple(name.lower() for name in allowed)
     return (*LOCAL, host.lower()) if host in LOCAL or host.startswith("127.") else ()
 
 

@@ -170,7 +170,7 @@ class Queue:
         if not jobs:
             return 0
         try:
-            done = self.compute(jobs[0].key, [one for job in jobs for one in job.inputs])
+            done = self.compute(jobs[0].key, [item for job in jobs for item in job.inputs])
         except BaseException as reason:  # a panic inside a library is no Exception, and must not end this thread
             if len(jobs) > 1:
                 return sum(self._do([job], began) for job in jobs)

@@ -279,9 +279,9 @@ async def ancestors(request: Request) -> Response:
 @router.post("/show/ancestor")
 async def ancestor(body: AncestorBody, request: Request) -> Response:
     """What word2vec, ELMo, a GPT or the Transformer makes of a sentence (bertkit.ancestors.lineage.ancestor_shown)."""
-    found = _ancestor(request, body.name)
+    computed = _ancestor(request, body.name)
     body_text = ShowBody(model=body.model, text=body.text)
-    return await _shown(request, "ancestor", body_text, word=body.word, ancestor=found)
+    return await _shown(request, "ancestor", body_text, word=body.word, ancestor=computed)
 
 
 def _ancestor(request: Request, name: str) -> Any:
@@ -376,7 +376,7 @@ async def tune(body: TuneBody, request: Request) -> Response:
 
 
 async def _streamed(service: InferenceService, events: Iterator[dict[str, Any]]) -> Response:
-    """For the page: events of a generator in its own thread; it ends when the client leaves or the server stops."""
+    """The events of a generator in its own thread, for the page; it ends when the client leaves or the server stops."""
     for _ in range(30):  # one that was just left needs a moment to end
         if _learning.acquire(blocking=False):
             break

@@ -107,7 +107,7 @@ def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """For truncating a pair's encoding: tokens of each text that fit `room`: all of the shorter if it fits half."""
+    """Tokens of each text of a pair that fit `room` when it is truncated: all of the shorter if it fits half."""
     half = room // 2
     if min(first, second) <= half:
         return (first, room - first) if first <= second else (room - second, second)

@@ -68,7 +68,7 @@ def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int
 
 
 def _class_and_settings(shape: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """For a saved tokenizer: transformers' class for its rules and settings; the generic class if none fits."""
+    """The class in transformers for a saved tokenizer's rules, and its settings; the generic class if none fits."""
     plain: tuple[str, dict[str, Any]] = (PLAIN_CLASS, {})
     entry = CLASSES.get(shape["model"]["type"])
     # Only the plain class rebuilds an added token with its own rules.

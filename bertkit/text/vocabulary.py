@@ -124,7 +124,7 @@ def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings,
 
 
 def _alphabet(seen: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
-    """For learning a vocabulary: the most frequent characters, and '##' forms of those inside words."""
+    """The most frequent characters for a new vocabulary, and '##' forms of those inside words."""
     ranked = sorted(seen.counts, key=lambda char: (-seen.counts[char], char))
     alphabet, inner, room = [], [], settings.size - len(BERT_SPECIALS)
     for char in ranked[: settings.alphabet_limit]:
@@ -278,7 +278,7 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
 
 
 def _one_word(tokenizer: Tokenizer, token: str) -> str:
-    """For extending a vocabulary: the token as the rules leave it. A byte-level word gets the space before it."""
+    """The token that would extend a vocabulary, as the rules leave it. A byte-level word gets the space before it."""
     backend = tokenizer.backend
     word = token.strip()
     if backend.normalizer is not None:
@@ -328,7 +328,7 @@ def _grow_unigram(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_i
 
 
 def _best_score(scores: dict[str, float], word: str) -> float:
-    """For extending a vocabulary: the score of the best split of a word, including the words added before it."""
+    """The score of the best split of a word into pieces of the vocabulary, including words added before it."""
     unknown = min(scores.values()) - 10
     best = [0.0]
     for end in range(1, len(word) + 1):

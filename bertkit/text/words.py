@@ -188,7 +188,7 @@ def sentences_of(document: str) -> list[str]:
 
 
 def suspicious_lines(document: str) -> dict[str, int]:
-    """For the report of `prepare` and `doctor`: the number of lines of each kind that is rarely prose."""
+    """The number of lines of each kind that is rarely prose, as `prepare` and `doctor` report them."""
     counts = {}
     for kind, (needles, pattern) in SUSPICIONS.items():
         if any(needle in document for needle in needles) and (

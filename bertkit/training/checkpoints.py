@@ -84,20 +84,20 @@ def under_current_names(tensors: Mapping[str, Tensor], known: Collection[str]) -
 
     A name may stand after a prefix and a colon.
     """
-    found = {}
+    renamed = {}
     for full, tensor in tensors.items():
         prefix, colon, name = full.rpartition(":")
         if name not in known:
             for now, before in RENAMED:
                 name = f".{name}".replace(before, now)[1:]
-        found[f"{prefix}{colon}{name}"] = tensor
-    return found
+        renamed[f"{prefix}{colon}{name}"] = tensor
+    return renamed
 
 
 def list_generations(folder: Path) -> list[Path]:
     """The checkpoints (generations) in `folder` by name, oldest first; nothing is verified."""
-    found = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=age)
+    folders = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(folders, key=age)
 
 
 def newest_generation(folder: Path) -> Generation | None:

@@ -213,7 +213,7 @@ class Run(Generic[Result]):
         return round(self.world.sums({"steps": float(last) if self.world.is_main else 0.0})["steps"])
 
     def _replan(self) -> None:
-        """At each mark of a time budget, set the end of the run by the speed seen so far."""
+        """Set the end of the run by the speed so far, at each mark of a time budget."""
         if not self.plan.timed or self.replanned >= len(REPLAN) or len(self.recent) < FEWEST_TIMED:
             return
         passed = self.run.elapsed() / self.plan.seconds

@@ -32,7 +32,7 @@ FREE = FREE_AFTERWARDS | {"steps", "tokens", "minutes", "epochs", "patience", "t
 
 
 class Signals:
-    """While a run folder is open: SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step.
+    """SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step while a run folder is open.
 
     A second one stops at once.
     """
@@ -139,7 +139,7 @@ class RunFolder:
         return dict(newest.values["own"])
 
     def _start_over(self) -> None:
-        """Before a new run replaces a folder's: remove the old result first, because it marks a finished run."""
+        """Remove the old result before a new run replaces a folder's: it marks a finished run."""
         if self.world.is_main and (result := self.path / "result.json").is_file():
             with explained(f"{self.path} cannot be written to"):
                 calls.unlink(result)
@@ -237,7 +237,7 @@ def changed_settings(folder: Path, settings: Any, free: Collection[str]) -> list
 
 def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """A run's settings with sections as dotted keys."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {at + key: value}
-    return found
+        flat |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {at + key: value}
+    return flat

@@ -44,7 +44,7 @@ class FastTextNumbers:
 
 
 def bags(rows: Sequence[list[int]]) -> Batch:
-    """For fastText: the ids of several texts as one batch; a text may have none.
+    """The ids of several texts as one batch for fastText; a text may have none.
 
     Their order in a text does not matter.
     """

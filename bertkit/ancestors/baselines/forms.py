@@ -318,7 +318,7 @@ class SeveralLabels:
         return np.column_stack(columns)
 
 
-class Alike:
+class PairSimilarity:
     """Two texts are alike as far as they share words, weighted by TF-IDF. Nothing else is learned."""
 
     name = "TF-IDF cosine"
@@ -337,17 +337,17 @@ class Alike:
         shared = np.flatnonzero((sides[0].getnnz(axis=0) > 0) & (sides[1].getnnz(axis=0) > 0))
         similarity = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
         # Words of one side alone change no product; of the others, the matrix keeps as many as fit into memory.
-        kept = shared[
+        cosines = shared[
             np.argsort(-sides[0][:, shared].getnnz(axis=0), kind="stable")[: 50_000_000 // max(1, len(examples))]
         ]
-        first, second = (side[:, kept].astype(np.float32).toarray() for side in sides)
+        first, second = (side[:, cosines].astype(np.float32).toarray() for side in sides)
         return [
             {"similarity": float(cosine), "vectors": np.stack(pair)}
             for cosine, pair in zip(similarity, zip(first, second))
         ]
 
 
-class SharedWords(Alike):
+class ChoiceSimilarity(PairSimilarity):
     """The choice that shares most words with the text."""
 
     def _texts(self, example: Any) -> list[str]:
@@ -369,6 +369,6 @@ BASELINES: dict[str, Callable[[int], Baseline]] = {  # task → its baseline for
     "regress": lambda size: Numbers("tfidf-numbers", TfIdfNumber.name, cast(Any, TfIdfNumber())),
     "tag": lambda size: Tags("hmm", Hmm.name, Hmm()),
     "multi-label": lambda size: SeveralLabels(),
-    "embed": lambda size: Alike(),
-    "choose": lambda size: SharedWords(),
+    "embed": lambda size: PairSimilarity(),
+    "choose": lambda size: ChoiceSimilarity(),
 }

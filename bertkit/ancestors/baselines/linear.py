@@ -309,7 +309,7 @@ class MeanNumber:
         return model
 
 
-class Valued:
+class PredictsNumbers:
     """A mix-in for a classifier with `features` and `kind`: it learns numbers instead of labels."""
 
     kind: ClassVar[type[LinearModel]] = Ridge
@@ -320,7 +320,7 @@ class Valued:
         return self.linear.outputs(self.features(texts))[:, 0]  # type: ignore[attr-defined]
 
 
-class TfIdfNumber(Valued, TfIdf):
+class TfIdfNumber(PredictsNumbers, TfIdf):
     """Counted words under ridge regression."""
 
     name = "TF-IDF + ridge regression"
@@ -477,5 +477,5 @@ class MeanOfVectors:
         return model
 
 
-class VectorsNumber(Valued, MeanOfVectors):
+class VectorsNumber(PredictsNumbers, MeanOfVectors):
     """Means of word vectors under ridge regression."""

@@ -139,7 +139,7 @@ class BiLMObjective(Objective):
 
 
 def cutoffs(guesses: int) -> list[int]:
-    """For ELMo's adaptive softmax: where frequent words end and the rarer ones begin, which are put into clusters."""
+    """Where the clusters of ELMo's adaptive softmax begin: frequent words first, rarer ones in clusters."""
     return sorted({min(HEAD, guesses - 1), min(5 * HEAD, guesses - 1)})
 
 

@@ -74,7 +74,7 @@ def write_arpa(model: NgramModel, path: str | Path) -> None:
 
 
 def words_of(model: NgramModel, order: int, ranks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """For an ARPA file: the word ids of n-grams given by rank, first word first: `order` arrays like ranks."""
+    """The word ids of n-grams as an ARPA file lists them, first word first: `order` arrays like ranks."""
     columns = []
     vocabulary = np.uint64(len(model.words))
     for level in reversed(model.levels[1:order]):

@@ -380,7 +380,7 @@ class NgramModel:
         }
 
     def _measure(self, texts: Iterable[str]) -> Iterator[tuple[float, float, int, int]]:
-        """For each text: log probability by n-grams with `<unk>`, of spelling the unknown, words, unknown words."""
+        """n-gram log-probability of each text with `<unk>`, that of spelling unknown words, words, unknown words."""
         batch: list[str] = []
         size = 0
         for text in texts:
@@ -455,7 +455,7 @@ class NgramModel:
 
 
 def padded(ids: Ids, starts: int) -> Ids:
-    """For an n-gram model: put so many START before each sentence. ids: (t,), every sentence closed by END."""
+    """Put so many START before each sentence of an n-gram model. ids: (t,), every sentence closed by END."""
     is_end = ids == END
     sentence = np.cumsum(is_end) - is_end
     stream = np.full(len(ids) + starts * int(is_end.sum()), START, np.int64)

@@ -86,7 +86,7 @@ class PieceNgram:
     # ---- the interface of every left-to-right model
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Of each row of ids from [CLS] to [SEP], the n-grams' log-probability of every piece but the first."""
+        """The n-gram model's log-probability of every piece but the first, in each row of ids from [CLS] to [SEP]."""
         streams = [np.array([START, *self.numbers[list(row[1:-1])], END]) for row in rows]
         logs = self.model.log10_of(np.concatenate(streams)) * np.log(10) if streams else np.zeros(0)
         bounds = np.cumsum([0, *map(len, streams)])

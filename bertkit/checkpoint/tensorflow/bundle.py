@@ -327,7 +327,7 @@ _BYTE_TABLE = [_shift_byte(byte) for byte in range(256)]
 
 @cache
 def _carry_tables(row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """For CRC32C: what each lower and upper half of a word becomes when `row_bytes` (a power of two) zeros follow."""
+    """What CRC-32C makes of each lower and upper half of a word when `row_bytes` (a power of two) zeros follow."""
     columns = [_shift_byte(1 << bit) for bit in range(32)]
     for _ in range(row_bytes.bit_length() - 1):
         columns = [_apply(columns, column) for column in columns]
@@ -352,7 +352,7 @@ def _spread(columns: list[int]) -> np.ndarray:
 
 
 def _fold(data: np.ndarray, start: int, row_bytes: int) -> np.ndarray:
-    """For CRC32C: one row with the checksum of all of `data` (bytes,), at least one row; `start`: the state before."""
+    """One row with the CRC-32C of all of `data` (bytes,), at least one row; `start`: the state before."""
     low, high = _carry_tables(row_bytes)
     head_bytes = len(data) % row_bytes + row_bytes
     head = np.zeros(2 * row_bytes, dtype=np.uint8)  # zeros in front leave a remainder as it is

@@ -31,7 +31,7 @@ GROWING = ("tokens.bin", "words.bin", "sentences.bin", "documents.bin", DIGESTS)
 
 
 @dataclass
-class Progress:
+class StoreProgress:
     """How far a store has been written.
 
     file, document: how many input files, and documents of the next one, are done. read: what the reader counted so
@@ -58,7 +58,7 @@ class StoreWriter:
     def __init__(self, out: Path, job: str, journal_every: float = 5.0) -> None:
         self.out, self.folder = out, partial_of(out)
         self.job, self.journal_every = job, journal_every
-        self.progress = Progress()
+        self.progress = StoreProgress()
         self._handles: dict[str, int] = {}
         self._lock: int | None = None
 
@@ -91,7 +91,7 @@ class StoreWriter:
         self._close()
 
     def digests(self) -> bytes:
-        """While a store is written: the digests of all documents kept so far."""
+        """The digests of all documents that a store being written has so far."""
         return (self.folder / DIGESTS).read_bytes()
 
     def add(self, arrays: Arrays, digests: bytes, file: int, document: int, read: dict[str, int]) -> None:
@@ -162,7 +162,7 @@ class StoreWriter:
         """Continue the store from its journal, or clear the folder."""
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             journal = json.loads((self.folder / JOURNAL).read_bytes())
-            progress = Progress(**journal["progress"])
+            progress = StoreProgress(**journal["progress"])
             short = [n for n, size in progress.sizes.items() if (self.folder / n).stat().st_size < size]
             if journal["job"] != self.job:
                 note(f"{self.folder} belongs to a different command, or its input has changed; starting over.")

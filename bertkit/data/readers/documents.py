@@ -79,10 +79,10 @@ def document_files(
 def _walk(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
     """The files of a folder and its subfolders, in order of names, without hidden ones."""
     for here, folders, names in os.walk(folder):
-        shown = sorted(name for name in folders if not name.startswith("."))
-        folders[:] = [name for name in shown if not leave_out(Path(here, name))]
-        if len(folders) < len(shown):
-            note(f"Left out: {', '.join(str(Path(here, name)) for name in shown if name not in folders)}.")
+        visible = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in visible if not leave_out(Path(here, name))]
+        if len(folders) < len(visible):
+            note(f"Left out: {', '.join(str(Path(here, name)) for name in visible if name not in folders)}.")
         for name in sorted(names):
             path = Path(here) / name
             if not name.startswith(".") and path.is_file():
@@ -92,12 +92,12 @@ def _walk(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
 def _line_documents(path: Path, encoding: str, titles: bool) -> Iterator[tuple[bool, str]]:
     """(where the file ends it, document) of running text in lines."""
     lines: list[str] = []
-    size, found = 0, False
+    size, is_any = 0, False
     for line in open_text(path, encoding, split=LONGEST_DOCUMENT, nul="drop"):
         blank = not line.strip()
         over = size + len(line) > LONGEST_DOCUMENT
         if lines and (over or (_TITLE.fullmatch(line) if titles else not line)):
-            found = True
+            is_any = True
             yield not over or not line, "\n".join(lines)
             lines, size = [], 0
         if not blank:
@@ -105,7 +105,7 @@ def _line_documents(path: Path, encoding: str, titles: bool) -> Iterator[tuple[b
             size += len(line) + 1
     if lines:
         yield True, "\n".join(lines)
-    elif not found:
+    elif not is_any:
         raise UserError(f"{path} contains no text.")
 
 

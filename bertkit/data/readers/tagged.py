@@ -42,13 +42,13 @@ def read_tagged(
         sentences = _from_objects(path, encoding, kind)
     else:
         sentences = _from_columns(path, encoding, kind == "conllu", tag_column)
-    found = False
+    is_any = False
     for sentence in sentences:
-        found = True
+        is_any = True
         if sentence.tags is None and labelled is True:
             raise UserError(f"{path}, line {sentence.line}: the words have no tags. Put the tag in the last column.")
         yield sentence if labelled else TaggedSentence(sentence.tokens, None, sentence.line)
-    if not found:
+    if not is_any:
         raise UserError(f"{path} contains no sentences.")
 
 
@@ -179,5 +179,5 @@ def _counts(line: str) -> bool:
 
 
 def _most(fit: Iterable[bool]) -> bool:
-    found = list(fit)
-    return bool(found) and sum(found) >= MOST * len(found)
+    fits = list(fit)
+    return bool(fits) and sum(fits) >= MOST * len(fits)

@@ -76,7 +76,7 @@ TEXT = ("classify", "pair")
 
 @dataclass(frozen=True)
 class Resources:
-    """For contenders: models the user has trained beforehand.
+    """Models that the user trained beforehand and contenders need.
 
     A missing one is made from the rows, or they are skipped.
     """

@@ -146,11 +146,11 @@ class _OnnxFiles:
     def opened(self) -> dict[str, Predictor]:
         """An export's files as a user opens them, by their weights; the one to compare with is last."""
         s = self.settings
-        found = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in self.wanted}
+        predictors = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in self.wanted}
         if self.dynamic is not None:
-            found[DYNAMIC] = Predictor(read_onnx(self.dynamic, precision="int8", verify=False))
-            self.differences[DYNAMIC] = furthest(self.exact, found[DYNAMIC], self.kind)
-        return found
+            predictors[DYNAMIC] = Predictor(read_onnx(self.dynamic, precision="int8", verify=False))
+            self.differences[DYNAMIC] = furthest(self.exact, predictors[DYNAMIC], self.kind)
+        return predictors
 
     def compared(self, opened: dict[str, Predictor], rows: list[Any] | None) -> dict[str, dict[str, Any]]:
         """An export's files beside the model as it was: scores, answers, size and speed, by their weights."""
@@ -225,7 +225,7 @@ def _calibrate(path: Path, exact: Predictor, kind: str, rows: list[Row]) -> dict
 
 
 def _mean_difference(first: Predictor, second: Predictor, kind: str, rows: list[Row]) -> float:
-    """For choosing an int8 export: mean difference of outputs on some rows, relative to the mean output."""
+    """Mean difference of an int8 export's outputs on some rows, relative to the mean output."""
     a, b = (np.concatenate([x.reshape(-1) for x in side.engine.run(rows, Wanted(kind))]) for side in (first, second))
     return float(np.abs(a - b).mean() / max(1e-9, np.abs(a).mean()))
 
@@ -274,7 +274,7 @@ def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
 
 
 def rows_of(model: Predictor, examples: list[Any]) -> list[Row]:
-    """For comparing an export: what the encoder is given for examples of the model's task, or for texts."""
+    """What an export is compared on: rows of the encoder for examples of the model's task, or for texts."""
     if measure.has_task(model):
         items = model.task.encode(examples, model.tokenizer, model.windows())
         return [row for item in items for row in item.rows]
@@ -362,7 +362,7 @@ INSTALL = "npm install @huggingface/transformers --ignore-scripts"  # those scri
 
 
 def find_library(given: Path | None) -> Path:
-    """For the exported page: the node_modules folder with both packages: the given one, this folder's, or npm's."""
+    """The node_modules folder with both packages of the exported page: the given one, this folder's, or npm's."""
     places = [given / "node_modules", given] if given else [Path("node_modules"), *_global()]
     for place in places:
         if all((place / file).is_file() for file in LIBRARY.values()):

@@ -59,7 +59,7 @@ class Rates:
         return 5e-5 * max(narrow, min(12.0, narrow**2))
 
     def _words(self) -> float:
-        """In fine-tuning, word vectors larger than BERT's take larger steps: a rare word must be able to change.
+        """How much larger than BERT's the word vectors are; fine-tuning takes larger steps, so that rare ones can change.
 
         Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained three points,
         on all 67,349 none (docs/results.md).
@@ -189,7 +189,7 @@ class SupervisedRun:
         return pooling
 
     def _shape_model(self) -> None:
-        """Before fine-tuning: re-initialise top layers, freeze the encoder, as asked."""
+        """Re-initialise top layers and freeze the encoder before fine-tuning, as asked."""
         s, encoder = self.settings, self.model.encoder
         if s.reinit > len(encoder.layers):
             raise UserError(
@@ -257,12 +257,12 @@ class SupervisedRun:
         )  # fmt: skip
 
     def outputs(self, role: str) -> list[np.ndarray]:
-        """While fine-tuning: the head's numbers for the rows of a role."""
+        """The head's numbers for the rows of a role of a fine-tuning run."""
         self.model.eval()
         return outputs_of(TorchEngine(self.model, str(self.world.device)), self.task, self.items[role])
 
     def predictions(self, role: str) -> tuple[list[Any], list[dict[str, Any]]]:
-        """While fine-tuning: examples of a role and what the model says of them."""
+        """Examples of a role of a fine-tuning run, and what the model says of them."""
         items = self.items[role]
         decoded = [self.task.decode(item, output) for item, output in zip(items, self.outputs(role))]
         return [item.example for item in items], decoded
