@@ -59,7 +59,7 @@ class Rates:
         return 5e-5 * max(narrow, min(12.0, narrow**2))
 
     def _words(self) -> float:
-        """How much larger than BERT's the word vectors are; fine-tuning takes larger steps, so that rare ones can change.
+        """How much larger than BERT's the word vectors are; fine-tuning takes larger steps, so rare ones can change.
 
         Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained three points,
         on all 67,349 none (docs/results.md).
