@@ -110,7 +110,7 @@ class HmmTagger:
         self._seen: dict[str, tuple[Ids, Floats]] = {}
 
     def _endings(self, word: str) -> list[str]:
-        """What the HMM knows an unknown word by: its shape alone, then with its last letter, its last two, and so on."""
+        """What the HMM knows an unknown word by: its shape alone, then with its last letter, last two, and so on."""
         kind = shape(word)
         letters = word.lower()[-self.settings.longest_suffix :] if self.settings.longest_suffix else ""
         return [f"{kind}|{letters[len(letters) - size :]}" for size in range(len(letters) + 1)]

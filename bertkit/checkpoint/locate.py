@@ -83,8 +83,8 @@ def _download(name: str, named_by: Path | str | None) -> Path:
         except LocalEntryNotFoundError:
             if named_by is not None:
                 raise UserError(
-                    f"{named_by} names the model '{name}', which is not on this machine, and what a file names is not "
-                    f"downloaded. To download it, name it yourself: --model {name}"
+                    f"{named_by} names the model '{name}', which is not on this machine; models named in files "
+                    f"are not downloaded. To download it, pass --model {name}"
                 ) from None
             files = list_repo_files(name)
         safe = any(re.fullmatch(r"model.*\.safetensors", f) for f in files)

@@ -43,7 +43,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.inference import WordUses
 
     if len(settings.texts) < 2:
-        raise UserError("One text has nothing to be compared with. Usage: bertkit meaning WORD TEXT TEXT…")
+        raise UserError("There is only one text, so nothing to compare it with. Usage: bertkit meaning WORD TEXT TEXT…")
     machine.set_up(settings.threads)
     language = "zh" if any(char >= "\u2e80" for text in settings.texts for char in text) else "en"
     names = [name.strip() for name in settings.models.split(",") if name.strip()] or [language]

@@ -67,7 +67,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
         from bertkit.commands.jobs import Job, chunks_of, rows_of
 
         if settings.out is None or settings.file == "-":
-            raise UserError("--on ray needs a file and --out FILE: a killed job continues beside it.")
+            raise UserError("--on ray needs a file and --out FILE: its progress is kept next to it.")
         job = Job(rows_of("predict", settings), settings.out)
         job.run(chunks_of(examples(settings, worker.predictor)), settings.workers)
         compute = job.stored

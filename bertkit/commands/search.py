@@ -70,7 +70,8 @@ class AskSettings(IndexSettings):
         "", "A model fine-tuned with `bertkit finetune answer`; with --train, the folder to write it to (then: reader)."
     )
     train: str = option(
-        "", "Train the reader first, on these questions (SQuAD file or JSON lines); samples: on bertkit's own few."
+        "",
+        "Train the reader first, on these questions (SQuAD file or JSON lines), or on bertkit's few samples: samples.",
     )
     minutes: float = option(4.0, "Time budget of --train.", at_least=0)
     k: int = option(5, "Number of passages to read.", short="-k", at_least=1)

@@ -100,8 +100,7 @@ class Store:
         if tokenizer.fingerprint() != self.fingerprint:
             raise UserError(
                 f"{self.folder} was made with a different tokenizer ({self.facts['pieces']:,} pieces) from the one "
-                "given "
-                f"({tokenizer.size:,} pieces): its ids would mean other words. Use the tokenizer in "
+                f"given ({tokenizer.size:,} pieces): its ids would mean different words. Use the tokenizer in "
                 f"{self.folder / 'tokenizer'}, or prepare the text again with the one you want."
             )
 

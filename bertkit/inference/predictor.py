@@ -130,7 +130,7 @@ class Predictor:
         """The model's PyTorch engine, or an error where another engine runs it."""
         if self.engine.name != "torch":
             raise UserError(
-                f"{self.folder.name} is open in {self.engine.name}, which gives answers only; this looks inside the "
+                f"{self.folder.name} is open in {self.engine.name}, which only computes answers; this looks inside the "
                 "model. Use a folder with model.safetensors and --engine torch."
             )
         return self.engine  # type: ignore[return-value]

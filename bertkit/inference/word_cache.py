@@ -153,7 +153,7 @@ class _CacheWriter:
         names = ("basis.safetensors", "words.bin", "states.bin", "scales.bin")
         files = {name: facts_of(self.folder / name) for name in names}
         if files["scales.bin"]["bytes"] != words * self.layers * 2:
-            raise DamagedFile(f"{self.folder}: the words do not add up. Delete it; it will be made again.")
+            raise DamagedFile(f"{self.folder}: the number of words is wrong. Delete it; it will be made again.")
         facts = {
             "format": FORMAT, "width": self.teacher.width, "layers": list(self.teacher.layers), "words": words,
             "teacher": self.teacher.digest, "files": files,

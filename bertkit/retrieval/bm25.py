@@ -92,7 +92,7 @@ class BM25:
         """Refuse a BM25 table whose numbers point outside it. passages: how many the index has."""
         starts = self.starts
         if not (starts.ndim == self.passages.ndim == self.counts.ndim == 1 and len(self.passages) == len(self.counts)):
-            raise DamagedFile("The table of words has another shape. Rebuild the index with `bertkit index`.")
+            raise DamagedFile("The table of words has the wrong shape. Rebuild the index with `bertkit index`.")
         ordered = len(starts) and starts[0] == 0 and starts[-1] == len(self.passages) and (np.diff(starts) >= 0).all()
         if not ordered or (len(self.passages) and not 0 <= self.passages.min() <= self.passages.max() < passages):
             raise DamagedFile(

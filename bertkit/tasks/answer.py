@@ -69,7 +69,7 @@ class Answer(Task):
         if silent:
             raise UserError(
                 f"{path}: {len(silent)} of {len(questions)} have no 'answers' (first: {silent[0].question!r:.60}). "
-                "Give them, an empty list where the context holds none, or leave the questions out."
+                "Add them (an empty list if the context has no answer), or leave the questions out."
             )
         return questions
 
@@ -180,8 +180,8 @@ class Answer(Task):
         at_zero, f1 = (float(np.where(margins <= least, answered, unanswered).mean()) for least in (0.0, chosen))
         self.options["threshold"] = chosen
         note(
-            f"No answer is given where it scores more than {chosen:.2f} above the best one: F1 is {f1:.4f} on "
-            f"{len(gold):,} dev rows, and {at_zero:.4f} where it only has to be better."
+            f"No answer is given if it scores more than {chosen:.2f} above the best one: F1 is {f1:.4f} on "
+            f"{len(gold):,} dev rows, and {at_zero:.4f} with a threshold of 0."
         )
         return {"no_answer": {"threshold": chosen, "f1": f1, "f1_at_zero": at_zero, "rows": len(gold)}}
 

@@ -362,7 +362,8 @@ class Task:
             known = ", ".join(self.labels[:20])
             raise UserError(
                 f"{where}: label {label!r} is not one of {known}. {suggest(str(label), list(self.labels))} "
-                "Correct the row, or teach that label too: a model knows those it was trained with (finetune --labels)."
+                "Correct the row, or train with that label, too: a model knows only those it was trained with "
+                "(finetune --labels)."
             ) from None
 
 

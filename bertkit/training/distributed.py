@@ -122,8 +122,8 @@ def _connected() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise UserError(
-            f"The connection to another process was lost ({str(error).splitlines()[0]}). Its own messages say why it "
-            "ended. torchrun starts all of them again if --max-restarts allows it; otherwise start the same command "
+            f"The connection to another process was lost ({str(error).splitlines()[0]}). Its messages say why it "
+            "ended. torchrun restarts all processes if --max-restarts allows it; otherwise start the same command "
             "again with --resume."
         ) from error
 

@@ -161,7 +161,7 @@ def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
         word = raw.decode(errors="replace")
         unreadable += "\ufffd" in word
         if not raw or not np.isfinite(row).all():
-            raise DamagedFile(f"{where}: {word!r} has a vector that is not all numbers. Is the file whole?")
+            raise DamagedFile(f"{where}: {word!r} has a vector with values that are not numbers. Is the file complete?")
         yield word, row
     if waiting[start:].strip(b"\n") or stream.read(64).strip(b"\n"):
         raise DamagedFile(f"{path}: it contains more than the {count} words that its first line announces.")

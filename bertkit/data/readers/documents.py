@@ -137,7 +137,7 @@ def read_documents_with_ids(
         elif kind in WHOLE_FILES:
             whole = WHOLE_FILES[kind](path, encoding)
             if not whole.strip():
-                note(f"{path}: there is no text in it (a scan has pictures only); it is left out.")
+                note(f"{path}: contains no text (a scan has only images); it is left out.")
                 continue
             yield Document(whole, name, 1, name)
         else:
