@@ -88,9 +88,11 @@ def answers(model: Any, task: str, rows: list[Any], on_long: str) -> list[dict[s
     if task == "embed":
         return [{"score": vector} for vector in model.embed(rows, on_long=on_long)]
     if task == "words":
+        from bertkit.inference import fill
+
         mask = " ".join(["", "[MASK]"])
         masked = [" ".join(row.split()[:20]) + mask for row in rows]
-        guesses = model.guesses(model.encode_masked(masked), 3)
+        guesses = fill.guesses(model, fill.encode_masked(model, masked), 3)
         return [
             {"token": [guess["token"] for guess in row[0]], "score": [guess["score"] for guess in row[0]]}
             for row in guesses
