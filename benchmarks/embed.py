@@ -98,7 +98,7 @@ ENOUGH = {
     "quick": 140.0,
     "table": 420.0,
     "full": math.inf,
-}  # seconds after which nothing new is begun
+}  # seconds after which nothing new is started
 
 
 def vectors(embed: Embed, texts: Sequence[str]) -> np.ndarray:

@@ -64,7 +64,7 @@ FORMS = {
         Case("base", "long", 64, 3),
     ],
 }  # fmt: skip
-ENOUGH = {"smoke": float("inf"), "quick": 130.0, "full": float("inf")}  # seconds after which no turn is begun
+ENOUGH = {"smoke": float("inf"), "quick": 130.0, "full": float("inf")}  # seconds after which no turn is started
 
 
 def bertkit(folder: Path, texts: Sequence[str], mix: str, threads: int, precision: str = "auto") -> dict[str, Epoch]:

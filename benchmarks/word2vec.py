@@ -59,7 +59,7 @@ def memory(what):
 with open(sys.argv[1], encoding="utf-8") as file:
     corpus = number((line.split() for line in file), 5)
 count(number([["a", "b"] * 20] * 9, 5), 1)  # loads and compiles what counting needs
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 before = memory("VmRSS")
 pairs = count(corpus, float(sys.argv[2]))
 print(json.dumps({"peak": memory("VmHWM") - before, "pairs": pairs}))

@@ -44,14 +44,14 @@ def meaning(
     for name, model in models.items():
         kind, units, vectors = word_vectors(model, texts, spans)
         layers = [] if vectors is None else [
-            {"layer": number, "cosines": cosines(layer).round(6).tolist(), **_told_apart(layer, senses)}
+            {"layer": number, "cosines": cosines(layer).round(6).tolist(), **_separation(layer, senses)}
             for number, layer in enumerate(vectors)
         ]  # fmt: skip
         rows.append({"model": name, "kind": kind, "units": units, "layers": layers})
     return {"word": word, "texts": list(texts), "spans": [list(span) for span in spans], "models": rows}
 
 
-def _told_apart(vectors: NDArray[np.float32], senses: Sequence[str]) -> dict[str, float]:
+def _separation(vectors: NDArray[np.float32], senses: Sequence[str]) -> dict[str, float]:
     """How alike two uses of one sense are, two of different ones, and how well that tells them apart."""
     if not 1 < len(set(senses)) < len(senses):
         return {}

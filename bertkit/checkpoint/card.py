@@ -26,7 +26,7 @@ OPENED = {
     "onnx": "The weights are an ONNX file, which bertkit (also without torch), onnxruntime, optimum and "
     "transformers.js open.",
 }
-CRF = {  # what is told of tags that were chosen together
+CRF = {  # what the card says of tags that were chosen together
     "floats": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`. bertkit uses them; transformers opens the folder without them and tags piece by piece.",
     "int8": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
@@ -66,7 +66,7 @@ def write(
     if config.get("id2label"):
         lines.append(f"| labels | {', '.join(config['id2label'].values())} |")
     lines += ["", "## Use", "", "```python", *USE[weights], "```"]
-    notes = [*about.get("notes", []), *_told(about, pooled, weights)]
+    notes = [*about.get("notes", []), *_notes(about, pooled, weights)]
     lines += [line for text in notes for line in ("", text)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -77,7 +77,7 @@ def _pipeline(task: str, name: str) -> list[str]:
     return [f"pipeline_tag: {pipeline}"] if pipeline else []
 
 
-def _told(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
+def _notes(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
     """What the model card says: what opens the folder, where and why other programs give different answers."""
     notes = [OPENED[weights]] if weights in OPENED else []
     options = about.get("options")

@@ -98,7 +98,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         mode if not refused else "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0,
         settings, tuple(steps[:-1] if normalize else steps) if not refused else (), include_prompt,
     )  # fmt: skip
-    _tell(folder, pooling)
+    _report(folder, pooling)
     return pooling
 
 
@@ -160,7 +160,7 @@ def _check_prompts(where: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def _tell(folder: Path, pooling: Pooling) -> None:
+def _report(folder: Path, pooling: Pooling) -> None:
     """Report what a sentence-transformers folder does to a text before it is encoded."""
     if prompt := pooling.prompt():
         name = pooling.kept["default_prompt_name"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertkit.retrieval.passages import Passage
 
 DEFAULT = Path("index")
-FIRST = 2000  # characters of a document, by which its language is told
+FIRST = 2000  # characters of a document, by which its language is recognized
 OWN = ("passage", "vectors", "dimensions", "engine")  # settings that an index keeps for whatever is added to it
 
 

@@ -69,7 +69,7 @@ def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
     )  # fmt: skip
     machine.limit_onednn_cache()
     machine.limit_arenas(1 + machine.set_threads(settings.threads))
-    with bind(settings.host, settings.port) as bound:  # before the models are read: a taken port is told at once
+    with bind(settings.host, settings.port) as bound:  # before the models are read: a port in use is reported at once
         registry = load(settings.models, settings.precision, settings.device, settings.engine)
         service = InferenceService(
             registry, limits, on_long=settings.on_long, threads=settings.threads, prefix=settings.metrics_prefix

@@ -36,7 +36,7 @@ Spots = Sequence[tuple[int, int]]  # of one row: first token and number of token
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked about rows: a head's outputs, or (head "") vectors.
+    """What to compute for rows: a head's outputs, or (head "") vectors.
 
     A head that sees the text gives (outputs,) per row, one that sees tokens (tokens, outputs); with `places`
     (places, outputs), a place's tokens joined as `join` says before the head sees them. Vectors: (width,), or
@@ -50,7 +50,7 @@ class Wanted:
     layers: LayerChoice = LAST
 
     def of(self, numbers: Sequence[int]) -> Wanted:
-        """What an engine is asked for, for some of the rows only."""
+        """What an engine is to compute, for some of the rows only."""
         return self if self.places is None else replace(self, places=[self.places[n] for n in numbers])
 
 

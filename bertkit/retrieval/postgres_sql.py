@@ -75,7 +75,7 @@ class Place:
         return cls(address, name, without_password, secrets)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection to PostgreSQL that commits every statement, unless a transaction is begun."""
+        """A connection to PostgreSQL that commits every statement, unless a transaction is open."""
         try:
             connection = psycopg.connect(self.connection, autocommit=True, application_name="bertkit")
         except psycopg.Error as error:

@@ -190,7 +190,7 @@ class Task:
         return torch.tensor([float(given.get(name, 1.0)) for name in self.labels], device=device) if given else None
 
     def wanted(self, items: Sequence[Item]) -> Wanted:
-        """Every task: what an engine is asked about the rows of items."""
+        """What a task needs an engine to compute for the rows of items."""
         return Wanted(self.head)
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:

@@ -224,7 +224,7 @@ class Run(Generic[Result]):
         # The speed includes evaluations and saves, so future ones are accounted for.
         steps = self._last_step(self._seconds_per_step())
         if self.plan.capped:
-            self._tell_shortened(steps)
+            self._report_shortened(steps)
             if steps == self.training.steps:
                 return
         if self.world.is_main:
@@ -232,7 +232,7 @@ class Run(Generic[Result]):
         self.training.set_steps(steps)
         self.planned()
 
-    def _tell_shortened(self, steps: int) -> None:
+    def _report_shortened(self, steps: int) -> None:
         """Report how many of the planned steps fit into the time."""
         before, plan = self.shortened, self.plan
         fits = f"{steps:,} of {plan.steps:,} steps fit into {plan.minutes:.1f} minutes"

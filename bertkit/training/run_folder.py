@@ -147,14 +147,14 @@ class RunFolder:
         self.forget()
 
     def _was_replacing(self, settings: Any) -> bool:
-        """Whether a folder's run was begun with --overwrite and has no result yet: the model there is the old one."""
+        """Whether a folder's run was started with --overwrite and has no result yet: the model there is the old one."""
         path = self.path / "run.toml"
         if not hasattr(settings, "overwrite") or not path.is_file() or (self.path / "result.json").exists():
             return False
         return read_toml(path).get("overwrite") is True
 
     def _same(self, settings: Any) -> None:
-        """A run's folder with other settings than it was begun with is another run: only if that is asked for."""
+        """Refuse to resume a run with settings other than those it was started with, unless that is allowed."""
         path, changed = self.path / "run.toml", changed_settings(self.path, settings, FREE)
         if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(

@@ -23,7 +23,7 @@ penalties = st.sampled_from([0.0, 0.6, 1.0, 2.0])
 
 
 class Language:
-    """Any distribution over targets: the odds of the next piece are drawn anew for every source and beginning."""
+    """Any distribution over targets: the odds of the next piece are drawn afresh for every source and beginning."""
 
     def __init__(self, seed: int, sharpness: float = 2.0) -> None:
         self.seed, self.sharpness = seed, sharpness

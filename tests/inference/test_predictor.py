@@ -1,4 +1,4 @@
-"""A loaded model answers: vectors, guesses, and what is told on the way."""
+"""A loaded model answers: vectors, guesses, and what is reported on the way."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_a_wrong_url_is_explained_without_its_password(tmp_path, given, message)
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_way_to_search_that_there_is_not_is_told(tmp_path, url):
+def test_a_way_to_search_that_there_is_not_is_reported(tmp_path, url):
     make(url, write(tmp_path / "a.jsonl", rows(0, 4)))
     with pytest.raises(UserError, match=r"by is 'bm25'\. Choose from: both, vectors, words"):
         open_index(url).search("the garden", 3, "bm25")

@@ -215,7 +215,7 @@ def test_a_model_without_a_task_says_that_it_must_be_fine_tuned(runs):
         bertkit.load(str(runs.model)).predict(["text"])
 
 
-def test_a_label_that_says_none_is_known_is_told(notes):
+def test_a_label_that_says_none_is_known_is_reported(notes):
     assert learnt_labels(["ham", "nan", "spam", "nan"], (), "rows.csv") == ("ham", "nan", "spam")
     assert "'nan' (2 times) counts as a label" in notes[0]
 

@@ -50,7 +50,7 @@ def read_google(
     numbers = ConfigNumbers(family, bundle, config_path, given)
     names, groups = _names(family, bundle, numbers)
     config = hugging_face_config(family, numbers, groups, exact)
-    _tell_left_out(bundle, set(names), family)
+    _report_left_out(bundle, set(names), family)
     arrays = {}
     for variable, tensor in names.items():
         array = bundle[variable]
@@ -156,7 +156,7 @@ def _places(family: GoogleFamily, bundle: Bundle, numbers: ConfigNumbers) -> Ite
     return product(*map(range, counts))
 
 
-def _tell_left_out(bundle: Bundle, taken: set[str], family: GoogleFamily) -> None:
+def _report_left_out(bundle: Bundle, taken: set[str], family: GoogleFamily) -> None:
     """Report the variables of a TensorFlow checkpoint that are not read."""
     rest = [name for name in bundle if name not in taken]
     optimiser = [name for name in rest if OPTIMISER.search(name)]

@@ -122,7 +122,7 @@ def columns_in(line: str, conllu: bool = False) -> list[str]:
 # ---- What a .txt file without tags holds: texts, one a line, or the columns of CoNLL, one word a line.
 
 LOOKED_AT = 1000  # lines by which a file is judged
-MOST = 0.9  # of them must be columns: a line that is damaged is then told by its number, and is no text
+MOST = 0.9  # of them must be columns: a damaged line is then reported by its number, not taken for text
 LONGEST_WORD = 4  # characters of most Chinese words
 _TAG = re.compile(r"[A-Z]+\$?([-_].+)?|[-_?]")  # O, B-PER, NNP, PRP$, and what stands for none
 READ_AS = {

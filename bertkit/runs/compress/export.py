@@ -60,7 +60,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     if measure.has_task(exact):
         temperature = exact.task.fold_temperature(exact.model)
         exact.folder.about = exact.folder.about | {"options": exact.task.options} if exact.folder.about else {}
-        _tell_left_behind(exact.task.options, "hf" if settings.format == "hf" else "onnx")
+        _report_left_behind(exact.task.options, "hf" if settings.format == "hf" else "onnx")
     parts = {"onnx": _onnx, "hf": _hf, "web": _web}[settings.format](settings, exact, rows)
     return {
         "out": str(settings.out), "format": settings.format, "model": settings.model,
@@ -68,7 +68,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tell_left_behind(options: dict[str, Any], format: str) -> None:
+def _report_left_behind(options: dict[str, Any], format: str) -> None:
     """Report what an export leaves behind: what the task does with the outputs that other programs will not."""
     word = options.get("word", "first")
     if word != "first":

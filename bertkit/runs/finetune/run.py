@@ -123,7 +123,7 @@ class SupervisedRun:
             raise UserError(f"--max-tokens {limit} is more than this model sees ({self.model.config.max_tokens}).")
         self.windows = Windows(limit, s.on_long, s.overlap)
         self.items = {role: self._encoded(role, examples) for role, examples in self.split.examples.items()}
-        self._tell_cut()
+        self._report_cut()
         report_unknown(self.folder, s.model)
 
     def _encoded(self, role: str, examples: Sequence[Any]) -> list[Item]:
@@ -203,7 +203,7 @@ class SupervisedRun:
         encoder.dtype = choose(s.precision, self.world.device)
         self.model.to(self.world.device)
 
-    def _tell_cut(self) -> None:
+    def _report_cut(self) -> None:
         """Report the rows of each set that are truncated."""
         for role, items in self.items.items():
             facts = splits.cut_facts(items)
