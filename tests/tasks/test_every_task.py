@@ -270,7 +270,7 @@ def test_the_margin_of_no_answer_is_kept_shown_and_used(runs):
     chosen, folder = model.result["no_answer"], runs.folder / "run-answer-or-none"
     about = json.loads((folder / "bertkit.json").read_text("utf-8"))
     assert about["options"]["threshold"] == about["calibration"]["threshold"] == chosen["threshold"]
-    assert "gives no answer where" in (folder / "report.html").read_text("utf-8")
+    assert "gives no answer if" in (folder / "report.html").read_text("utf-8")
     assert model.evaluate(runs.folder / "answer-or-none-dev.jsonl")["f1"] == pytest.approx(chosen["f1"])
     assert "no_answer" not in runs("answer").result
 
