@@ -97,12 +97,12 @@ def ctranslate2_int8(folder: Path, threads: int) -> Embed:
     tokenizer = _tokenizer(folder)
 
     def embed(encodings: Sequence[Any]) -> np.ndarray:
-        tokens = np.asarray(encoder.forward_batch([one.ids for one in encodings]).last_hidden_state)
-        return np.stack([row[: len(one.ids)].mean(0) for row, one in zip(tokens, encodings)])
+        tokens = np.asarray(encoder.forward_batch([encoding.ids for encoding in encodings]).last_hidden_state)
+        return np.stack([row[: len(encoding.ids)].mean(0) for row, encoding in zip(tokens, encodings)])
 
     def whole(texts: Sequence[str]) -> np.ndarray:
         encodings = tokenizer.encode_batch_fast(list(texts))
-        return _in_sorted_batches(encodings, [len(one.ids) for one in encodings], embed)
+        return _in_sorted_batches(encodings, [len(encoding.ids) for encoding in encodings], embed)
 
     return whole
 
@@ -179,15 +179,15 @@ def _of_padded(folder: Path, run: Callable[[np.ndarray, np.ndarray], np.ndarray]
     tokenizer = _tokenizer(folder)
 
     def embed(encodings: Sequence[Any]) -> np.ndarray:
-        lengths = np.array([len(one.ids) for one in encodings])
+        lengths = np.array([len(encoding.ids) for encoding in encodings])
         mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
         ids = np.zeros_like(mask)
-        ids[mask.astype(bool)] = np.concatenate([one.ids for one in encodings])
+        ids[mask.astype(bool)] = np.concatenate([encoding.ids for encoding in encodings])
         return run(ids, mask)
 
     def whole(texts: Sequence[str]) -> np.ndarray:
         encodings = tokenizer.encode_batch_fast(list(texts))
-        return _in_sorted_batches(encodings, [len(one.ids) for one in encodings], embed)
+        return _in_sorted_batches(encodings, [len(encoding.ids) for encoding in encodings], embed)
 
     return whole
 

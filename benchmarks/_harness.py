@@ -86,13 +86,13 @@ def machine(threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
 
     torch.set_num_threads(threads)
     busy = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-    found = describe(threads) | {"load_before": busy}
+    facts = describe(threads) | {"load_before": busy}
     for name in libraries:
         try:
-            found["versions"][name] = version(name)
+            facts["versions"][name] = version(name)
         except PackageNotFoundError:
-            found["versions"][name] = "not installed"
-    return found
+            facts["versions"][name] = "not installed"
+    return facts
 
 
 def take_turns(
@@ -102,17 +102,17 @@ def take_turns(
     pause: float = PAUSE,
 ) -> dict[str, list[Any]]:
     """What each contestant's turns gave, every other round in reverse order. None is no turn; one that fails is out."""
-    found: dict[str, list[Any]] = {name: [] for name in turns}
+    results: dict[str, list[Any]] = {name: [] for name in turns}
     for number in range(rounds):
-        for name in list(found)[:: -1 if number % 2 else 1]:
+        for name in list(results)[:: -1 if number % 2 else 1]:
             time.sleep(pause)
             try:
                 gave = turns[name]()
-                found[name] += [] if gave is None else [gave]
+                results[name] += [] if gave is None else [gave]
             except Exception as reason:  # a contestant's fault, of whatever kind, is never the run's
-                del found[name]
+                del results[name]
                 failed(name, reason)
-    return found
+    return results
 
 
 def timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, float]:
@@ -136,16 +136,16 @@ def skipped(case: str, contestant: str, reason: str) -> Row:
 
 def with_ratios(rows: Sequence[Row], baseline: str) -> list[Row]:
     """Rows with `ratio`: how many times as fast as the baseline of the same case; None where that is missing."""
-    base = {one["case"]: one["value"] for one in rows if one["contestant"] == baseline and "value" in one}
+    base = {each["case"]: each["value"] for each in rows if each["contestant"] == baseline and "value" in each}
     done = []
-    for one in rows:
-        if "value" in one:
-            against = base.get(one["case"])
-            quotient = against and one["value"] / against
-            if quotient and one["unit"] in SMALLER_IS_FASTER:
+    for each in rows:
+        if "value" in each:
+            against = base.get(each["case"])
+            quotient = against and each["value"] / against
+            if quotient and each["unit"] in SMALLER_IS_FASTER:
                 quotient = 1 / quotient
-            one = one | {"ratio": quotient and neat(quotient), "baseline": baseline}
-        done.append(one)
+            each = each | {"ratio": quotient and neat(quotient), "baseline": baseline}
+        done.append(each)
     return done
 
 
@@ -161,30 +161,32 @@ def publish(name: str, document: dict[str, Any], *, as_json: bool, out: TextIO, 
         dated = {"date": datetime.now(UTC).isoformat(timespec="seconds")} | document
         with (results / f"{name}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(dated, ensure_ascii=False) + "\n")
-    shown = json.dumps(document, ensure_ascii=False) if as_json else "\n".join(table(document["rows"]))
-    out.write(shown + "\n")
+    printed = json.dumps(document, ensure_ascii=False) if as_json else "\n".join(table(document["rows"]))
+    out.write(printed + "\n")
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Rows for a person: a block a case, by tiers of exactness, the fastest first and the absent last."""
-    shown = []
-    for case in dict.fromkeys(one["case"] for one in rows):
+    lines = []
+    for case in dict.fromkeys(each["case"] for each in rows):
         block = sorted(
-            (one for one in rows if one["case"] == case),
-            key=lambda one: (-one.get("tier", 1.0 if "value" in one else -1.0), -(one.get("ratio") or 0)),
+            (each for each in rows if each["case"] == case),
+            key=lambda each: (-each.get("tier", 1.0 if "value" in each else -1.0), -(each.get("ratio") or 0)),
         )
-        shown += ["", case]
-        for one in block:
-            if "skipped" in one:
-                shown.append(f"  {one['contestant']:26} skipped: {one['skipped']}")
+        lines += ["", case]
+        for each in block:
+            if "skipped" in each:
+                lines.append(f"  {each['contestant']:26} skipped: {each['skipped']}")
                 continue
-            low, high = one["range"]
-            times = f"× {one['ratio']:.2f}" if one["ratio"] else ""
-            cosine = f"cosine {one['cosine']['mean']:.4f} (least {one['cosine']['min']:.4f})" if "cosine" in one else ""
-            line = f"  {one['contestant']:26} {one['value']:9.4g} {one['unit']:8} {times:8} {low:g}-{high:g}"
-            tier = f", tier {one['tier']:g}" if cosine and one.get("tier") else ", below every tier" if cosine else ""
-            shown.append(f"{line:72}{cosine}{tier if 'tier' in one else ''}".rstrip())
-    return shown
+            low, high = each["range"]
+            times = f"× {each['ratio']:.2f}" if each["ratio"] else ""
+            cosine = (
+                f"cosine {each['cosine']['mean']:.4f} (least {each['cosine']['min']:.4f})" if "cosine" in each else ""
+            )
+            line = f"  {each['contestant']:26} {each['value']:9.4g} {each['unit']:8} {times:8} {low:g}-{high:g}"
+            tier = f", tier {each['tier']:g}" if cosine and each.get("tier") else ", below every tier" if cosine else ""
+            lines.append(f"{line:72}{cosine}{tier if 'tier' in each else ''}".rstrip())
+    return lines
 
 
 def tell(message: str) -> None:
@@ -256,6 +258,6 @@ def peak_of(command: list[str]) -> int:
             time.sleep(0.05)
         if process.returncode:
             notes.seek(0)
-            said = notes.read().decode("utf-8", "replace")[-500:]
-            raise SystemExit(f"{command[:4]} ended with code {process.returncode}: {said}")
+            message = notes.read().decode("utf-8", "replace")[-500:]
+            raise SystemExit(f"{command[:4]} ended with code {process.returncode}: {message}")
     return peak

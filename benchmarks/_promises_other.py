@@ -126,10 +126,10 @@ def disk_full(work: Path, count: int, dice: random.Random) -> dict[str, object]:
             (disk / "ballast").write_bytes(b"x" * (free - dice.randrange(200_000, 900_000)))
             log.unlink(missing_ok=True)
             code = wait(fork(command(*words, "--out", disk / "run"), log))
-            told = re.search(r"needs [\d,]+ bytes and [\d,]+ are free|No space left", log.read_text())
+            message = re.search(r"needs [\d,]+ bytes and [\d,]+ are free|No space left", log.read_text())
             (disk / "ballast").unlink()
             resumed = wait(fork(command(*words, "--out", disk / "run", "--resume"), log))
-            bad += code != 2 or not told or resumed != 0 or digests(disk / "run", FILES) != expected
+            bad += code != 2 or not message or resumed != 0 or digests(disk / "run", FILES) != expected
             shutil.rmtree(disk / "run")
     finally:
         subprocess.run(["umount", str(disk)], check=False)

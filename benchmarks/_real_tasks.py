@@ -63,11 +63,11 @@ REAL = {
 def rows_of(name: str, role: str, most: int = 0, seed: int = 0) -> list[Any]:
     """Examples of a set's train, dev or test file; at most so many, drawn by the seed."""
     real = REAL[name]
-    found = make(real.task).read(DATA / getattr(real, role), real.reading)
-    if not most or len(found) <= most:
-        return found
-    chosen = np.random.default_rng((seed, len(found))).permutation(len(found))[:most]
-    return [found[n] for n in sorted(chosen)]
+    examples = make(real.task).read(DATA / getattr(real, role), real.reading)
+    if not most or len(examples) <= most:
+        return examples
+    chosen = np.random.default_rng((seed, len(examples))).permutation(len(examples))[:most]
+    return [examples[n] for n in sorted(chosen)]
 
 
 def score_of(name: str, examples: list[Any], predictions: list[dict[str, Any]], labels: tuple[str, ...]) -> float:
@@ -76,9 +76,9 @@ def score_of(name: str, examples: list[Any], predictions: list[dict[str, Any]], 
 
     real = REAL[name]
     if real.score == "f1":
-        gold, said = ([label == labels[1] for label in column] for column in (
+        gold, predicted = ([label == labels[1] for label in column] for column in (
             [row.label for row in examples], [p["label"] for p in predictions],
         ))  # fmt: skip
-        return float(f1_score(gold, said))
+        return float(f1_score(gold, predicted))
     scores = make(real.task, labels=labels).score(examples, predictions)
     return float(scores[real.score] if real.score else next(iter(scores.values())))

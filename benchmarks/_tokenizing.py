@@ -52,14 +52,14 @@ def bertkit_offsets(folder: Path) -> Encode:
     from bertkit.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(folder)
-    return lambda texts: [one.ids for one in tokenizer.encode_batch(texts)]
+    return lambda texts: [encoding.ids for encoding in tokenizer.encode_batch(texts)]
 
 
 def bare_ids(folder: Path) -> Encode:
     import tokenizers
 
     backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return lambda texts: [one.ids for one in backend.encode_batch_fast(texts)]
+    return lambda texts: [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
 
 def bare_offsets(folder: Path) -> Encode:
@@ -67,7 +67,7 @@ def bare_offsets(folder: Path) -> Encode:
     import tokenizers
 
     backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return lambda texts: [one[0] for one in [(each.ids, each.offsets) for each in backend.encode_batch(texts)]]
+    return lambda texts: [pair[0] for pair in [(each.ids, each.offsets) for each in backend.encode_batch(texts)]]
 
 
 def transformers_ids(folder: Path) -> Encode:
@@ -131,20 +131,20 @@ def measure(case: str, names: Sequence[str], folder: Path, texts: list[str], rou
         absent[name] = workers.told(reason)
 
     for name in names:
-        one = CONTESTANTS[name]
+        contestant = CONTESTANTS[name]
         try:
-            if find_spec(one.needs) is None:
-                raise workers.Failed(f"{one.needs} not installed (pip install 'bertkit[dev]')")
-            there[name] = workers.Worker(Held, one.open, folder, texts)
+            if find_spec(contestant.needs) is None:
+                raise workers.Failed(f"{contestant.needs} not installed (pip install 'bertkit[dev]')")
+            there[name] = workers.Worker(Held, contestant.open, folder, texts)
         except Exception as reason:
             drop(name, reason)
     sums = take_turns({name: partial(there[name].ask, checksum) for name in there}, 1, drop, 0)
-    found = take_turns({name: partial(there[name].ask, turn) for name in sums}, rounds, drop, pause)
+    results = take_turns({name: partial(there[name].ask, turn) for name in sums}, rounds, drop, pause)
     for worker in there.values():
         worker.close()
     truth: Any = sums.get(BASELINES[case])
     rows = []
-    for name, times in found.items():
+    for name, times in results.items():
         more = {"per_cpu_second": neat(megabytes / min(cpu for _, cpu in times)), "same_ids": sums[name] == truth}
         rows.append(row(title, name, [megabytes / clock for clock, _ in times], "MB/s", **more))
     return with_ratios(rows, BASELINES[case]) + [skipped(title, name, reason) for name, reason in absent.items()]

@@ -39,9 +39,9 @@ FORMS = {"full": (20, 400, 50, 5), "quick": (3, 60, 10, 2)}
 def own_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--place", type=Path, default=None)
-    mine, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    return mine
+    return parsed
 
 
 def cut(place: Path, megabytes: int) -> tuple[Path, Path]:
@@ -85,16 +85,16 @@ def measure(kind: str, folder: Path, held: Path, pairs: int) -> dict[str, float]
     from bertkit.commands import evaluate
 
     def score(task: str, file: Path, most: int) -> dict[str, Any]:
-        found: dict[str, Any] = evaluate.run(
+        perplexity: dict[str, Any] = evaluate.run(
             evaluate.Settings(model=str(folder), file=file, task=task, most=most, threads=1)
         )["metrics"]
-        return found
+        return perplexity
 
     blimp = score("minimal-pairs", DATA / "minimal_pairs" / "blimp", pairs)["mean_of_groups"]
     if kind == "elmo":
         return {"blimp": blimp}
-    found = score("perplexity", held, 0)
-    return {"bits_per_byte": found["bits_per_byte"], "perplexity": found["perplexity"], "blimp": blimp}
+    perplexity = score("perplexity", held, 0)
+    return {"bits_per_byte": perplexity["bits_per_byte"], "perplexity": perplexity["perplexity"], "blimp": blimp}
 
 
 def vectors(name: str, place: Path, train: Path, passes: int, threads: int) -> dict[str, float]:
@@ -115,8 +115,8 @@ def vectors(name: str, place: Path, train: Path, passes: int, threads: int) -> d
         settings = evaluate.Settings(model=str(out), file=DATA / "vectors" / file, task=task, threads=1)
         return float(evaluate.run(settings)["metrics"][which])
 
-    found = {name: score("similarity", file, "spearman") for name, file in PAIRED.items()}
-    return {"analogies": score("analogies", "questions-words.txt.xz", "accuracy"), **found}
+    scores = {name: score("similarity", file, "spearman") for name, file in PAIRED.items()}
+    return {"analogies": score("analogies", "questions-words.txt.xz", "accuracy"), **scores}
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ ENOUGH = {
     "quick": 140.0,
     "table": 420.0,
     "full": math.inf,
-}  # seconds after which nothing new is begun
+}  # seconds after which nothing new is started
 
 
 def vectors(embed: Embed, texts: Sequence[str]) -> np.ndarray:
@@ -120,12 +120,12 @@ def single(embed: Embed, texts: Sequence[str]) -> list[tuple[float, float]]:
     return [timed(embed, [text]) for text in texts]
 
 
-def centred_cosine(found: np.ndarray, reference: np.ndarray) -> dict[str, float]:
+def centred_cosine(vectors: np.ndarray, reference: np.ndarray) -> dict[str, float]:
     """Least and mean cosine of two sets of vectors around the reference's mean; texts the reference lacks are left."""
-    found = found[: len(reference)] - reference.mean(0)
+    vectors = vectors[: len(reference)] - reference.mean(0)
     reference = reference - reference.mean(0)
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(reference, axis=1)
-    cosines = (found * reference).sum(1) / np.maximum(norms, 1e-12)
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(reference, axis=1)
+    cosines = (vectors * reference).sum(1) / np.maximum(norms, 1e-12)
     return {"min": round(float(cosines.min()), 5), "mean": round(float(cosines.mean()), 5)}
 
 
@@ -156,17 +156,17 @@ class Field:
         self.absent: dict[str, str] = {}
         done: set[Any] = set()
         for name in names:
-            one = CONTESTANTS[name]
+            contestant = CONTESTANTS[name]
             try:
-                if reason := one.lacks():
+                if reason := contestant.lacks():
                     raise workers.Failed(reason)
-                for step in CONVERSIONS.get(one.conversion, ()):
+                for step in CONVERSIONS.get(contestant.conversion, ()):
                     if step not in done:
                         self.check_time()
                         workers.apart(step, folder)
                         done.add(step)
                 self.check_time()
-                self.there[name] = workers.Worker(one.open, folder, threads)
+                self.there[name] = workers.Worker(contestant.open, folder, threads)
             except Exception as reason:
                 self.drop(name, reason)
 
@@ -194,13 +194,13 @@ class Field:
 
         def warm_up(name: str) -> np.ndarray:
             self.check_time()
-            found = self.there[name].ask(vectors, texts[:FIRST])
+            computed = self.there[name].ask(vectors, texts[:FIRST])
             (clock, _), *_ = self.there[name].ask(turn, texts[:FIRST])
             whole = 0 if case.latency else clock * len(texts) / FIRST
             steps[name] = max(1, min(math.ceil(2 * whole / share), len(texts) // FIRST))
             if steps[name] == 1 and len(texts) > FIRST:
                 self.there[name].ask(vectors, texts)
-            return found
+            return computed
 
         def play(name: str) -> list[tuple[float, float]] | None:
             """Texts (of the usual length) a second and a CPU-second, or both times of each sentence."""
@@ -216,9 +216,9 @@ class Field:
             return [(amount / clock, amount / max(cpu, 1e-9)) for clock, cpu in times]
 
         warm = take_turns({name: partial(warm_up, name) for name in self.there}, 1, self.drop, 0)
-        found = take_turns({name: partial(play, name) for name in warm}, rounds, self.drop, self.pause)
+        turns_by_name = take_turns({name: partial(play, name) for name in warm}, rounds, self.drop, self.pause)
         rows = []
-        for name, turns in found.items():
+        for name, turns in turns_by_name.items():
             results = [result for one in turns for result in one]
             more: Row = {"turns": len(turns), "part": neat(1 / steps[name])}
             if name == BASELINE:
@@ -253,10 +253,11 @@ def run(form: str, names: Sequence[str], threads: int, rounds: int, case: str = 
                 texts = texts_of(one.mix, one.texts, tokenizer, words)
                 counts = [len(ids) for ids in tokenizer.ids_batch(texts)]
                 document["cases"][one.name] = {"texts": len(texts), "tokens": sum(counts), "longest": max(counts)}
-                found = field.measure(one, texts, rounds or one.rounds)
-                rows += found
+                measured = field.measure(one, texts, rounds or one.rounds)
+                rows += measured
                 tell(f"{time.perf_counter() - began:4.0f} s  {one.name}: done")
-                tell("\n".join(table(with_ratios(found, BASELINE))))  # a run that is stopped has not been for nothing
+                # A run that is stopped has printed something.
+                tell("\n".join(table(with_ratios(measured, BASELINE))))
             field.close()
     return document | {"rows": with_ratios(rows, BASELINE), "seconds": round(time.perf_counter() - began)}
 

@@ -88,10 +88,15 @@ def answers(model: Any, task: str, rows: list[Any], on_long: str) -> list[dict[s
     if task == "embed":
         return [{"score": vector} for vector in model.embed(rows, on_long=on_long)]
     if task == "words":
+        from bertkit.inference import fill
+
         mask = " ".join(["", "[MASK]"])
         masked = [" ".join(row.split()[:20]) + mask for row in rows]
-        found = model.guesses(model.encode_masked(masked), 3)
-        return [{"token": [one["token"] for one in row[0]], "score": [one["score"] for one in row[0]]} for row in found]
+        guesses = fill.guesses(model, fill.encode_masked(model, masked), 3)
+        return [
+            {"token": [guess["token"] for guess in row[0]], "score": [guess["score"] for guess in row[0]]}
+            for row in guesses
+        ]
     predictions: list[dict[str, Any]] = model.predict(rows, on_long)
     return predictions
 
@@ -110,13 +115,15 @@ def numbers_of(value: Any) -> Iterator[float]:
 def compared(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
     """How many rows agree in all but numbers, the largest difference of numbers, and whether `cut` is the same."""
     agreeing, furthest, cuts = 0, 0.0, True
-    for one, other in zip(ours, theirs, strict=True):
-        words = [{k: v for k, v in row.items() if k not in (*NUMBERS, "vector", "entities")} for row in (one, other)]
-        values = [list(numbers_of([row.get(name, 0.0) for name in NUMBERS])) for row in (one, other)]
+    for ours_row, other in zip(ours, theirs, strict=True):
+        words = [
+            {k: v for k, v in row.items() if k not in (*NUMBERS, "vector", "entities")} for row in (ours_row, other)
+        ]
+        values = [list(numbers_of([row.get(name, 0.0) for name in NUMBERS])) for row in (ours_row, other)]
         agreeing += words[0] == words[1] and len(values[0]) == len(values[1])
         if len(values[0]) == len(values[1]):
             furthest = max(furthest, float(np.abs(np.subtract(*values)).max(initial=0.0)))
-        cuts &= one.get("cut") == other.get("cut")
+        cuts &= ours_row.get("cut") == other.get("cut")
     return {"rows": len(ours), "same": agreeing, "difference": float(f"{furthest:.2g}"), "cut": cuts}
 
 
@@ -124,7 +131,7 @@ def run(rows: int, engines: list[str], tasks: list[str]) -> dict[str, Any]:
     import bertkit
 
     words = made_up_words(WORDS)
-    found = []
+    results = []
     with tempfile.TemporaryDirectory() as place:
         for task in tasks:
             source, out = make(Path(place), task, words)
@@ -136,9 +143,9 @@ def run(rows: int, engines: list[str], tasks: list[str]) -> dict[str, Any]:
                 for engine in engines:
                     opened = bertkit.load(str(out), "fp32", engine=engine)
                     result = compared(wanted, answers(opened, task, given, on_long))
-                    found.append({"task": task, "on_long": on_long, "engine": engine, "rows_cut": cut, **result})
-                    tell(json.dumps(found[-1]))
-    return {"rows": found}
+                    results.append({"task": task, "on_long": on_long, "engine": engine, "rows_cut": cut, **result})
+                    tell(json.dumps(results[-1]))
+    return {"rows": results}
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ FORMS = {
         Case("base", "long", 64, 3),
     ],
 }  # fmt: skip
-ENOUGH = {"smoke": float("inf"), "quick": 130.0, "full": float("inf")}  # seconds after which no turn is begun
+ENOUGH = {"smoke": float("inf"), "quick": 130.0, "full": float("inf")}  # seconds after which no turn is started
 
 
 def bertkit(folder: Path, texts: Sequence[str], mix: str, threads: int, precision: str = "auto") -> dict[str, Epoch]:
@@ -182,9 +182,9 @@ def measure(
             there[name].ask(warm_up)
         except Exception as reason:
             drop(name, reason)
-    found = take_turns({name: partial(play, name) for name in there}, rounds, drop, PAUSE)
+    results = take_turns({name: partial(play, name) for name in there}, rounds, drop, PAUSE)
     rows = []
-    for name, times in found.items():
+    for name, times in results.items():
         if not times:
             drop(name, workers.Failed("no time was left in this form of the benchmark"))
             continue

@@ -53,8 +53,8 @@ def memory(folder: Path, sizes: tuple[float, ...], threads: int) -> list[Row]:
             peak = peak_of([sys.executable, "-c", LEARN, str(path), str(bound), str(threads)]) / 1e6
             first = first or peak
             seconds = round(time.perf_counter() - begun, 1)
-            found = row(name, f"{size} MB of text", [peak], "MB", seconds=seconds)
-            rows.append({**found, "ratio": round(peak / first, 3)})
+            measured = row(name, f"{size} MB of text", [peak], "MB", seconds=seconds)
+            rows.append({**measured, "ratio": round(peak / first, 3)})
     return rows
 
 

@@ -173,12 +173,12 @@ def measure(count: int, flip_count: int, truncations: int, seed: int, log: Any =
                             "events": list(outcome.events), "seconds": round(outcome.seconds, 1),
                             "mb": outcome.bytes >> 20, "text": outcome.text[-1500:]})  # fmt: skip
                 print(json.dumps(bad[-1], ensure_ascii=True), file=log, flush=True)
-        found: Counter[tuple[str, bool]] = Counter()
+        outcomes: Counter[tuple[str, bool]] = Counter()
         for case in flips(flip_count, truncations, seed, root / "healthy"):
             outcome = run(case, commands[case.kind], root, reseal=False)
             is_found = outcome.code == 2 and Path(case.file).name in outcome.text and not outcome.faults()
             # A damaged generation is passed over for the one before it, and named.
-            found[case.name.split()[0], is_found] += 1
+            outcomes[case.name.split()[0], is_found] += 1
             if not is_found:
                 bad.append({"kind": case.kind, "case": case.name, "code": outcome.code, "text": outcome.text[-600:]})
                 print(json.dumps(bad[-1], ensure_ascii=True), file=log, flush=True)
@@ -186,8 +186,8 @@ def measure(count: int, flip_count: int, truncations: int, seed: int, log: Any =
     return {
         "hostile": {"folders": count, **{name: faults[name] for name in names},
                     "exit codes": {str(code): n for code, n in sorted(codes.items())}},
-        "flipped bytes": {"cases": flip_count, "found and named": found["flip", True]},
-        "truncations": {"cases": truncations, "found and named": found["truncate", True]},
+        "flipped bytes": {"cases": flip_count, "found and named": outcomes["flip", True]},
+        "truncations": {"cases": truncations, "found and named": outcomes["truncate", True]},
         "kinds": len(commands), "bad": bad,
     }  # fmt: skip
 

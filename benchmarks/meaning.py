@@ -123,17 +123,17 @@ def measured(lang: str, name: str, words: dict[str, list[tuple[str, str]]]) -> l
 
 def as_table(rows: Sequence[dict[str, Any]], lang: str) -> str:
     """Models as columns, layers as rows, in Markdown."""
-    mine = [row for row in rows if row["lang"] == lang]
-    names = list(dict.fromkeys(row["model"] for row in mine))
+    selected = [row for row in rows if row["lang"] == lang]
+    names = list(dict.fromkeys(row["model"] for row in selected))
     cells = {
         (row["model"], row["layer"]): f"{row['value']:.3f} ({row['range'][0]:.2f}–{row['range'][1]:.2f})"
-        for row in mine
+        for row in selected
     }
     lines = [
         "| layer | " + " | ".join(f"`{Path(name).name}`" for name in names) + " |",
         "|---" * (1 + len(names)) + "|",
     ]
-    for layer in range(1 + max(row["layer"] for row in mine)):
+    for layer in range(1 + max(row["layer"] for row in selected)):
         lines.append("| " + " | ".join([str(layer), *(cells.get((name, layer), "") for name in names)]) + " |")
     return "\n".join(lines)
 
@@ -146,8 +146,8 @@ def main() -> None:
     parser.add_argument("--train", default="")
     parser.add_argument("--tokens", type=int, default=4_000_000)
     parser.add_argument("--megabytes", type=int, default=24)
-    mine, rest = parser.parse_known_args()
-    if bool(mine.corpus) != bool(mine.train):
+    parsed, rest = parser.parse_known_args()
+    if bool(parsed.corpus) != bool(parsed.train):
         parser.error("--corpus says what to learn from, --train where the trained models go: give both or neither")
     sys.argv[1:] = rest
     chosen = options(__doc__ or "", ("full", "quick", "smoke", "table"))
@@ -160,8 +160,8 @@ def main() -> None:
             words = senses(lang)
             if chosen.form == "smoke":
                 words = dict(list(words.items())[:2])
-            ancestors = trained(lang, mine, chosen.threads) if mine.train else []
-            for name in [*ancestors, lang, *filter(None, getattr(mine, lang).split(","))]:
+            ancestors = trained(lang, parsed, chosen.threads) if parsed.train else []
+            for name in [*ancestors, lang, *filter(None, getattr(parsed, lang).split(","))]:
                 rows += measured(lang, name, words)
         if chosen.form == "table":
             out.write("\n\n".join(as_table(rows, lang) for lang in samples.LANGUAGES) + "\n")

@@ -41,9 +41,9 @@ def own_options() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=-1.0)
     parser.add_argument("--passes", type=float, default=-1.0)
     parser.add_argument("--random", action="store_true")
-    mine, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    return mine
+    return parsed
 
 
 def untrained(model: str, folder: Path, seed: int) -> str:
@@ -88,8 +88,8 @@ def score(name: str, model: str, rows: dict[str, list[Any]], **numbers: Any) -> 
         )
         run = Finetuning(settings, Split(rows))
         run.go()
-        examples, said = run.predictions("test" if "test" in rows else "dev")
-        return score_of(name, examples, said, run.task.labels)
+        examples, predictions = run.predictions("test" if "test" in rows else "dev")
+        return score_of(name, examples, predictions, run.task.labels)
 
 
 def main() -> None:
@@ -105,16 +105,16 @@ def main() -> None:
             data = read(name, mine.most)
             passes = PASSES.get(name, 0.0) if mine.passes < 0 else mine.passes
             numbers = {"lr": mine.lr, "dropout": mine.dropout, "epochs": passes, "threads": chosen.threads}
-            begun, found = time.perf_counter(), []
+            begun, scores = time.perf_counter(), []
             for seed in range(mine.first, mine.first + mine.seeds):
                 model = untrained(mine.model, Path(place) / f"{name}-{seed}", seed) if mine.random else mine.model
-                found.append(score(name, model, data, seed=seed, **numbers))
-                tell(f"{name} seed {seed}: {found[-1]:.4f}")
+                scores.append(score(name, model, data, seed=seed, **numbers))
+                tell(f"{name} seed {seed}: {scores[-1]:.4f}")
             rows.append(
                 {
                     "case": name, "contestant": "random weights" if mine.random else Path(mine.model).name,
-                    "value": round(statistics.median(found), 4), "unit": REAL[name].score or "headline",
-                    "range": [round(min(found), 4), round(max(found), 4)], "ratio": None, "scores": found,
+                    "value": round(statistics.median(scores), 4), "unit": REAL[name].score or "headline",
+                    "range": [round(min(scores), 4), round(max(scores), 4)], "ratio": None, "scores": scores,
                     "first_seed": mine.first, "numbers": numbers, "rows": len(data["train"]),
                     "seconds": round(time.perf_counter() - begun, 1),
                 }

@@ -89,14 +89,14 @@ def main() -> None:
             "fitting": lambda order=order: NgramModel(NgramSettings(order=order)).fit([text]),
         }
         speeds: dict[str, list[float]] = {who: [] for who in contestants}
-        found = {}
+        results = {}
         for _ in range(rounds):
             for who, work in contestants.items():
                 began = time.perf_counter()
-                found[who] = work()
+                results[who] = work()
                 speeds[who].append(megabytes / (time.perf_counter() - began))
-        if len({found[who] for who in contestants if who != "fitting"}) != 1:
-            raise SystemExit(f"The contestants disagree about the number of {order}-grams: {found}")
+        if len({results[who] for who in contestants if who != "fitting"}) != 1:
+            raise SystemExit(f"The contestants disagree about the number of {order}-grams: {results}")
         base = statistics.median(speeds["dictionary of tuples"])
         for who, values in speeds.items():
             value = statistics.median(values)

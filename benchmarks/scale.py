@@ -118,16 +118,16 @@ CLUSTERS = (  # machines, and tokens per step
 def costs() -> list[str]:
     """The first table: one billion of each, on any number of cores that do not wait for one another."""
     work = {"rows embedded, 6×384, 28 tokens each": ROWS} | {f"tokens pretrained, {n}": v for n, v in TOKENS.items()}
-    shown = ["| a billion | per core and second | core-hours | dollars |", "|---|---|---|---|"]
+    lines = ["| a billion | per core and second | core-hours | dollars |", "|---|---|---|---|"]
     for name, speed in work.items():
         hours = core_hours(1e9, speed)
-        shown.append(f"| {name} | {speed:,.0f} | {hours:,.0f} | {hours * PRICE:,.2f} |")
-    return shown
+        lines.append(f"| {name} | {speed:,.0f} | {hours:,.0f} | {hours * PRICE:,.2f} |")
+    return lines
 
 
 def clusters() -> list[str]:
     """The second table: base, by machines and batch."""
-    shown = [
+    lines = [
         "| machines | batch | 1 Gbit/s | 10 Gbit/s | 10 Gbit/s, bf16 | 25 Gbit/s | hours per billion | dollars |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -138,24 +138,24 @@ def clusters() -> list[str]:
         ]
         hours = 1e9 / results[1]["tokens_per_second"] / 3600
         cells = " | ".join(f"{result['efficiency']:.2f}" for result in results)
-        shown.append(f"| {machines:,} | {batch:,} | {cells} | {hours:,.2f} | {hours * machines * CORES * PRICE:,.0f} |")
-    return shown
+        lines.append(f"| {machines:,} | {batch:,} | {cells} | {hours:,.2f} | {hours * machines * CORES * PRICE:,.0f} |")
+    return lines
 
 
 def rows() -> list[str]:
     """Rows are independent: machines wait for nothing but the disk that takes the vectors (384 numbers of 4 bytes)."""
-    shown = ["| machines | rows per second | hours per billion | vectors written |", "|---|---|---|---|"]
+    lines = ["| machines | rows per second | hours per billion | vectors written |", "|---|---|---|---|"]
     for machines in (1, 10, 100, 1000):
         speed = ROWS * CORES * machines
         written = speed * 384 * 4 / 1e6
         volume = f"{written:,.0f} MB/s" if written < 1000 else f"{written / 1000:.1f} GB/s"
-        shown.append(f"| {machines:,} | {speed:,.0f} | {1e9 / speed / 3600:.2f} | {volume} |")
-    return shown
+        lines.append(f"| {machines:,} | {speed:,.0f} | {1e9 / speed / 3600:.2f} | {volume} |")
+    return lines
 
 
 def limits() -> list[str]:
     """The third table: what the exchange of base takes by itself, by machines and cable."""
-    shown = [
+    lines = [
         "| machines | 1 Gbit/s | 10 Gbit/s | 10 Gbit/s, 1 ms | 25 Gbit/s | 10 Gbit/s, bf16 |",
         "|---|---|---|---|---|---|",
     ]
@@ -166,8 +166,8 @@ def limits() -> list[str]:
             replace(plain, bytes_per_number=2),
         ]  # fmt: skip
         cells = " | ".join(f"{kind.exchange(SIZES['base']):.2f} s" for kind in kinds)
-        shown.append(f"| {machines:,} | {cells} |")
-    return shown
+        lines.append(f"| {machines:,} | {cells} |")
+    return lines
 
 
 def check() -> list[str]:
@@ -176,13 +176,13 @@ def check() -> list[str]:
     for line in (RESULTS / "two_hosts.jsonl").read_text("utf-8").splitlines():
         for row in json.loads(line).get("speed", []):
             rows[row["case"], row["mbit"], row["ms"]] = row["exchange"]
-    shown = ["| model | cable | simulated | measured | bf16, simulated | measured |", "|---|---|---|---|---|---|"]
+    lines = ["| model | cable | simulated | measured | bf16, simulated | measured |", "|---|---|---|---|---|---|"]
     for (name, mbit, ms), measured in sorted(rows.items()):
         both = [Cluster(2, mbit / 1000, ms, bytes_per_number=size).exchange(SIZES[name]) for size in (4, 2)]
         cable = f"{mbit / 1000:g} Gbit/s" + (f", {ms:g} ms" if ms else "")
         cells = f"{both[0]:.2f} s | {measured['fp32']:.2f} s | {both[1]:.2f} s | {measured['bf16']:.2f} s"
-        shown.append(f"| {name} | {cable} | {cells} |")
-    return shown
+        lines.append(f"| {name} | {cable} | {cells} |")
+    return lines
 
 
 def main() -> None:

@@ -168,16 +168,17 @@ class Bench:
         if against:
             gap = metrics.paired_difference(self.gold, done.ranked, self.measured[against].ranked, metrics.ranking)
             more |= {"against": against, "difference": round(gap.difference, 4), "p_value": round(gap.p_value, 4)}
-        shown = {key: round(value, 4) for key, value in done.metrics.items()}
+        rounded = {key: round(value, 4) for key, value in done.metrics.items()}
         self.rows.append(
             {
-                "case": f"{self.given.case}: {part}", "contestant": name, "value": shown["ndcg@10"], "unit": "nDCG@10",
-                "range": [round(low, 4), round(high, 4)], "ratio": None, "metrics": shown, "ms": round(done.ms, 2),
+                "case": f"{self.given.case}: {part}", "contestant": name, "value": rounded["ndcg@10"],
+                "unit": "nDCG@10",
+                "range": [round(low, 4), round(high, 4)], "ratio": None, "metrics": rounded, "ms": round(done.ms, 2),
                 **more,
             }
         )  # fmt: skip
         compared = f"; {more['difference']:+.4f} against {against}, p = {more['p_value']:.3f}" if against else ""
-        tell(f"{self.given.name}, {part}, {name}: {shown}, {done.ms:.1f} ms{compared}")
+        tell(f"{self.given.name}, {part}, {name}: {rounded}, {done.ms:.1f} ms{compared}")
 
     def compared(self, name: str, against: str) -> None:
         """Add a paired test of two measured contestants to the row of the first."""
@@ -392,7 +393,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=0)
     parser.add_argument("--models", default="")
     parser.add_argument("--work", type=Path)
-    mine, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     chosen = options(__doc__ or "")
     if not DATA.is_dir():
@@ -401,15 +402,15 @@ def main() -> None:
     if unknown := set(parts) - set(PARTS):
         raise SystemExit(f"No part {', '.join(sorted(unknown))}. There are: {', '.join(PARTS)}.")
     *given, epochs = FORMS[chosen.form]
-    sizes = tuple(own or usual for own, usual in zip((mine.questions, mine.documents, mine.pairs), given))
+    sizes = tuple(own or usual for own, usual in zip((parsed.questions, parsed.documents, parsed.pairs), given))
     rows: list[Row] = []
     with only_the_document() as out, tempfile.TemporaryDirectory() as place:
         for name, (language, _, _) in SETS.items():
             if not name.startswith(chosen.case):
                 continue
-            bench = Bench(material(name, sizes, mine.work or Path(place)), chosen.threads, mine.epochs or epochs)
+            bench = Bench(material(name, sizes, parsed.work or Path(place)), chosen.threads, parsed.epochs or epochs)
             for part in parts:
-                for model in encoders(language, mine.models):
+                for model in encoders(language, parsed.models):
                     PARTS[part](bench, model)
             rows += bench.rows
         publish("search", {"machine": machine(chosen.threads), "rows": rows}, as_json=chosen.json, out=out)

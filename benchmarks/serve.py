@@ -111,8 +111,8 @@ def usual(folder: Path, threads: int, library: str = BASELINE) -> int:
     def embed(inputs: str = Body(embed=True)) -> list[list[float]]:
         with lock:
             vectors = np.asarray(vectors_of([inputs]))
-        found: list[list[float]] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).tolist()
-        return found
+        embedded: list[list[float]] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).tolist()
+        return embedded
 
     return start(app)
 

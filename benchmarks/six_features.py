@@ -23,7 +23,7 @@ FORMS = {"full": (2000, 1000, 2, 8), "quick": (400, 400, 1, 4), "smoke": (60, 60
 def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--model", default="en")
-    mine, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     chosen = options(__doc__ or "")
     if not DATA.is_dir():
@@ -41,7 +41,7 @@ def main() -> None:
         train, dev = rows_of("CoNLL-2003", "train", size), rows_of("CoNLL-2003", "dev", judged)
         begun = time.perf_counter()
         table = six_features(
-            Predictor.load(mine.model), [row.sentence for row in train], [row.sentence for row in dev],
+            Predictor.load(parsed.model), [row.sentence for row in train], [row.sentence for row in dev],
             seeds=seeds, epochs=passes,
         )  # fmt: skip
         seconds = time.perf_counter() - begun
@@ -60,14 +60,15 @@ def main() -> None:
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as folder:
                 settings = FinetuneSettings(
-                    task="tag", train=Path("CoNLL-2003"), model=mine.model, out=Path(folder) / "run", epochs=passes / 2,
+                    task="tag", train=Path("CoNLL-2003"), model=parsed.model, out=Path(folder) / "run",
+                    epochs=passes / 2,
                     crf=False, baseline=False,
                     seed=seed, threads=chosen.threads,
                 )  # fmt: skip
                 run = Finetuning(settings, Split({"train": train, "dev": dev}))
                 run.go()
-                examples, said = run.predictions("dev")
-                scores.append(score_of("CoNLL-2003", examples, said, run.task.labels))
+                examples, predictions = run.predictions("dev")
+                scores.append(score_of("CoNLL-2003", examples, predictions, run.task.labels))
                 tell(f"fine-tuned, seed {seed}: {scores[-1]:.4f}")
         rows.append(
             {

@@ -36,9 +36,9 @@ def own_options() -> argparse.Namespace:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--passes", type=float, default=0.0)
-    mine, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    return mine
+    return parsed
 
 
 def labels_of(name: str, rows: list[Any]) -> tuple[str, ...]:
@@ -68,8 +68,8 @@ def by_bertkit(
         )  # fmt: skip
         run = Finetuning(settings, Split({"train": train, "dev": dev}), labels_of(name, train + dev))
         run.go()
-        examples, said = run.predictions("dev")
-        return score_of(name, examples, said, run.task.labels)
+        examples, predictions = run.predictions("dev")
+        return score_of(name, examples, predictions, run.task.labels)
 
 
 def by_trainer(
@@ -122,17 +122,19 @@ def by_trainer(
         found = trainer.predict(encoded["dev"])
     logits = found.predictions
     if task.name == "regress":
-        said = [{"value": float(value)} for value in logits.reshape(-1)]
+        predictions = [{"value": float(value)} for value in logits.reshape(-1)]
     elif task.name == "tag":
-        said = []
+        predictions = []
         for row, numbers, gold in zip(dev, logits.argmax(-1), found.label_ids):
             tags = [task.labels[n] for n, right in zip(numbers, gold) if right != -100]
-            said.append({"tags": tags + ["O"] * (len(row.sentence.tokens) - len(tags))})
+            predictions.append({"tags": tags + ["O"] * (len(row.sentence.tokens) - len(tags))})
     else:
         raised = np.exp(logits - logits.max(1, keepdims=True))
         shares = raised / raised.sum(1, keepdims=True)
-        said = [{"label": task.labels[int(row.argmax())], "scores": dict(zip(task.labels, row))} for row in shares]
-    return score_of(name, dev, said, task.labels)
+        predictions = [
+            {"label": task.labels[int(row.argmax())], "scores": dict(zip(task.labels, row))} for row in shares
+        ]
+    return score_of(name, dev, predictions, task.labels)
 
 
 CONTESTANTS = {"bertkit": by_bertkit, "trainer": by_trainer}

@@ -161,26 +161,26 @@ def kills(work: Path, count: int, steps: int, seed: int, victims: tuple[str, ...
     store, words = Path(words[at + 1]), [*words[:at], *words[at + 2 :], "--batch-tokens", "2048"]
     for host in (0, 1):
         shutil.copytree(store, work / f"host{host}" / "store")
-    found: dict[str, Any] = {"kills": 0, "runs": 0, "different": 0, "torchruns started again": 0, "workers failed": 0}
+    counts: dict[str, Any] = {"kills": 0, "runs": 0, "different": 0, "torchruns started again": 0, "workers failed": 0}
     with two_hosts() as hosts:
         alone = Supervised(hosts, work, words, work / "alone")
         longest = watched(alone, 0, dice, 600)
         alone.close()
         expected = digests(work / "alone", FILES)
         tell(f"undisturbed: {longest:.0f} s")
-        while found["kills"] < count:
-            run = Supervised(hosts, work, words, work / f"run{found['runs']}", victims)
-            seconds = watched(run, count - found["kills"], dice, 600 + 180 * count)
+        while counts["kills"] < count:
+            run = Supervised(hosts, work, words, work / f"run{counts['runs']}", victims)
+            seconds = watched(run, count - counts["kills"], dice, 600 + 180 * count)
             run.close()
             equal = digests(run.out, FILES) == expected
             logs = "".join(log.read_text("utf-8", "replace") for log in work.glob(f"{run.out.name}-host*.log"))
-            found["runs"] += 1
-            found["kills"] += len(run.killed)
-            found["different"] += not equal
-            found["torchruns started again"] += run.ended
-            found["workers failed"] += logs.count("failed (exitcode")
+            counts["runs"] += 1
+            counts["kills"] += len(run.killed)
+            counts["different"] += not equal
+            counts["torchruns started again"] += run.ended
+            counts["workers failed"] += logs.count("failed (exitcode")
             tell(f"{seconds:.0f} s, killed: {', '.join(run.killed)}; {'equal' if equal else 'DIFFERENT'}")
-    return found | {"seconds undisturbed": round(longest, 1)}
+    return counts | {"seconds undisturbed": round(longest, 1)}
 
 
 SIZES = {
@@ -232,29 +232,29 @@ def _efficiency(row: dict[str, Any]) -> dict[str, float]:
     """
     if "alone" not in row:
         return {}
-    alone, found = row["alone"], {}
+    alone, results = row["alone"], {}
     for mode in [mode for mode in MODES[1:] if mode in row]:
         step, cpu = row[mode], alone["cpu"] / alone["tokens"] * row[mode]["tokens"]
-        found[f"efficiency {mode}"] = step["tokens"] / step["seconds"] * alone["seconds"] / alone["tokens"]
-        found[f"efficiency {mode}, own cores"] = cpu / (cpu + step["waited"])
-    return found
+        results[f"efficiency {mode}"] = step["tokens"] / step["seconds"] * alone["seconds"] / alone["tokens"]
+        results[f"efficiency {mode}, own cores"] = cpu / (cpu + step["waited"])
+    return results
 
 
 def lines(document: dict[str, Any]) -> list[str]:
     """The document for a person."""
-    shown = [f"{name}: {value}" for name, value in document.get("kills", {}).items()]
+    printed = [f"{name}: {value}" for name, value in document.get("kills", {}).items()]
     for row in document.get("speed", []):
         cable = f"{row['mbit'] / 1000:g} Gbit/s" + (f", {row['ms']:g} ms" if row["ms"] else "")
         alone = f"{row['exchange']['fp32']:.2f} s (bf16 {row['exchange']['bf16']:.2f} s)"
-        shown.append(f"{row['case']:6} {cable:18} exchange by itself {alone}")
+        printed.append(f"{row['case']:6} {cable:18} exchange by itself {alone}")
         if "alone" in row:
-            shown.append(f"       {row['alone']['tokens']:.0f} tokens, {row['alone']['cpu']:.2f} s of processor time")
+            printed.append(f"       {row['alone']['tokens']:.0f} tokens, {row['alone']['cpu']:.2f} s of processor time")
         for mode in [mode for mode in MODES[1:] if mode in row]:
             by_clock, own = row[f"efficiency {mode}"], row[f"efficiency {mode}, own cores"]
-            shown.append(
+            printed.append(
                 f"       {mode:7} waits {row[mode]['waited']:.2f} s; efficiency {by_clock:.2f}, own cores {own:.2f}"
             )
-    return shown
+    return printed
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--form", default="int8")
     parser.add_argument("--drawn", default="clustered")
     parser.add_argument("--work", type=Path)
-    mine, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     chosen = options(__doc__ or "")
     count, sizes, parts = FORMS[chosen.form]
@@ -159,9 +159,9 @@ def main() -> None:
     with only_the_document() as out:
         if "graph" in wanted:
             with tempfile.TemporaryDirectory() as place:
-                folder = mine.work or Path(place)
+                folder = parsed.work or Path(place)
                 folder.mkdir(parents=True, exist_ok=True)
-                rows += graph(mine.vectors or count, mine.drawn, mine.form, folder)
+                rows += graph(parsed.vectors or count, parsed.drawn, parsed.form, folder)
         if "add" in wanted:
             rows += add(sizes, parts, chosen.threads)
         publish("vectors", {"machine": machine(chosen.threads), "rows": rows}, as_json=chosen.json, out=out)

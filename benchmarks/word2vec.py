@@ -59,7 +59,7 @@ def memory(what):
 with open(sys.argv[1], encoding="utf-8") as file:
     corpus = number((line.split() for line in file), 5)
 count(number([["a", "b"] * 20] * 9, 5), 1)  # loads and compiles what counting needs
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 before = memory("VmRSS")
 pairs = count(corpus, float(sys.argv[2]))
 print(json.dumps({"peak": memory("VmHWM") - before, "pairs": pairs}))
@@ -124,8 +124,8 @@ def speed(sentences: list[list[str]], text: Path, rounds: int, threads: int, cas
                 "bertkit": partial(timed, train_corpus, corpus, settings(architecture, loss, count, 1)),
             }
             failed: dict[str, Exception] = {}
-            found = take_turns(turns, rounds, failed.__setitem__)
-            for who, times in found.items():
+            results = take_turns(turns, rounds, failed.__setitem__)
+            for who, times in results.items():
                 tell(f"{name}: {who} {min(clock for clock, _ in times):.2f} s")
                 busy = neat(corpus.read / 1e3 / min(cpu for _, cpu in times))
                 speeds = [corpus.read / 1e3 / clock for clock, _ in times]
@@ -182,8 +182,8 @@ def memory(text: Path, case: str) -> list[Row]:
         if done.returncode:
             rows.append(skipped(f"GloVe counting, {case}", who, done.stderr.strip().splitlines()[-1]))
             continue
-        found = json.loads(done.stdout)
-        rows.append(row(f"GloVe counting, {case}", who, [found["peak"]], "MB", pairs=int(found["pairs"])))
+        measured = json.loads(done.stdout)
+        rows.append(row(f"GloVe counting, {case}", who, [measured["peak"]], "MB", pairs=int(measured["pairs"])))
     return with_ratios(rows, "budget 1024 MB")
 
 

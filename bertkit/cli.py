@@ -62,6 +62,7 @@ class Terminal:
 
 
 def _lines(items: Iterable[Item], label: str, total: int | None, seconds: float = 10.0) -> Iterator[Item]:
+    """Progress as lines, where the terminal cannot redraw one."""
     last = start = time.monotonic()
     for count, item in enumerate(items, 1):
         yield item
@@ -115,6 +116,7 @@ def _print_rows(rows: Iterator[Any], as_json: bool) -> None:
 
 
 def _print(result: Any, module: Any, as_json: bool) -> None:
+    """Print a command's result: as rows, as JSON, or as the command's own lines."""
     if isinstance(result, Iterator):
         _print_rows(result, as_json)
     elif as_json and result is not None:
@@ -131,8 +133,8 @@ def _run(command: Command, argv: list[str]) -> None:
     _choose_language(argv, has_language or not hasattr(module.Settings, "lang"))
     given = command.parse(argv)
     others = {f.name for f in fields(module.Settings)}
-    mine = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given and f.name not in others}
-    how = config.build(Invocation, mine)
+    common = {f.name: given.pop(f.name) for f in fields(Invocation) if f.name in given and f.name not in others}
+    how = config.build(Invocation, common)
     notify.listen(Terminal(how.quiet))
     if how.quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

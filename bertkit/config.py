@@ -108,7 +108,7 @@ class RowsOptions(InferenceOptions):
 
 
 def hints(cls: type) -> dict[str, Any]:
-    """For settings classes: field name → type, resolved."""
+    """The types of a settings class: field name → type, resolved."""
     return get_type_hints(cls)
 
 
@@ -283,6 +283,7 @@ def to_toml(values: dict[str, Any], _at: str = "") -> str:
 
 
 def _toml(value: Any) -> str:
+    """A settings value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -27,7 +27,7 @@ PROBE = ("a b", "c d")
 
 
 @runtime_checkable
-class Suggests(Protocol):
+class CanSuggest(Protocol):
     """What `load` may return: a model that guesses from left to right."""
 
     def suggest(self, text: str, top: int = 5, /) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ class Suggests(Protocol):
 
 
 @runtime_checkable
-class Scores(Protocol):
+class CanScore(Protocol):
     """What `load` may return: a model that says how likely texts are."""
 
     def score(self, texts: Any, /) -> list[float]:
@@ -43,7 +43,7 @@ class Scores(Protocol):
 
 
 @runtime_checkable
-class Measures(Protocol):
+class CanMeasure(Protocol):
     """What `load` may return: a language model with a perplexity."""
 
     def perplexity(self, texts: Any, /) -> dict[str, float]:
@@ -122,6 +122,7 @@ def open_model(
 
 
 def _open_folder(folder: Path, precision: str, device: str, verify: bool, engine: str) -> Opened:
+    """Open a folder by what its bertkit.json says it holds."""
     file = folder / "bertkit.json"
     about = read_json(file) if file.is_file() else {}
     if key := about.get("contender"):

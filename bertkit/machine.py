@@ -220,7 +220,7 @@ def _version(name: str) -> str:
 
 def describe(threads: int) -> dict[str, Any]:
     """The machine as bertkit sees it, with a quick measurement of its matrix speed: torch's, or without it numpy's."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "processor": _processor(),
         "cores": usable_cores(),
         "threads": threads,
@@ -228,11 +228,11 @@ def describe(threads: int) -> dict[str, Any]:
     }
     if not has_torch():  # nothing is computed in bf16 then
         speeds = {"fp32": matmul_speed(None, threads), "bf16": 0.0}
-        return found | {
+        return facts | {
             "instructions": _instructions(), "fast_bf16": False, "amx": False, "gpu": "", "precision": "fp32",
             "matmul_gflops": speeds, "versions": versions((*LIBRARIES, "onnxruntime")),
         }  # fmt: skip
-    return found | {
+    return facts | {
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "fast_bf16": has_fast_bf16(),
         "amx": bool(torch.cpu._is_amx_tile_supported()),
@@ -273,6 +273,7 @@ def matmul_speed(dtype: Any, threads: int, seconds: float = 0.5) -> float:
 
 
 def _processor() -> str:
+    """The processor's name."""
     import platform
 
     info = Path("/proc/cpuinfo")

@@ -38,7 +38,7 @@ CHOOSING = 8  # rows looked at once at the end where none are held out: too few 
 
 
 def texts_of(X: Any) -> list[str]:
-    """For the scikit-learn estimators: X as a list of texts.
+    """The X of a scikit-learn estimator as a list of texts.
 
     Anything else is a ValueError (a TypeError for one text or a sparse matrix).
     """
@@ -53,14 +53,14 @@ def texts_of(X: Any) -> list[str]:
         raise ValueError(f"X has shape {table.shape}; pass a list of texts, or one column of them.")
     if not len(table):
         raise ValueError("X holds 0 sample(s), while a minimum of 1 is required: pass at least one text.")
-    for place, one in enumerate(table):
-        if not isinstance(one, str):
-            raise ValueError(f"X, row {place}: {one!r} is of type {type(one).__name__}, not text.")
-    return [str(one) for one in table]
+    for place, text in enumerate(table):
+        if not isinstance(text, str):
+            raise ValueError(f"X, row {place}: {text!r} is of type {type(text).__name__}, not text.")
+    return [str(text) for text in table]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """For pickling the scikit-learn estimators: the files of a model folder by their paths inside it.
+    """The files of a model folder by their paths inside it, to pickle a scikit-learn estimator with.
 
     Those of sentence-transformers' modules are among them; weights in another format, where there are no others.
     """
@@ -135,6 +135,7 @@ class _FineTuned(_OverTexts):
         self.precision, self.device = precision, device
 
     def _checked(self, X: Any, y: Any) -> tuple[list[str], np.ndarray]:
+        """Texts and targets of an estimator, checked as scikit-learn does."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         texts, answers = self._texts(X), column_or_1d(y, warn=True)
@@ -145,6 +146,7 @@ class _FineTuned(_OverTexts):
         return texts, answers
 
     def _fit(self, task: str, rows: list[TextRow], labels: tuple[str, ...] = ()) -> Self:
+        """Fine-tune the estimator's model on rows in memory."""
         from bertkit.runs.finetune.run import Finetuning
         from bertkit.runs.finetune.split import Split, held_out
         from bertkit.settings.finetune import FinetuneSettings
@@ -181,7 +183,7 @@ class BertClassifier(ClassifierMixin, _FineTuned):
         texts, answers = self._checked(X, y)
         check_classification_targets(answers)
         self.classes_, numbers = np.unique(answers, return_inverse=True)
-        names = tuple(str(one) for one in self.classes_)
+        names = tuple(str(name) for name in self.classes_)
         if len(names) < 2:
             raise ValueError(f"{type(self).__name__} needs at least two classes; y holds one class: {names}.")
         if len(set(names)) < len(names):
@@ -191,7 +193,7 @@ class BertClassifier(ClassifierMixin, _FineTuned):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The scikit-learn classifier's calibrated probabilities: (texts, classes), columns as in `classes_`."""
-        return np.array([list(said["scores"].values()) for said in self._predictions(X)], dtype=np.float64)
+        return np.array([list(prediction["scores"].values()) for prediction in self._predictions(X)], dtype=np.float64)
 
     def predict(self, X: Any) -> np.ndarray:
         """The scikit-learn classifier's most likely class of each text."""
@@ -211,7 +213,7 @@ class BertRegressor(RegressorMixin, _FineTuned):
 
     def predict(self, X: Any) -> np.ndarray:
         """The scikit-learn regressor's number of each text: (texts,)."""
-        return np.array([said["value"] for said in self._predictions(X)], dtype=np.float64)
+        return np.array([prediction["value"] for prediction in self._predictions(X)], dtype=np.float64)
 
 
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts):
@@ -254,6 +256,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
         return self._vectors(self._texts(X))
 
     def _vectors(self, texts: list[str]) -> np.ndarray:
+        """The embedder's vectors of texts."""
         if self.pool == "none":
             raise ValueError(
                 "pool is 'none', which gives one vector per token. An estimator needs one per text: mean, cls or max."

@@ -59,7 +59,7 @@ def shared_data() -> Path:
 
 
 class Notes(list):
-    """Every note told while a test ran."""
+    """Every note that was shown while a test ran."""
 
     def note(self, message: str) -> None:
         self.append(message)

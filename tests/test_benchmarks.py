@@ -168,7 +168,7 @@ def test_a_contestant_that_is_absent_breaks_or_crashes_is_a_reason_not_an_end(tm
     worker.close()
 
 
-def test_every_promise_is_checked_by_a_row_and_told_with_what_was_measured() -> None:
+def test_every_promise_is_checked_by_a_row_and_reported_with_what_was_measured() -> None:
     import promises
 
     numbers = {f"R{n}" for n in range(1, 13)} | {f"S{n}" for n in range(1, 8)}

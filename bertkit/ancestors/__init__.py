@@ -32,12 +32,14 @@ class Ancestor:
 
 
 def _ngram(folder: Path) -> NgramModel:
+    """Open the folder of an n-gram model over words."""
     from bertkit.ancestors.ngram.model import NgramModel
 
     return NgramModel.load(folder)
 
 
 def _piece_ngram(folder: Path) -> PieceNgram:
+    """Open the folder of an n-gram model over a tokenizer's pieces."""
     from bertkit.ancestors.ngram.pieces import PieceNgram
 
     return PieceNgram.load(folder)

@@ -76,6 +76,7 @@ def word_layers(predictor: GivesVectors, sentences: Sentences, numbers: Sequence
 
 
 def _of_words(rows: Rows, words: int, answers: Any, shape: tuple[int, int]) -> Halves:
+    """The layer vectors of a text's words, from the first piece of each: (layers, words, width)."""
     table = np.zeros((shape[0], words, shape[1]), np.float16)
     first: dict[int, np.ndarray] = {}
     for row in rows.rows:
@@ -216,6 +217,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _folds(labels: Sequence[str]) -> int:
+    """How many folds cross-validation of the probe can have with these labels."""
     counts = Counter(labels)
     if len(counts) < 2:
         raise UserError(f"The --probe rows have {len(counts)} different labels; at least two are needed.")
@@ -235,6 +237,7 @@ def _joined(all_layers: np.ndarray, choice: str) -> np.ndarray:
 
 
 def _judge(vectors: np.ndarray, labels: Sequence[str], folds: int, seed: int) -> dict[str, float]:
+    """The probe's accuracy in cross-validation: a logistic regression on the vectors of one choice of layers."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_score
     from sklearn.pipeline import make_pipeline

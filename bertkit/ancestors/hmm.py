@@ -37,7 +37,7 @@ SHAPES: dict[str, Callable[[str], bool]] = {
 
 
 def shape(word: str) -> str:
-    """For the HMM, what an unknown word looks like: the names of all shapes it has, such as 'digit hyphen'."""
+    """What an unknown word looks like to the HMM: the names of all shapes it has, such as 'digit hyphen'."""
     return " ".join(name for name, has in SHAPES.items() if has(word))
 
 
@@ -97,6 +97,7 @@ class HmmTagger:
         return self
 
     def _estimate(self) -> None:
+        """The HMM's probabilities from its counts: transitions, tags, and word endings."""
         self.transitions = np.log(interpolated(self.trigrams))
         self.totals = self.trigrams.sum((0, 1))[:-1].astype(np.float64)
         self.log_share = np.log(self.totals / self.totals.sum())
@@ -109,7 +110,7 @@ class HmmTagger:
         self._seen: dict[str, tuple[Ids, Floats]] = {}
 
     def _endings(self, word: str) -> list[str]:
-        """For the HMM's unknown words: the shape alone, then with the last letter, the last two letters, and so on."""
+        """What the HMM knows an unknown word by: its shape alone, then with its last letter, last two, and so on."""
         kind = shape(word)
         letters = word.lower()[-self.settings.longest_suffix :] if self.settings.longest_suffix else ""
         return [f"{kind}|{letters[len(letters) - size :]}" for size in range(len(letters) + 1)]
@@ -127,6 +128,7 @@ class HmmTagger:
         return self._seen[word]
 
     def _judged_by_ending(self, word: str) -> tuple[Ids, Floats]:
+        """How likely each tag of the HMM is for an unknown word, by its ending."""
         prob = np.exp(self.log_share)
         for key in self._endings(word):
             if key not in self.endings:

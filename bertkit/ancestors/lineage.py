@@ -38,7 +38,7 @@ from bertkit.data.readers import read_tagged
 from bertkit.errors import UserError, suggest
 from bertkit.model.heads import Model
 from bertkit.objectives.causal import NextToken
-from bertkit.settings.ancestors import ElmoNumbers, Shape
+from bertkit.settings.ancestors import ElmoNumbers, Seq2SeqShape
 from bertkit.settings.model import Config
 from bertkit.settings.training import LoopSettings
 from bertkit.text.tokenizer import Tokenizer
@@ -60,7 +60,7 @@ def lineage(text: str, language: str = "en", word: str = "", top: int = 3, passa
     word: {word, count, share, noise, code, nodes} of one word (default: the rarest of the sentence; None if the samples
     have none of them); most: the same of the most frequent words.
     """
-    words = [one for one in cut(text, "words", cased=False) if one.strip()]
+    words = [each for each in cut(text, "words", cased=False) if each.strip()]
     if not words:
         raise UserError("The text is empty: there is nothing to read.")
     if len(words) > MOST_WORDS:
@@ -86,6 +86,7 @@ def ngram_model(language: str, passage: str = "") -> NgramModel:
 
 
 def _ngram(words: list[str], language: str, passage: str, top: int) -> list[dict[str, Any]]:
+    """Each word of the sentence as an n-gram model predicts it from the words before."""
     model = ngram_model(language, passage)
     rows = []
     for n, word in enumerate([*words, "</s>"]):
@@ -110,6 +111,7 @@ def hmm_tagger(language: str) -> HmmTagger:
 
 
 def _hmm(text: str, language: str) -> list[dict[str, Any]]:
+    """The most likely path of tags through the sentence, and each word's tag probabilities."""
     tagger = hmm_tagger(language)
     words = [word for word in cut(text, "words", cased=True) if word.strip()]
     (path,) = tagger.tag([words])
@@ -126,11 +128,13 @@ def _sentences(language: str, passage: str) -> list[list[str]]:
 
 @lru_cache(maxsize=4)
 def _corpus(language: str, passage: str = "") -> tuple[Corpus, tuple[Any, Any, Any]]:
+    """word2vec's vocabulary of a passage, and its Huffman code."""
     corpus = number(_sentences(language, passage), 1)
     return corpus, huffman_paths(corpus.counts)
 
 
 def _vocabulary(words: list[str], language: str, passage: str, word: str) -> dict[str, Any]:
+    """How word2vec sees some words: Huffman paths, and how often each is drawn as noise."""
     corpus, (starts, nodes, codes) = _corpus(language, passage)
     places = {name: n for n, name in enumerate(corpus.names)}
     noise = corpus.counts**NOISE / (corpus.counts**NOISE).sum()
@@ -194,11 +198,11 @@ def ancestor_shown(model: Any, text: str, word: str = "", top: int = 5) -> dict[
     Transformer: {kind, source, target, text, finished, maps} (`Seq2Seq.cross_attention`).
     """
     if isinstance(model, WordVectors):
-        words = [word.lower()] if word else [one for one in words_of(text) if one in model]
-        known = [one for one in words if one in model]
+        words = [word.lower()] if word else [each for each in words_of(text) if each in model]
+        known = [each for each in words if each in model]
         near = model.neighbours(known[-1], top=top) if known else []
-        shown = [{"word": name, "cosine": cosine} for name, cosine in near]
-        return {"kind": "word2vec", "word": known[-1] if known else None, "neighbours": shown}
+        rows = [{"word": name, "cosine": cosine} for name, cosine in near]
+        return {"kind": "word2vec", "word": known[-1] if known else None, "neighbours": rows}
     if isinstance(model, Elmo):
         return {"kind": "elmo", "words": model.both_ways(text, top)}
     if isinstance(model, Seq2Seq):
@@ -206,8 +210,8 @@ def ancestor_shown(model: Any, text: str, word: str = "", top: int = 5) -> dict[
     steps = []
     for _ in range(CONTINUED):
         guesses = gpt.suggest(model, text, top)
-        shown = [{"token": one["token"], "score": one["score"]} for one in guesses]
-        steps.append({"text": text, "guesses": shown})
+        rows = [{"token": each["token"], "score": each["score"]} for each in guesses]
+        steps.append({"text": text, "guesses": rows})
         if not guesses:
             break
         text = guesses[0]["text"]
@@ -262,6 +266,7 @@ def ancestor_live(
 
 
 def _elmo(text: str, passage: str, seed: int) -> tuple[Elmo, Objective, Any, float]:
+    """A small ELMo that learns live from a passage: the model, its objective and its feed."""
     lexicon, numbered = read_text([passage, text], vocabulary=5000, units="words", cased=True)
     model = Elmo(lexicon, ELMO, seed)
     rows = stretches(numbered.ends[:-1], numbered.ends[1:], 32)
@@ -286,6 +291,7 @@ class _Stretches:
 
 
 def _gpt(text: str, passage: str, seed: int) -> tuple[_Gpt, Objective, _Stretches, float]:
+    """A small GPT that learns live from a passage."""
     lines = [line.strip() for line in passage.splitlines() if line.strip()]
     tokenizer = learn([*lines, text], VocabularySettings(size=min(3000, 200 + len(passage) // 4), min_frequency=2))
     torch.manual_seed(seed)
@@ -297,6 +303,7 @@ def _gpt(text: str, passage: str, seed: int) -> tuple[_Gpt, Objective, _Stretche
 
 
 def _transformer(text: str, passage: str, seed: int) -> tuple[Seq2Seq, Objective, PairFeed, float]:
+    """A small Transformer that learns live from pairs, or to reverse the passage's words."""
     pairs = [tuple(line.split("\t")[:2]) for line in passage.splitlines() if "\t" in line]
     chance = np.random.default_rng(seed)
     if not pairs:
@@ -309,9 +316,10 @@ def _transformer(text: str, passage: str, seed: int) -> tuple[Seq2Seq, Objective
             chosen = chance.choice(words, size).tolist()
             pairs.append((between.join(chosen), between.join(chosen[::-1])))
     tokenizer = learn(
-        [one for pair in pairs for one in pair], VocabularySettings(size=400 + len(passage) // 8, min_frequency=1)
+        [text_of_pair for pair in pairs for text_of_pair in pair],
+        VocabularySettings(size=400 + len(passage) // 8, min_frequency=1),
     )
-    shape = Shape(vocabulary=tokenizer.size, **SHAPE)
+    shape = Seq2SeqShape(vocabulary=tokenizer.size, **SHAPE)
     rows = [TextRow(source, target, line=n) for n, (source, target) in enumerate(pairs, 1)]
     encoded, _ = encode_pairs(rows, tokenizer, shape.max_tokens, "drop", "passage")
     torch.manual_seed(seed)

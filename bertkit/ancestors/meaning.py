@@ -44,14 +44,14 @@ def meaning(
     for name, model in models.items():
         kind, units, vectors = word_vectors(model, texts, spans)
         layers = [] if vectors is None else [
-            {"layer": number, "cosines": cosines(layer).round(6).tolist(), **_told_apart(layer, senses)}
+            {"layer": number, "cosines": cosines(layer).round(6).tolist(), **_separation(layer, senses)}
             for number, layer in enumerate(vectors)
         ]  # fmt: skip
         rows.append({"model": name, "kind": kind, "units": units, "layers": layers})
     return {"word": word, "texts": list(texts), "spans": [list(span) for span in spans], "models": rows}
 
 
-def _told_apart(vectors: NDArray[np.float32], senses: Sequence[str]) -> dict[str, float]:
+def _separation(vectors: NDArray[np.float32], senses: Sequence[str]) -> dict[str, float]:
     """How alike two uses of one sense are, two of different ones, and how well that tells them apart."""
     if not 1 < len(set(senses)) < len(senses):
         return {}
@@ -78,7 +78,7 @@ def find(word: str, text: str, number: int = 1) -> Span:
 def word_vectors(
     model: Reader, texts: Sequence[str], spans: Sequence[Span]
 ) -> tuple[str, list[list[str]], Vectors | None]:
-    """For `meaning`: the kind of model, what it reads at each span, and the vectors there: (layers, texts, width).
+    """What `meaning` compares: the kind of model, what it reads at each span, and the vectors (layers, texts, width).
 
     Where a word has several pieces, its vector is their mean. A static model that does not have the word gives None.
     """
@@ -90,7 +90,7 @@ def word_vectors(
 
 
 def cosines(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Of a word's vectors in several texts: (texts, width) → (texts, texts)."""
+    """Cosines of a word's vectors in several texts: (texts, width) → (texts, texts)."""
     wide = vectors.astype(np.float64)
     unit = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return unit @ unit.T
@@ -114,6 +114,7 @@ def sense_auc(vectors: NDArray[np.float32], senses: Sequence[str]) -> float:
 def _static(
     model: WordVectors, texts: Sequence[str], spans: Sequence[Span]
 ) -> tuple[str, list[list[str]], Vectors | None]:
+    """The word's vector from word2vec or GloVe, the same in every text."""
     words = [text[a:b] for text, (a, b) in zip(texts, spans)]
     known = [next((form for form in (word, word.lower()) if form in model), None) for word in words]
     if None in known:
@@ -123,6 +124,7 @@ def _static(
 
 
 def _elmo(model: Elmo, texts: Sequence[str], spans: Sequence[Span]) -> tuple[str, list[list[str]], Vectors]:
+    """The word's vectors from each of ELMo's layers."""
     lexicon = model.lexicon
     sentences = [cut(" ".join(text.split("\n")), lexicon.units, cased=True) for text in texts]
     places = [_covering(words, text, span) for words, text, span in zip(sentences, texts, spans)]
@@ -139,6 +141,7 @@ def _covering(words: Sequence[str], text: str, span: Span) -> list[int]:
 
 
 def _encoder(model: GivesVectors, texts: Sequence[str], spans: Sequence[Span]) -> tuple[str, list[list[str]], Vectors]:
+    """The word's vectors from each of BERT's layers: the mean over its pieces."""
     tokenizer, windows = model.tokenizer, model.windows("window")
     rows, places, units = [], [], []
     for text, (start, end) in zip(texts, spans):

@@ -26,7 +26,7 @@ OPENED = {
     "onnx": "The weights are an ONNX file, which bertkit (also without torch), onnxruntime, optimum and "
     "transformers.js open.",
 }
-CRF = {  # what is told of tags that were chosen together
+CRF = {  # what the card says of tags that were chosen together
     "floats": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
     "`crf.safetensors`. bertkit uses them; transformers opens the folder without them and tags piece by piece.",
     "int8": "The tags of a sentence are chosen jointly by a conditional random field, whose scores are in "
@@ -66,29 +66,29 @@ def write(
     if config.get("id2label"):
         lines.append(f"| labels | {', '.join(config['id2label'].values())} |")
     lines += ["", "## Use", "", "```python", *USE[weights], "```"]
-    told = [*about.get("notes", []), *_told(about, pooled, weights)]
-    lines += [line for text in told for line in ("", text)]
+    notes = [*about.get("notes", []), *_notes(about, pooled, weights)]
+    lines += [line for text in notes for line in ("", text)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _pipeline(task: str, name: str) -> list[str]:
     """The hub's name, on the model card, for the task or for what the class is used for; empty if it has none."""
-    found = _PIPELINES.get(task) or next((tag for ending, tag in _OF_CLASS.items() if name.endswith(ending)), "")
-    return [f"pipeline_tag: {found}"] if found else []
+    pipeline = _PIPELINES.get(task) or next((tag for ending, tag in _OF_CLASS.items() if name.endswith(ending)), "")
+    return [f"pipeline_tag: {pipeline}"] if pipeline else []
 
 
-def _told(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
+def _notes(about: dict[str, Any], pooled: str, weights: str) -> list[str]:
     """What the model card says: what opens the folder, where and why other programs give different answers."""
-    found = [OPENED[weights]] if weights in OPENED else []
+    notes = [OPENED[weights]] if weights in OPENED else []
     options = about.get("options")
     options = options if isinstance(options, dict) else {}
     if options.get("crf"):
-        found.append(CRF[weights])
+        notes.append(CRF[weights])
     if options.get("word", "first") != "first":
-        found.append(f"A word's vector is the {options['word']} of its pieces' vectors.{PIECES[weights]}")
+        notes.append(f"A word's vector is the {options['word']} of its pieces' vectors.{PIECES[weights]}")
     if pooled:
-        found.append(f"A text's vector is made by {pooled} pooling{POOLED[weights]}")
-    return found
+        notes.append(f"A text's vector is made by {pooled} pooling{POOLED[weights]}")
+    return notes
 
 
 _PIPELINES = {
@@ -120,8 +120,8 @@ MEASURED = ("metrics", "scored_on", "result")  # of bertkit.json: what training 
 FITTED = ("temperature", "abstain")  # options that were fitted to the outputs
 
 
-def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted: bool) -> dict[str, Any]:
-    """For the card of a changed model: bertkit.json without the original's scores.
+def changed(about: dict[str, Any], change: str, facts: dict[str, Any], *, refitted: bool) -> dict[str, Any]:
+    """What the card of a changed model says: bertkit.json without the original's scores.
 
     said: what was done; facts: for its table.
 
@@ -137,10 +137,10 @@ def changed(about: dict[str, Any], said: str, facts: dict[str, Any], *, refitted
         kept["options"] = {key: value for key, value in about["options"].items() if key not in FITTED}
     if refitted:
         kept.pop("calibration", None)
-    told = [said, "The scores of the original do not apply to it and are left out."] if scores else [said]
+    notes = [change, "The scores of the original do not apply to it and are left out."] if scores else [change]
     if fitted:
-        told.append(FITTED_TOLD[refitted].format(" and ".join(fitted)))
-    kept["notes"] = [*about.get("notes", []), " ".join(told)]
+        notes.append(FITTED_TOLD[refitted].format(" and ".join(fitted)))
+    kept["notes"] = [*about.get("notes", []), " ".join(notes)]
     return kept
 
 

@@ -112,6 +112,7 @@ def _read(
     numbers: dict[str, Any] | None,
     google: dict[str, Any] | None,
 ) -> Folder:
+    """Read a model folder of any layout: config, weights, tokenizer, and what bertkit.json adds."""
     if is_google(path):
         raw, arrays = read_google(path, **(google or {}))
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
@@ -193,6 +194,7 @@ def read_onnx(path: Path, *, runtime: str = "onnx", precision: str = "auto", ver
 
 
 def _read_onnx(path: Path, runtime: str, precision: str) -> OnnxFolder:
+    """Read an exported folder: its ONNX file, config and tokenizer."""
     file = onnx_file(path, precision)
     if file is None:
         has = ", ".join(name for name in (*FILES.values(), GRAPH) if (path / name).is_file()) or "none"
@@ -233,6 +235,7 @@ def _fitting_tokenizer(path: Path, config: Config, pooling: Pooling | None) -> T
 
 
 def _fit_modules(pooling: Pooling, width: int, path: Path) -> None:
+    """Refuse a model folder whose sentence-transformers modules do not fit each other."""
     for step, given, expected in pooling.widths(width):
         if given != expected:
             raise DamagedFile(
@@ -321,7 +324,7 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
     heads = heads_of(family, named)
     if heads is not None:
         return heads
-    found = frozenset(
+    names = frozenset(
         kind
         for kind in HEADS
         if any(k.startswith(f"heads.{kind}.") for k in family.rows)
@@ -331,7 +334,7 @@ def _heads_in(family: Family, raw: dict[str, Any], tensors: dict[str, Tensor]) -
             if ours.startswith(f"heads.{kind}.") and not ours.endswith("decoder")
         )
     )
-    known = found if found in family.architectures else frozenset()
+    known = names if names in family.architectures else frozenset()
     note(f"config.json names the class {named!r}, which bertkit does not know; reading it as {family.model_type} with "
          f"{', '.join(sorted(known)) or 'no'} head.")  # fmt: skip
     return known
@@ -351,6 +354,7 @@ def _fits(config: Config, tensors: dict[str, Tensor], where: str, source: Path) 
 
 
 def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
+    """The label names of config.json."""
     table = raw.get("id2label")
     if not isinstance(table, dict) or not table:
         return UNNAMED  # what transformers assumes of a config without labels
@@ -361,7 +365,7 @@ def _stored_labels(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _untie_check(tensors: dict[str, Tensor], family: Family, tied: bool, where: str) -> None:
-    """In a model folder: check that a tied decoder stored as a copy equals the embeddings."""
+    """Check that a tied decoder that a model folder stores as a copy equals the embeddings."""
     decoder = tensors.get(str(family.rows["heads.mlm.decoder"]))
     base = family.base if any(k.startswith(family.base) for k in tensors) else ""
     words = tensors.get(str(family.rows["encoder.embeddings.tokens"]).format(base=base) + ".weight")

@@ -48,7 +48,7 @@ def locate(name: str | Path, *, named_by: Path | str | None = None) -> Path:
     if path.exists() or Path(f"{path}.index").is_file():
         return path
     if path.parent.name and path.parent.is_dir() and not path.is_absolute():  # a folder of the user's is meant
-        there = sorted(one.name for one in path.parent.iterdir() if one.is_dir()) or ["nothing"]
+        there = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir()) or ["nothing"]
         raise UserError(f"{path.parent} contains no '{path.name}'. {suggest(path.name, there)}")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not str(name).startswith((".", "/")):
         return _download(str(name), named_by)
@@ -68,6 +68,7 @@ def facts_of_model(name: str | Path) -> list[tuple[str, int, int]]:
 
 
 def _download(name: str, named_by: Path | str | None) -> Path:
+    """Download a model from the hub, or use the copy that was downloaded before."""
     import logging
 
     from huggingface_hub import list_repo_files, snapshot_download
@@ -82,8 +83,8 @@ def _download(name: str, named_by: Path | str | None) -> Path:
         except LocalEntryNotFoundError:
             if named_by is not None:
                 raise UserError(
-                    f"{named_by} names the model '{name}', which is not on this machine, and what a file names is not "
-                    f"downloaded. To download it, name it yourself: --model {name}"
+                    f"{named_by} names the model '{name}', which is not on this machine; models named in files "
+                    f"are not downloaded. To download it, pass --model {name}"
                 ) from None
             files = list_repo_files(name)
         safe = any(re.fullmatch(r"model.*\.safetensors", f) for f in files)
@@ -120,7 +121,7 @@ def starting_model(name: str, task: Task, examples: Sequence[Any]) -> str:
 
 
 def _cost(name: str, task: Task, examples: Sequence[Any]) -> tuple[int, int]:
-    """For "auto": how many pieces of the rows an embedded model does not know, and all pieces."""
+    """How badly an embedded model fits rows, for "auto": the number of unknown pieces, and of all pieces."""
     tokenizer = Tokenizer.load(EMBEDDED / name)
     task.encode(examples, tokenizer, NO_LIMIT)
     return tokenizer.unknown.unknown, tokenizer.unknown.pieces

@@ -90,15 +90,15 @@ def read_pooling(folder: Path) -> Pooling | None:
     if not mode and not refused:
         refused.append("no pooling at all")
     contents = _contents(folder, encoder_place(folder))
-    kept = {key: contents[name][key] for name in contents for key in KEPT[name] if key in contents[name]}
-    _check_prompts(folder / GENERAL, kept)
+    settings = {key: contents[name][key] for name in contents for key in KEPT[name] if key in contents[name]}
+    _check_prompts(folder / GENERAL, settings)
     limit = contents.get(LIMITS, {}).get("max_seq_length")
     normalize = bool(steps) and steps[-1].kind == "Normalize"
     pooling = Pooling(
-        mode if not refused else "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0, kept,
-        tuple(steps[:-1] if normalize else steps) if not refused else (), include_prompt,
+        mode if not refused else "mean", normalize, " and ".join(refused), limit if isinstance(limit, int) else 0,
+        settings, tuple(steps[:-1] if normalize else steps) if not refused else (), include_prompt,
     )  # fmt: skip
-    _tell(folder, pooling)
+    _report(folder, pooling)
     return pooling
 
 
@@ -148,8 +148,9 @@ def _tensors(place: Path) -> dict[str, np.ndarray]:
     return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
-def _check_prompts(where: Path, kept: dict[str, Any]) -> None:
-    prompts, default = kept.get("prompts", {}), kept.get("default_prompt_name")
+def _check_prompts(where: Path, settings: dict[str, Any]) -> None:
+    """Refuse prompts of a sentence-transformers folder that are not texts with names."""
+    prompts, default = settings.get("prompts", {}), settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise DamagedFile(f"{where}: 'prompts' is not a table of names and texts. Copy or download it again.")
     if default is not None and default not in (*prompts, "query", "document"):  # those two exist, empty, in any folder
@@ -159,7 +160,7 @@ def _check_prompts(where: Path, kept: dict[str, Any]) -> None:
         )
 
 
-def _tell(folder: Path, pooling: Pooling) -> None:
+def _report(folder: Path, pooling: Pooling) -> None:
     """Report what a sentence-transformers folder does to a text before it is encoded."""
     if prompt := pooling.prompt():
         name = pooling.kept["default_prompt_name"]

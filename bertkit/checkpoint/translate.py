@@ -176,7 +176,7 @@ def names(model: Model, family: Family, architecture: Architecture, base: str) -
 
 
 def _turned(ours: str, family: Family) -> bool:
-    """In translating names: whether the family stores this weight as (in, out)."""
+    """Whether a family's checkpoints store this weight as (in, out)."""
     return ours.endswith(tuple(f"{module}.weight" for module in family.transposed))
 
 
@@ -194,7 +194,7 @@ def _rotated(ours: str, tensor: Tensor, family: Family, config: Config, *, back:
 
 
 def _sizes(config: Config, parts: int) -> list[int]:
-    """In translating tensors: rows of each that we keep as one: query, key and value, or the two of a gated layer."""
+    """Rows of each tensor of a checkpoint that we keep as one: query, key and value, or the two of a gated layer."""
     return [config.width, config.key_width, config.key_width] if parts == 3 else [config.inner, config.inner]
 
 

@@ -65,6 +65,7 @@ def unwrapped(tensors: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a model.safetensors."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -91,6 +92,7 @@ def _unscaled(raw: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:
+    """The tensors of several safetensors files, by their index."""
     try:
         files = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError):
@@ -107,6 +109,7 @@ def _sharded(index: Path) -> dict[str, Tensor]:
 
 
 def _pickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a pytorch_model.bin, without running any code in it."""
     note(
         f"{path.name} is a pickle file: bertkit reads tensors from it and refuses anything else. "
         "Convert it once with `bertkit convert` and use model.safetensors from then on."

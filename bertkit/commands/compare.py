@@ -54,6 +54,7 @@ def _chance(p: float | None) -> str:
 
 
 def _search(settings: Settings) -> dict[str, Any]:
+    """`compare search`: index with each model and answer the same queries with all of them."""
     from functools import partial
 
     from bertkit import machine
@@ -113,7 +114,7 @@ def _megabytes(model: str) -> float:
 
 
 def _by_word_vectors(index: Index, path: Path) -> tuple[Search, float]:
-    """For `compare search`: passages ranked by the cosine of mean word vectors, and the megabytes of all vectors."""
+    """A search that `compare search` measures: cosines of mean word vectors; and the megabytes of all vectors."""
     import numpy as np
 
     from bertkit.ancestors.vectors.vectors import WordVectors

@@ -38,6 +38,7 @@ def _options(command: Command) -> list[Option]:
 
 
 def _bash(commands: list[Command]) -> Iterator[str]:
+    """The completion script for bash, line by line."""
     yield "# bash completion for bertkit. To use it: source <(bertkit completion bash)"
     yield "_bertkit() {"
     yield "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]}"
@@ -63,6 +64,7 @@ def _bash(commands: list[Command]) -> Iterator[str]:
 
 
 def _zsh(commands: list[Command]) -> Iterator[str]:
+    """The completion script for zsh, line by line."""
     from bertkit.commands import COMMANDS
 
     yield "#compdef bertkit"
@@ -102,6 +104,7 @@ def _zsh_values(o: Option) -> str:
 
 
 def _fish(commands: list[Command]) -> Iterator[str]:
+    """The completion script for fish, line by line."""
     from bertkit.commands import COMMANDS
 
     yield "# fish completion for bertkit. To use it: bertkit completion fish | source"

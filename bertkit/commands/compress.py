@@ -89,7 +89,7 @@ def export_lines(result: dict[str, Any]) -> list[str]:
 
 
 def start(settings: QuantizeSettings | PruneSettings | ExportSettings) -> None:
-    """Before distill, quantize, prune or export: refuse an output folder that exists, and set the threads."""
+    """Refuse an output folder that exists and set the threads, for distill, quantize, prune and export."""
     from bertkit import machine
     from bertkit.files.atomic import check_new_folder
 

@@ -77,7 +77,7 @@ def _short(prediction: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pretrained(settings: Settings, out: Path) -> str:
-    """For the demo: pretrain a tiny model on the sample text, if there is no embedded one."""
+    """Pretrain a tiny model for the demo on the sample text, if there is no embedded one."""
     from bertkit import config, samples
     from bertkit.commands import prepare, tokenizer
     from bertkit.notify import note

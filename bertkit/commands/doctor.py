@@ -39,8 +39,8 @@ def run(settings: Settings) -> dict[str, Any]:
     if folders and not files:
         return {"folders": checked}
     threads = (machine.set_up if machine.has_torch() else machine.set_threads)(settings.threads)
-    found: dict[str, Any] = {"machine": machine.describe(threads), "files": [], "lines": []}
-    found["folders"] = checked
+    result: dict[str, Any] = {"machine": machine.describe(threads), "files": [], "lines": []}
+    result["folders"] = checked
     if files:
         from bertkit.checkpoint.locate import locate, report_unknown
         from bertkit.data.inspect import inspect_file
@@ -53,9 +53,9 @@ def run(settings: Settings) -> dict[str, Any]:
             others = [other for other in files if other != file]
             report = inspect_file(file, tokenizer=tokenizer, others=others, encoding=settings.encoding, **columns)
             report.counted_by, report.unknown_share = model, report_unknown(tokenizer, model)
-            found["files"].append(asdict(report))
-            found["lines"] += ["", *report.lines()]
-    return found
+            result["files"].append(asdict(report))
+            result["lines"] += ["", *report.lines()]
+    return result
 
 
 def _check_folder(folder: Path, accept: bool) -> dict[str, Any]:
@@ -100,6 +100,7 @@ def _open_model(folder: Path) -> None:
 
 
 def _open_run(folder: Path) -> None:
+    """Check the checkpoints of a run's folder, if it has any."""
     if not (folder / "checkpoints").exists():
         return
     from bertkit.training.checkpoints import damage_in
@@ -133,7 +134,7 @@ KINDS: list[tuple[str, str, Callable[[Path], None]]] = [
 
 
 def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
-    """For the doctor: the embedded model whose vocabulary fits the file's first texts; empty without any."""
+    """The embedded model that the doctor counts tokens with: its vocabulary fits the file's first texts; or ""."""
     from bertkit.checkpoint.locate import AUTO, LOOKED_AT, embedded, starting_model
     from bertkit.data.inspect import first_texts
     from bertkit.tasks import make
@@ -145,14 +146,17 @@ def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit doctor` prints: the machine as a table, followed by each file; or what is in each folder."""
-    told = [
-        f"{one['folder']}: {one['kind']}, {one['files']} files checked, all sound"
-        if one["files"]
-        else f"{one['folder']}: {one['kind']}, opens; it has no manifest to check it by"
-        for one in result["folders"]
+    facts = [
+        f"{folder['folder']}: {folder['kind']}, "
+        + (
+            f"{folder['files']} files checked, all sound"
+            if folder["files"]
+            else "opens; it has no manifest to check it by"
+        )
+        for folder in result["folders"]
     ]
     if "machine" not in result:
-        return told
+        return facts
     m = result["machine"]
     speed = m["matmul_gflops"]
     at = f"{m['instructions']}{', AMX' if m['amx'] else ''}"
@@ -169,4 +173,4 @@ def lines(result: dict[str, Any]) -> list[str]:
         f"GPU            {m['gpu'] or 'none (not needed)'}",
         f"versions       {', '.join(f'{name} {number}' for name, number in m['versions'].items())}",
     ]
-    return rows + result["lines"] + told
+    return rows + result["lines"] + facts

@@ -151,6 +151,7 @@ class Embedder(NamedTuple):
 
 
 def _of_encoder(s: Settings, model: Predictor, layers: str, prompt: str) -> Embedder:
+    """How `embed` computes vectors with an encoder."""
     import numpy as np
 
     chosen = (layers, s.pool, s.on_long, s.normalize or None)
@@ -162,6 +163,7 @@ def _of_encoder(s: Settings, model: Predictor, layers: str, prompt: str) -> Embe
 
 
 def _of_elmo(s: Settings, model: Elmo) -> Embedder:
+    """How `embed` computes vectors with ELMo."""
     import numpy as np
 
     def scaled(vectors: np.ndarray) -> np.ndarray:
@@ -175,6 +177,7 @@ def _of_elmo(s: Settings, model: Elmo) -> Embedder:
 
 
 def _check(settings: Settings) -> None:
+    """Refuse options of `embed` that do not go together."""
     from bertkit.model.pooling import check_mode
 
     check_mode(settings.pool or "mean", ("none",))
@@ -198,9 +201,9 @@ def _probed(settings: Settings, predictor: Predictor) -> str:
     assert settings.probe is not None
     rows = list(read_rows(settings.probe, text=settings.text, label=settings.label, encoding=settings.encoding))
     texts, labels = [row.text for row in rows], [str(row.label) for row in rows]
-    found = probe(predictor.embed, predictor.config.depth, texts, labels, settings.seed, settings.pool)
-    note(table(found))
-    return best_layers(found)
+    scores = probe(predictor.embed, predictor.config.depth, texts, labels, settings.seed, settings.pool)
+    note(table(scores))
+    return best_layers(scores)
 
 
 def lines(result: dict[str, Any]) -> list[str]:
@@ -250,7 +253,7 @@ def run_features(settings: FeaturesSettings) -> dict[str, Any]:
 
 
 def _is_tagged(settings: FeaturesSettings) -> bool:
-    """For `features`: whether a file holds tagged sentences, by its ending or the keys of its first JSON line."""
+    """Whether `features` reads tagged sentences from a file, by its ending or the keys of its first JSON line."""
     import json
 
     from bertkit.files.open import kind_of, open_text
@@ -268,6 +271,7 @@ def _is_tagged(settings: FeaturesSettings) -> bool:
 
 
 def _text_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict[str, Any]]:
+    """The probe's score of each choice of layers, for labelled texts."""
     from bertkit.ancestors.features import probe
     from bertkit.data.readers import read_rows
 
@@ -279,6 +283,7 @@ def _text_features(settings: FeaturesSettings, predictor: Predictor) -> list[dic
 
 
 def _tag_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict[str, Any]]:
+    """The score of each choice of layers, for tagged sentences."""
     import numpy as np
 
     from bertkit.ancestors.features import six_features
@@ -304,11 +309,11 @@ def _tag_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict
 
 def features_lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit features` prints: one choice per line, the best marked."""
-    shown = [f"{'layers':16} {result['rows'][0]['metric']}"]
+    printed = [f"{'layers':16} {result['rows'][0]['metric']}"]
     for row in result["rows"]:
         mark = "  best" if row["choice"] == result["best"] else ""
-        shown.append(f"{row['choice']:16} {row['score']:.4f} ± {row['spread']:.4f}{mark}")
-    return shown
+        printed.append(f"{row['choice']:16} {row['score']:.4f} ± {row['spread']:.4f}{mark}")
+    return printed
 
 
 features = SharedCommand(FeaturesSettings, run_features, features_lines)

@@ -63,9 +63,9 @@ def run(settings: Settings) -> dict[str, Any]:
     examples = task.read(settings.file, reading)
     task.check(examples, str(settings.file))
     predictions = predictor.predict_examples(examples)
-    metric, gold, said, extra = task.metric_inputs(examples, predictions)
-    scores = metric(gold, said, **extra)
-    intervals = metrics.bootstrap(metric, gold, said, seed=settings.seed, **extra) if len(gold) > 1 else {}
+    metric, gold, predicted, extra = task.metric_inputs(examples, predictions)
+    scores = metric(gold, predicted, **extra)
+    intervals = metrics.bootstrap(metric, gold, predicted, seed=settings.seed, **extra) if len(gold) > 1 else {}
     return {
         "model": settings.model, "file": str(settings.file), "rows": len(gold), "precision": predictor.precision,
         "engine": predictor.engine.name if isinstance(predictor, Predictor) else "",
@@ -85,7 +85,7 @@ READ_BY = {  # option → what reads it; the others are read by all
 
 
 def _refuse_unread(settings: Settings, scored: str) -> None:
-    """For `evaluate`: an option that nothing reads was meant to do something."""
+    """Refuse an option that `evaluate` would not read: it was meant to do something."""
     from bertkit.errors import UserError
 
     unread = {name: readers for name, readers in READ_BY.items() if scored not in readers}
@@ -135,32 +135,34 @@ def _perplexity(model: Any, settings: Settings) -> dict[str, Any]:
 
     documents = read_documents(settings.file, encoding=settings.encoding)
     if isinstance(model, Predictor) and not model.config.causal:
-        sentences = (one for text in documents for line in text.split("\n") for one in split_sentences(line))
+        sentences = (sentence for text in documents for line in text.split("\n") for sentence in split_sentences(line))
         chosen = list(islice(sentences, settings.most or None))
         return {"metrics": pseudo_perplexity(model, chosen), "intervals": {}, "rows": len(chosen), "rows_cut": 0}
     texts = list(islice(documents, settings.most or None))
-    found = gpt.perplexity(model, texts) if isinstance(model, Predictor) else model.perplexity(texts)
-    return {"metrics": found, "intervals": {}, "rows": len(texts), "rows_cut": 0}
+    perplexity = gpt.perplexity(model, texts) if isinstance(model, Predictor) else model.perplexity(texts)
+    return {"metrics": perplexity, "intervals": {}, "rows": len(texts), "rows_cut": 0}
 
 
 def _analogies(model: Any, settings: Settings) -> dict[str, Any]:
+    """Word vectors on a file of analogies."""
     from bertkit.ancestors.vectors.evaluate import analogies
 
-    found = analogies(model, settings.file, settings.encoding)
-    total = found.pop("total")
-    shares = {name: one.accuracy for name, one in found.items()}
+    answers = analogies(model, settings.file, settings.encoding)
+    total = answers.pop("total")
+    shares = {name: answered.accuracy for name, answered in answers.items()}
     metrics = {"accuracy": total.accuracy, "answered": total.answered, "asked": total.asked}
     return {"metrics": metrics, "intervals": {}, "groups": shares, "rows": total.asked, "rows_cut": 0}
 
 
 def _similarity(model: Any, settings: Settings) -> dict[str, Any]:
+    """Word vectors on a file of word pairs that people scored."""
     from bertkit.ancestors.vectors.evaluate import similarities
 
-    found = similarities(model, settings.file, settings.encoding)
+    similarity = similarities(model, settings.file, settings.encoding)
     return {
-        "metrics": {"spearman": found.spearman, "known": found.known},
+        "metrics": {"spearman": similarity.spearman, "known": similarity.known},
         "intervals": {},
-        "rows": found.pairs,
+        "rows": similarity.pairs,
         "rows_cut": 0,
     }
 
@@ -171,12 +173,12 @@ OTHERS: dict[str, Callable[[Any, Settings], dict[str, Any]]] = {
 
 
 def _can(model: Any, task: str) -> bool:
-    """For `evaluate`: whether a model is of the kind that a task scores; an encoder has a (pseudo-)perplexity too."""
+    """Whether a model is of the kind that an `evaluate` task scores; an encoder has a (pseudo-)perplexity too."""
     from bertkit.ancestors.vectors.vectors import WordVectors
     from bertkit.inference.predictor import Predictor
-    from bertkit.loading import Measures, Scores
+    from bertkit.loading import CanMeasure, CanScore
 
-    kinds: dict[str, tuple[type, ...]] = {"minimal-pairs": (Scores,), "perplexity": (Measures, Predictor)}
+    kinds: dict[str, tuple[type, ...]] = {"minimal-pairs": (CanScore,), "perplexity": (CanMeasure, Predictor)}
     return isinstance(model, kinds.get(task, (WordVectors,)))
 
 
@@ -184,33 +186,33 @@ def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit evaluate` prints: one line per metric; of an index, one per way to search it."""
     if "ranked_by" in result:
         return search_lines(result)
-    shown = []
+    printed = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
-        shown.append(f"{name:24} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
-    shown += [f"{name:24} {value:.4f}" for name, value in result.get("groups", {}).items()]
-    shown.append(f"{result['rows']:,} rows, {result['rows_cut']} of them truncated")
-    return shown
+        printed.append(f"{name:24} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
+    printed += [f"{name:24} {value:.4f}" for name, value in result.get("groups", {}).items()]
+    printed.append(f"{result['rows']:,} rows, {result['rows_cut']} of them truncated")
+    return printed
 
 
 def search_lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit evaluate` prints of an index: a table of ways to search, and the best one's worst queries."""
     names = list(result["ranked_by"][0]["metrics"])
     wide = max(len(row["name"]) for row in result["ranked_by"])
-    shown = [f"{result['queries']:,} queries, {result['passages']:,} passages; 95 % interval of {names[0]}"]
-    shown.append(
+    printed = [f"{result['queries']:,} queries, {result['passages']:,} passages; 95 % interval of {names[0]}"]
+    printed.append(
         f"  {'':{wide}}  " + "  ".join(f"{name:>10}" for name in names) + "  interval       p       ms per query"
     )
     for number, row in enumerate(result["ranked_by"]):
         interval = "{:.3f}–{:.3f}".format(*row["intervals"][names[0]]) if names[0] in row["intervals"] else " " * 11
         chance = "best   " if not number else " " * 7 if row["p_value"] is None else f"{row['p_value']:<7.3f}"
         values = "  ".join(f"{row['metrics'][name]:10.4f}" for name in names)
-        shown.append(f"  {row['name']:{wide}}  {values}  {interval}    {chance} {row['ms_per_query']:12.2f}")
+        printed.append(f"  {row['name']:{wide}}  {values}  {interval}    {chance} {row['ms_per_query']:12.2f}")
     if result["worst"]:
-        shown.append(f"worst queries by {result['ranked_by'][0]['name']}:")
+        printed.append(f"worst queries by {result['ranked_by'][0]['name']}:")
     for row in result["worst"][:5]:
         rank = f"rank {row['rank']}" if row["rank"] else "not found"
-        shown.append(f"  line {row['line']}: {row['query'][:80]}  (relevant: {row['relevant'][:60]}; {rank})")
+        printed.append(f"  line {row['line']}: {row['query'][:80]}  (relevant: {row['relevant'][:60]}; {rank})")
     if "verdict" in result:
-        shown += ["", result["verdict"]]
-    return shown + ([f"Report: {result['report']}"] if "report" in result else [])
+        printed += ["", result["verdict"]]
+    return printed + ([f"Report: {result['report']}"] if "report" in result else [])

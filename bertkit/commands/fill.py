@@ -47,12 +47,12 @@ def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit fill` prints: one block per mask; guessed together, one line per filling."""
     if "joint" in result:
         return [f"{each['score']:9.5f}  {' '.join(each['tokens']):20}  {each['text']}" for each in result["fillings"]]
-    shown = []
+    printed = []
     for number, guesses in enumerate(result["masks"], 1):
         if len(result["masks"]) > 1:
-            shown.append(f"mask {number}")
-        shown += [f"{guess['score']:7.3f}  {guess['token']:16}  {guess['text']}" for guess in guesses]
-    return shown
+            printed.append(f"mask {number}")
+        printed += [f"{guess['score']:7.3f}  {guess['token']:16}  {guess['text']}" for guess in guesses]
+    return printed
 
 
 # ---- bertkit suggest
@@ -76,13 +76,13 @@ def run_suggest(settings: SuggestSettings) -> dict[str, Any]:
     from bertkit.ancestors.language_model import gpt
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
-    from bertkit.loading import Suggests, open_model
+    from bertkit.loading import CanSuggest, open_model
 
     machine.set_up(settings.threads)
     model = open_model(settings.model, settings.precision, settings.device)
     if isinstance(model, Predictor) and model.config.causal:
         guesses = gpt.suggest(model, settings.text, settings.top)
-    elif isinstance(model, Suggests):
+    elif isinstance(model, CanSuggest):
         guesses = model.suggest(settings.text, settings.top)
     else:
         hint = "Use `bertkit fill`" if isinstance(model, Predictor) else "Use a GPT"
@@ -94,7 +94,7 @@ def run_suggest(settings: SuggestSettings) -> dict[str, Any]:
 
 
 def _named(guesses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For `suggest`: every guess under "token", whether it is a word or a piece."""
+    """The guesses of `suggest`, each under "token", whether it is a word or a piece."""
     return [{"token": guess.get("token", guess.get("word")), **guess} for guess in guesses]
 
 
@@ -161,11 +161,11 @@ def run_score(settings: ScoreSettings) -> dict[str, Any]:
     from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.inference.predictor import Predictor
-    from bertkit.loading import Scores, open_model
+    from bertkit.loading import CanScore, open_model
 
     machine.set_up(settings.threads)
     model = open_model(settings.model, settings.precision, settings.device)
-    if not isinstance(model, Scores):
+    if not isinstance(model, CanScore):
         raise UserError(f"{settings.model} does not say how likely a text is. Use a language model, e.g. 'en'.")
     texts = list(settings.texts)
     if settings.after:

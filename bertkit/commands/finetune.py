@@ -75,32 +75,32 @@ def _write(path: Path, rows: list[TextRow], settings: Settings) -> None:
 def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit finetune` prints: scores with intervals, the baseline's, the rows they are of, and the files."""
     role, rows = result["scored_on"], result["rows"]
-    shown = []
+    printed = []
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
-        shown.append(f"{name:20} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
+        printed.append(f"{name:20} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
     chose = CHOSE if role == "dev" else ""
-    shown.append(f"scored on            {rows:,} {role} rows{chose}")
-    shown += _baseline(result)
+    printed.append(f"scored on            {rows:,} {role} rows{chose}")
+    printed += _baseline(result)
     if "abstain" in result:
         chosen = result["abstain"]
-        shown.append(
+        printed.append(
             f"abstains below       {chosen['threshold']:.4f}   answers {chosen['coverage']:.1%} of {chosen['rows']:,} "
             f"{chosen['scored_on']} rows, {chosen['accuracy']:.1%} of them right"
         )
     if "seeds" in result:
-        shown.append(
+        printed.append(
             f"over seeds           {result['seeds']['mean']:.4f} ± {result['seeds']['spread']:.4f}   "
             f"{result['headline']} on the {role} rows"
         )
     if "folds" in result:
         folds = result["folds"]
-        shown.append(
+        printed.append(
             f"over folds           {folds['mean']:.4f} ± {folds['spread']:.4f}   {result['headline']} on "
             f"{folds['rows']:,} training rows, each scored by a model that was neither trained on it nor chosen by it"
         )
-    shown.append(f"model and report.html in {result['out']}")
-    return shown
+    printed.append(f"model and report.html in {result['out']}")
+    return printed
 
 
 CHOSE = (
@@ -109,6 +109,7 @@ CHOSE = (
 
 
 def _baseline(result: dict[str, Any]) -> list[str]:
+    """The line of `finetune` that compares the model with its baseline."""
     if "baseline" not in result:
         return []
     facts = result["baseline"]

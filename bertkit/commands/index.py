@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertkit.retrieval.passages import Passage
 
 DEFAULT = Path("index")
-FIRST = 2000  # characters of a document, by which its language is told
+FIRST = 2000  # characters of a document, by which its language is recognized
 OWN = ("passage", "vectors", "dimensions", "engine")  # settings that an index keeps for whatever is added to it
 
 
@@ -72,12 +72,13 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit import machine
     from bertkit.checkpoint.locate import LOOKED_AT, report_unknown, starting_model
     from bertkit.config import to_plain, to_toml
+    from bertkit.data.readers import read_documents_with_ids
     from bertkit.errors import UserError
     from bertkit.files.atomic import check_folder
     from bertkit.inference.predictor import Predictor
     from bertkit.notify import note, track
     from bertkit.retrieval.index import shown
-    from bertkit.retrieval.passages import read_passages, read_with_ids
+    from bertkit.retrieval.passages import read_passages
     from bertkit.tasks import make
 
     store = _store(settings)
@@ -91,7 +92,7 @@ def run(settings: Settings) -> dict[str, Any]:
         raise UserError("No files were given. Name the documents to index.")
     task = make("classify")
     files = _files(settings)
-    texts = (each.text for each in read_with_ids(files, settings.text, settings.id, settings.encoding))
+    texts = (each.text for each in read_documents_with_ids(files, settings.text, settings.id, settings.encoding))
     some = task.from_inputs([text[:FIRST] for text in islice(texts, LOOKED_AT)])
     model = starting_model(settings.model, task, some)
     predictor = Predictor.load(model, settings.precision, settings.device)
@@ -99,7 +100,7 @@ def run(settings: Settings) -> dict[str, Any]:
         raise UserError(f"--dimensions is {settings.dimensions}, but the vectors of {model} have {predictor.width}.")
 
     def passages() -> Iterator[Passage]:
-        documents = read_with_ids(files, settings.text, settings.id, settings.encoding)
+        documents = read_documents_with_ids(files, settings.text, settings.id, settings.encoding)
         return iter(read_passages(documents, predictor.tokenizer, settings.passage))
 
     if not settings.store and (settings.out / "index.json").exists():
@@ -165,10 +166,11 @@ def _store(settings: Settings) -> Any:
 
 def _change(settings: Settings, store: Any) -> dict[str, Any]:
     """`bertkit index --add` and `--delete`: add documents to an index, and delete some."""
+    from bertkit.data.readers import read_documents_with_ids
     from bertkit.errors import UserError
     from bertkit.notify import track
     from bertkit.retrieval.index import is_index, shown
-    from bertkit.retrieval.passages import read_passages, read_with_ids
+    from bertkit.retrieval.passages import read_passages
 
     if settings.files and not settings.add:
         raise UserError("--delete takes ids. To add files at the same time, pass --add too.")
@@ -190,7 +192,7 @@ def _change(settings: Settings, store: Any) -> dict[str, Any]:
                     f"--{name} is {value}, and {shown(settings.store or settings.out)} was made with {own}. Leave it "
                     "out, or make the index again without --add."
                 )
-        documents = read_with_ids(_files(settings), settings.text, settings.id, settings.encoding)
+        documents = read_documents_with_ids(_files(settings), settings.text, settings.id, settings.encoding)
         size = int(index.about.get("passage", settings.passage))
         return iter(track(read_passages(documents, index.predictor.tokenizer, size), "indexing"))
 
@@ -203,16 +205,15 @@ def _change(settings: Settings, store: Any) -> dict[str, Any]:
 
 def _files(settings: Settings) -> list[Path]:
     """The files `bertkit index` reads: never an index, which may be among the documents it was made from."""
-    from bertkit.data.readers import document_files
+    from bertkit.data.readers import WHOLE_FILES, document_files
     from bertkit.errors import UserError
     from bertkit.retrieval.index import is_index
-    from bertkit.retrieval.passages import WHOLE
 
     if any(str(path) == "-" for path in settings.files):
         raise UserError("`bertkit index` reads its files twice, so it cannot read from a pipe. Pass a file.")
     if own := next(filter(is_index, settings.files), None):
         raise UserError(f"{own} is itself an index. Pass the documents, and a different folder with --out.")
-    return document_files(settings.files, leave_out=is_index, more=tuple(WHOLE))
+    return document_files(settings.files, leave_out=is_index, more=tuple(WHOLE_FILES))
 
 
 def lines(result: dict[str, Any]) -> list[str]:

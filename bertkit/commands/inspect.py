@@ -44,17 +44,17 @@ def run(settings: Settings) -> dict[str, Any]:
     check_folder(settings.out.parent)
     machine.set_up(settings.threads)
     predictor = Predictor.load(settings.model, settings.precision, settings.device)
-    found = explain(predictor, settings.text, settings.text_b or None)
+    result = explain(predictor, settings.text, settings.text_b or None)
     with explained(f"{settings.out} cannot be written"):
         make_folder(settings.out.parent)
-    atomic_write(settings.out, explain_report(found, model=settings.model, lang=settings.lang))
-    rounded = [[[[round(float(x), 4) for x in row] for row in head] for head in layer] for layer in found["attention"]]
+    atomic_write(settings.out, explain_report(result, model=settings.model, lang=settings.lang))
+    rounded = [[[[round(float(x), 4) for x in row] for row in head] for head in layer] for layer in result["attention"]]
     share = report_unknown(predictor, settings.model)
-    return {**found, "attention": rounded, "page": str(settings.out), "unknown_share": share}
+    return {**result, "attention": rounded, "page": str(settings.out), "unknown_share": share}
 
 
 def _is_ngram(path: Path) -> bool:
-    """For `inspect`: whether this is a folder of `learn ngram`, or an ARPA file."""
+    """Whether `inspect` is given an n-gram model: a folder of `learn ngram`, or an ARPA file."""
     return (path / "ngram.json").is_file() or (path.is_file() and ".arpa" in path.suffixes)
 
 
@@ -72,20 +72,22 @@ def _ngrams(settings: Settings) -> dict[str, Any]:
 
 
 def _ngram_lines(result: dict[str, Any]) -> list[str]:
+    """What `inspect` prints of an n-gram model."""
     if "words" in result:
         rows = result["words"]
         return [
             f"{row['probability']:10.3g}  {row['order']}-gram  {' '.join([*row['context'], row['word']])}"
             for row in rows
         ]
-    shown = []
+    printed = []
     for order, rows in result["orders"].items():
-        shown.append(f"{order}-grams: {result['ngrams'][int(order) - 1]:,}")
-        shown += [f"{row['probability']:10.3g}  {' '.join(row['words'])}" for row in rows]
-    return shown
+        printed.append(f"{order}-grams: {result['ngrams'][int(order) - 1]:,}")
+        printed += [f"{row['probability']:10.3g}  {' '.join(row['words'])}" for row in rows]
+    return printed
 
 
 def _store(settings: Settings) -> dict[str, Any]:
+    """`inspect STORE`: some rows as pretraining reads them, with their masks."""
     from bertkit.data.feed import rows_of_store
     from bertkit.data.store import Store
     from bertkit.settings.training import MaskSettings
@@ -127,11 +129,11 @@ def lines(result: dict[str, Any]) -> list[str]:
         return _ngram_lines(result)
     if "store" in result:
         return [line for number in range(len(result["rows"])) for line in _row_lines(result, number)]
-    said = result["said"]
-    shown = [f"{said['label']}  {said['score']:.3f}"] if said else []
-    most = max((abs(one["importance"]) for one in result["tokens"]), default=0.0) or 1.0
-    for one in result["tokens"]:
-        if not one["special"]:
-            bar = ("█" if one["importance"] > 0 else "░") * round(24 * abs(one["importance"]) / most)
-            shown.append(f"{one['token']:16} {one['importance']:8.4f}  {bar}")
-    return [*shown, result["page"]]
+    prediction = result["said"]
+    printed = [f"{prediction['label']}  {prediction['score']:.3f}"] if prediction else []
+    most = max((abs(token["importance"]) for token in result["tokens"]), default=0.0) or 1.0
+    for token in result["tokens"]:
+        if not token["special"]:
+            bar = ("█" if token["importance"] > 0 else "░") * round(24 * abs(token["importance"]) / most)
+            printed.append(f"{token['token']:16} {token['importance']:8.4f}  {bar}")
+    return [*printed, result["page"]]

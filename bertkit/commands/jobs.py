@@ -122,15 +122,15 @@ class Job:
 
         make_folder(self.folder)
         listed = self.out.with_name(self.out.name + ".bad.jsonl")
-        kept = 0
+        done_before = 0
         refused: dict[Path, list[str]] = {}
 
         def missing() -> Iterator[tuple[Path, Chunk]]:
-            nonlocal kept
+            nonlocal done_before
             for number, chunk in enumerate(chunks):
                 path = self.place(number, chunk)
                 if path.is_file():
-                    kept += 1
+                    done_before += 1
                 else:
                     yield path, chunk
 
@@ -141,8 +141,8 @@ class Job:
                     refused[path] = problems
                 else:
                     atomic_write(path, RESULTS[self.rows.verb][0](result))
-        if kept:
-            note(f"{kept:,} chunks were computed before; they are kept in {self.folder}.")
+        if done_before:
+            note(f"{done_before:,} chunks were computed before; they are kept in {self.folder}.")
         if bad := [text for path in sorted(refused) for text in refused[path]]:  # in the order of the rows
             atomic_write(listed, "".join(json.dumps({"error": text}, ensure_ascii=False) + "\n" for text in bad))
             raise UserError(
@@ -314,7 +314,7 @@ def by_ray(
 
 
 def rows_of(verb: str, settings: Any) -> Rows:
-    """For a job: the callable of a command's settings; `--engine ray` leaves the choice of engine to the worker."""
+    """The callable of a command's settings that a job runs; `--engine ray` leaves the engine to the worker."""
     options = {name: value for name, value in asdict(settings).items() if name != "model"}
     engine = {"engine": "auto"} if options["engine"] == "ray" else {}
     return Rows(verb, settings.model, **options | engine | {"threads": settings.threads or 1})

@@ -83,7 +83,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _suited(s: Settings) -> Settings:
-    """For `learn`: choose how the text is split and which words count, unless the user did; it is reported."""
+    """Choose how `learn` splits the text and which words count, unless the user did; the choice is reported."""
     from bertkit.notify import note
 
     text, complete = ("", False) if s.kind in PIECES else _sample(s.source)
@@ -100,7 +100,7 @@ def _suited(s: Settings) -> Settings:
 
 
 def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
-    """For `learn`: the beginning of a text, and whether that is all; empty for a stream that is read only once."""
+    """The beginning of the text that `learn` reads, and whether that is all; empty for a stream read only once."""
     from bertkit.data.readers.documents import read_documents
 
     if not all(path.is_file() or path.is_dir() for path in source):
@@ -116,13 +116,14 @@ def _sample(source: tuple[Path, ...]) -> tuple[str, bool]:
 
 
 def _is_chinese(text: str) -> bool:
-    """For `learn`: whether a quarter of the characters or more are ideographs."""
+    """Whether a quarter or more of the characters that `learn` reads are ideographs."""
     from bertkit.text.words import is_cjk
 
     return bool(text) and sum(map(is_cjk, text)) >= len(text) / 4
 
 
 def _share_seen_once(text: str, units: str, cased: bool) -> float:
+    """The share of words in a sample that occur once."""
     from collections import Counter
 
     from bertkit.ancestors.ngram.model import cut
@@ -132,6 +133,7 @@ def _share_seen_once(text: str, units: str, cased: bool) -> float:
 
 
 def _ngram(s: Settings) -> dict[str, Any]:
+    """`learn ngram`: train and write an n-gram model."""
     from bertkit.ancestors.ngram.arpa import write_arpa
     from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
     from bertkit.data.readers.documents import read_documents
@@ -145,6 +147,7 @@ def _ngram(s: Settings) -> dict[str, Any]:
 
 
 def _vectors(s: Settings) -> dict[str, Any]:
+    """`learn word2vec` and `learn glove`: train and write word vectors."""
     from bertkit.ancestors.vectors import glove, word2vec
     from bertkit.ancestors.vectors.corpus import read_sentences
 
@@ -185,6 +188,7 @@ def _pieces(s: Settings) -> dict[str, Any]:
 
 
 def _network(s: Settings) -> dict[str, Any]:
+    """`learn` for the neural left-to-right models: train one on a store."""
     from bertkit.ancestors.language_model.train import learn
     from bertkit.settings.ancestors import LearnSettings
 
@@ -198,6 +202,7 @@ def _network(s: Settings) -> dict[str, Any]:
 
 
 def _elmo(s: Settings) -> dict[str, Any]:
+    """`learn elmo`: train an ELMo."""
     from bertkit.ancestors.elmo.train import train
     from bertkit.settings.ancestors import ElmoNumbers, ElmoSettings
 
@@ -212,7 +217,7 @@ def _elmo(s: Settings) -> dict[str, Any]:
 
 
 def _write(s: Settings, save: Callable[[Path], None]) -> None:
-    """For `learn`: write a folder with a bertkit.json that names the model's kind."""
+    """Write the folder of `learn`, with a bertkit.json that names the model's kind."""
     import json
 
     from bertkit.files.atomic import atomic_write, write_folder
@@ -249,7 +254,7 @@ def seq2seq_lines(result: dict[str, Any]) -> list[str]:
 
 
 def resolve_seq2seq(table: dict[str, Any]) -> dict[str, Any]:
-    """For `seq2seq`: the given values on top of the preset's; an unknown preset is refused with the other options."""
+    """The settings of `seq2seq`: given values on top of the preset's. An unknown preset is refused."""
     return merged({"model": SEQ2SEQ_PRESETS.get(table.get("preset", ""), {})}, table)
 
 

@@ -43,7 +43,7 @@ def run(settings: Settings) -> dict[str, Any]:
     from bertkit.inference import WordUses
 
     if len(settings.texts) < 2:
-        raise UserError("One text has nothing to be compared with. Usage: bertkit meaning WORD TEXT TEXT…")
+        raise UserError("There is only one text, so nothing to compare it with. Usage: bertkit meaning WORD TEXT TEXT…")
     machine.set_up(settings.threads)
     language = "zh" if any(char >= "\u2e80" for text in settings.texts for char in text) else "en"
     names = [name.strip() for name in settings.models.split(",") if name.strip()] or [language]
@@ -68,7 +68,7 @@ def _opened(settings: Settings, name: str, language: str) -> Any:
 
 
 def _learnt(settings: Settings, kind: str, language: str) -> Any:
-    """For `meaning`: a small model trained on --learn (or the sample passages) and the texts themselves."""
+    """A small model that `meaning` trains on --learn (or the sample passages) and the texts themselves."""
     from bertkit import samples
     from bertkit.commands import learn
     from bertkit.loading import open_model
@@ -90,18 +90,18 @@ def _learnt(settings: Settings, kind: str, language: str) -> Any:
 def lines(result: dict[str, Any]) -> list[str]:
     """What `bertkit meaning` prints: the texts by number, then a table per model, a row per layer."""
     pairs = list(combinations(range(len(result["texts"])), 2))
-    shown = [f"{number:3}  {text}" for number, text in enumerate(result["texts"], 1)]
+    printed = [f"{number:3}  {text}" for number, text in enumerate(result["texts"], 1)]
     for row in result["models"]:
-        shown += ["", KINDS[row["kind"]].format(row["model"])]
+        printed += ["", KINDS[row["kind"]].format(row["model"])]
         if not row["layers"]:
-            shown.append(f"  does not know the word {result['word']}")
+            printed.append(f"  does not know the word {result['word']}")
             continue
         columns = "  ".join(f"{f'{a + 1}–{b + 1}':>6}" for a, b in pairs)
-        shown.append(f"  layer   {columns}")
+        printed.append(f"  layer   {columns}")
         for layer in row["layers"]:
             values = "  ".join(f"{layer['cosines'][a][b]:6.3f}" for a, b in pairs)
-            shown.append(f"  {layer['layer']:5}   {values}")
-    return shown
+            printed.append(f"  {layer['layer']:5}   {values}")
+    return printed
 
 
 # ---- bertkit neighbours

@@ -112,14 +112,14 @@ class Option:
 
 def options(settings: type) -> list[Option]:
     """The command-line options of a settings class, arguments first; tables are set only with --config and --set."""
-    found = []
+    every_option = []
     kinds = hints(settings)
     for f in fields(settings):
         kind = kinds[f.name]
         inner = [k for k in get_args(kind) if k not in (type(None), Ellipsis)]
         if "help" in f.metadata and not is_dataclass(kind) and not any(get_origin(k) for k in inner):
-            found.append(Option(f, inner[0] if inner else kind, get_origin(kind) in (tuple, list)))
-    return sorted(found, key=lambda o: not o.meta["argument"])
+            every_option.append(Option(f, inner[0] if inner else kind, get_origin(kind) in (tuple, list)))
+    return sorted(every_option, key=lambda o: not o.meta["argument"])
 
 
 class Command:
@@ -155,13 +155,13 @@ class Command:
 
     def groups(self) -> dict[str, list[Option]]:
         """A command's own options in its help, without hidden ones, by heading."""
-        shown = [o for o in self.own if not o.meta["hidden"]]
-        is_long = len(shown) - len(self.arguments) > LONG
-        found: dict[str, list[Option]] = {"Arguments": [], **{heading: [] for heading in GROUPS}}
-        for o in shown:
+        visible = [o for o in self.own if not o.meta["hidden"]]
+        is_long = len(visible) - len(self.arguments) > LONG
+        groups: dict[str, list[Option]] = {"Arguments": [], **{heading: [] for heading in GROUPS}}
+        for o in visible:
             heading = HEADINGS.get(o.field.name, "Options") if is_long else "Options"
-            found.setdefault("Arguments" if o.meta["argument"] else heading, []).append(o)
-        return {heading: members for heading, members in found.items() if members}
+            groups.setdefault("Arguments" if o.meta["argument"] else heading, []).append(o)
+        return {heading: members for heading, members in groups.items() if members}
 
     def parser(self) -> Parser:
         """A command's argument parser. Every default is None, "not given", so that --config and presets apply."""
@@ -244,6 +244,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
+    """Add options to an argparse group, with their help texts and defaults."""
     for o in members:
         facts = "(required)" if o.required and not o.meta["argument"] else ""
         facts = f"(default: {o.default})" if o.default else facts

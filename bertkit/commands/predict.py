@@ -67,7 +67,7 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
         from bertkit.commands.jobs import Job, chunks_of, rows_of
 
         if settings.out is None or settings.file == "-":
-            raise UserError("--on ray needs a file and --out FILE: a killed job continues beside it.")
+            raise UserError("--on ray needs a file and --out FILE: its progress is kept next to it.")
         job = Job(rows_of("predict", settings), settings.out)
         job.run(chunks_of(examples(settings, worker.predictor)), settings.workers)
         compute = job.stored
@@ -123,6 +123,7 @@ class Worker:
 def _written(
     out: Path | None, answers: Iterator[dict[str, Any]], count: Count | RewriteCount
 ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+    """Write answers to a file, or pass them on where there is none."""
     from bertkit.data.write_rows import write_all
 
     if out is None:
@@ -168,7 +169,7 @@ def _answers(
 
 
 def examples(settings: Settings, predictor: Predictor | ContenderPredictor) -> Iterator[Any]:
-    """For `predict`: the file's examples as the model's task reads them; lines of standard input are texts."""
+    """The examples of the file that `predict` reads, as the model's task; lines of standard input are texts."""
     if settings.file == "-":
         from bertkit.files.open import open_text
 
@@ -203,7 +204,7 @@ def _with_cells(
 
 
 def _without(row: Row, names: Collection[str]) -> Row:
-    """For `predict`: a row without the columns that stand for others by their number."""
+    """A row of `predict` without the columns that stand for others by their number."""
     return {name: value for name, value in row.items() if name not in names}
 
 
@@ -256,7 +257,7 @@ def flattened(answer: dict[str, Any], most: int = 0) -> Row:
 
 
 def own_names(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """For the columns `predict` writes: name → the name of its column, which no other column has."""
+    """The columns that `predict` writes: name → the name of its column, which no other column has."""
     used = set(taken)
     chosen: dict[str, str] = {}
     for name in names:
@@ -269,7 +270,7 @@ def own_names(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 
 
 def _input(line: str) -> Any:
-    """For `predict -`: a line of standard input, an object where it is one, else the text itself."""
+    """A line of standard input to `predict -`: an object where it is one, else the text itself."""
     try:
         return json.loads(line) if line.startswith("{") else line
     except ValueError:
@@ -349,7 +350,7 @@ def _targets(settings: RewriteSettings, model: Seq2Seq, count: RewriteCount) -> 
 
 
 def _texts(settings: RewriteSettings) -> Iterator[str]:
-    """For `rewrite`: the file's texts; of standard input every line is one."""
+    """The texts that `rewrite` reads; every line of standard input is one."""
     from bertkit.ancestors.transformer.data import read_sources
 
     if settings.file == "-":

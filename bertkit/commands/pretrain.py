@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
 
 def resolve(table: dict[str, Any]) -> dict[str, Any]:
-    """For `pretrain`: the given values on top of the preset's."""
+    """The settings of `pretrain`: given values on top of the preset's."""
     return merged(preset(table.get("preset", "bert-mini")), table)
 
 

@@ -37,10 +37,11 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, Any]]:
+    """`search`: the passages of an index for a question, reranked if asked."""
     from bertkit import machine
+    from bertkit.retrieval.conditions import Where
     from bertkit.retrieval.evaluate import Reranker
     from bertkit.retrieval.index import open_index
-    from bertkit.retrieval.passages import Where
 
     machine.set_up(settings.threads)
     where = Where(settings.where) if settings.where else None
@@ -69,7 +70,8 @@ class AskSettings(IndexSettings):
         "", "A model fine-tuned with `bertkit finetune answer`; with --train, the folder to write it to (then: reader)."
     )
     train: str = option(
-        "", "Train the reader first, on these questions (SQuAD file or JSON lines); samples: on bertkit's own few."
+        "",
+        "Train the reader first, on these questions (SQuAD file or JSON lines), or on bertkit's few samples: samples.",
     )
     minutes: float = option(4.0, "Time budget of --train.", at_least=0)
     k: int = option(5, "Number of passages to read.", short="-k", at_least=1)

@@ -45,6 +45,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
+    """Load the models and serve them until interrupted; `opened` is called with the address."""
     from bertkit import machine
     from bertkit.errors import UserError
     from bertkit.notify import note
@@ -68,13 +69,13 @@ def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
     )  # fmt: skip
     machine.limit_onednn_cache()
     machine.limit_arenas(1 + machine.set_threads(settings.threads))
-    with bind(settings.host, settings.port) as bound:  # before the models are read: a taken port is told at once
+    with bind(settings.host, settings.port) as bound:  # before the models are read: a port in use is reported at once
         registry = load(settings.models, settings.precision, settings.device, settings.engine)
         service = InferenceService(
             registry, limits, on_long=settings.on_long, threads=settings.threads, prefix=settings.metrics_prefix
         )  # fmt: skip
-        for one in registry.values():
-            note(f"{one.name}: {', '.join(one.abilities)} ({one.predictor.computed_by})")
+        for served in registry.values():
+            note(f"{served.name}: {', '.join(served.abilities)} ({served.predictor.computed_by})")
         address = address_of(bound)
         if settings.host not in LOCAL and not key:
             note("Other machines may be able to connect and no key is required: set BERTKIT_API_KEY.")
@@ -86,7 +87,7 @@ def _serve(settings: Settings, opened: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _key(settings: Settings) -> str:
-    """For `serve`: the API key from the file or the environment; empty if there is none."""
+    """The API key of `serve`, from the file or the environment; empty if there is none."""
     from bertkit.errors import UserError
 
     if settings.api_key_file is None:

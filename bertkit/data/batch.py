@@ -100,7 +100,7 @@ Row = Sequence[int] | np.ndarray
 
 
 def rounded(length: int) -> int:
-    """For batches of few shapes: a length rounded up by at most an eighth, or to a multiple of 8 where that is more."""
+    """A length rounded up by at most an eighth, or to a multiple of 8 if that is more: batches share shapes."""
     step = max(8, 1 << max(0, (length - 1).bit_length() - 4))
     return -(-length // step) * step
 
@@ -171,6 +171,7 @@ def _steady_groups(lengths: np.ndarray, starts: np.ndarray) -> tuple[Group, ...]
 
 
 def _group(lengths: np.ndarray, start: int) -> Group:
+    """A group of a batch: neighbouring texts, padded for attention only if their lengths differ."""
     longest, total = int(lengths.max()), int(lengths.sum())
     if total == longest * len(lengths):
         return Group(start, start + total, len(lengths), longest)
@@ -178,6 +179,7 @@ def _group(lengths: np.ndarray, start: int) -> Group:
 
 
 def _padded(lengths: np.ndarray, start: int, longest: int) -> Group:
+    """A group padded to a length, with the places of its tokens in the rectangle."""
     total = int(lengths.sum())
     column = np.arange(longest)
     real = column[None, :] < lengths[:, None]

@@ -6,9 +6,11 @@ a text file, the row of a parquet file or JSON list, the running number of a que
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 Label = str | float | tuple[str, ...] | None
+Value = str | int | float | bool  # of a document's column
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +78,17 @@ class MinimalPair:
     bad: str
     group: str = ""
     line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text to be split into passages, with its file, its number in it (from 1), its id, and the row's other columns.
+
+    The id is that of the row; without one, the file's name and the number.
+    """
+
+    text: str
+    file: str
+    number: int
+    id: str
+    columns: Mapping[str, Value] = field(default_factory=dict)

@@ -169,15 +169,16 @@ class PretrainingFeed:
         """The pretraining feed's part of the step's examples for this rank, masked and packed."""
         phase, _ = self.phase(step)
         rate = self.masking.at(step / max(1, self.plan[-1].last))
-        mine = self.numbers(step)[self.rank :: self.ranks]
-        causal = round(self.causal * len(mine))
-        batches = self._batches(phase.length, mine[causal:], rate, self.teacher)
-        batches += [replace(batch, causal=True) for batch in self._batches(phase.length, mine[:causal], 0.0)]
+        numbers = self.numbers(step)[self.rank :: self.ranks]
+        causal = round(self.causal * len(numbers))
+        batches = self._batches(phase.length, numbers[causal:], rate, self.teacher)
+        batches += [replace(batch, causal=True) for batch in self._batches(phase.length, numbers[:causal], 0.0)]
         return batches + self.beside.step(step) if self.beside else batches
 
     def _batches(
         self, length: int, numbers: list[tuple[int, int]], rate: float, teacher: WordStatesOf | None = None
     ) -> list[Batch]:
+        """Masked rows of a pretraining step, packed into micro-batches."""
         rows = [self.masked(length, number, epoch, rate) for number, epoch in numbers]
         parts = batches_by_tokens([len(row[0].ids) for row in rows], self.micro_tokens)
         return [collate([rows[i] for i in part], teacher) for part in parts]

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.data.readers import Seen, first_bytes, form_of, seen_in
+from bertkit.data.readers import SeenRow, first_bytes, form_of, seen_in
 from bertkit.data.readers.rows import has_pair
 from bertkit.errors import UserError
 from bertkit.notify import track
@@ -30,7 +30,7 @@ class Lengths:
 
 
 @dataclass
-class Cut:
+class Truncation:
     """Found in a data file: what a model of `limit` tokens would not see; special tokens count."""
 
     limit: int
@@ -60,7 +60,7 @@ class FileReport:
     compared: int = 0
     overlaps: dict[str, int] = field(default_factory=dict)
     lengths: list[Lengths] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[Truncation] = field(default_factory=list)
     counted_by: str = ""  # the model whose tokenizer counted the tokens
     unknown_share: float = 0.0  # of the pieces, by the same tokenizer
     cjk_share: float = 0.0
@@ -114,11 +114,11 @@ class FileReport:
             yield f"  also in {other}: {count:,} rows ({count / max(1, self.rows):.1%})"
         for lengths in self.lengths:
             half, most, nearly, longest = (f"{value:,}" for value in lengths.percentiles.values())
-            shown = f"50 % up to {half}, 90 % up to {most}, 99 % up to {nearly}, 100 % up to {longest}"
+            percentiles = f"50 % up to {half}, 90 % up to {most}, 99 % up to {nearly}, 100 % up to {longest}"
             if self.counted_by and lengths.unit == "tokens":
-                yield f"  tokens ({self.counted_by}'s tokenizer): mean {lengths.mean:,.1f}; {shown}"
+                yield f"  tokens ({self.counted_by}'s tokenizer): mean {lengths.mean:,.1f}; {percentiles}"
             else:
-                yield f"  {lengths.unit}: mean {lengths.mean:,.1f}; {shown}"
+                yield f"  {lengths.unit}: mean {lengths.mean:,.1f}; {percentiles}"
         if self.unknown_share:
             yield f"  unknown to {self.counted_by}'s vocabulary: {self.unknown_share:.2%} of pieces"
         if self.cuts and not self.cuts[0].rows:
@@ -195,7 +195,7 @@ def inspect_file(
     return report
 
 
-def _until_broken(rows: Iterable[Seen], bad: list[UserError]) -> Iterator[Seen]:
+def _until_broken(rows: Iterable[SeenRow], bad: list[UserError]) -> Iterator[SeenRow]:
     """An inspected file's rows up to an error after which no reader can go on; one without any is refused."""
     read = False
     try:
@@ -227,7 +227,8 @@ class _Tally:
         self.letters, self.cjk = 0, 0
         self.compares_labels = report.form == "rows"
 
-    def add(self, row: Seen) -> None:
+    def add(self, row: SeenRow) -> None:
+        """Count one row of a data file: its labels, its length, and whether it repeats another."""
         report = self.report
         report.rows += 1
         text = "\n".join(row.texts).strip()
@@ -266,13 +267,15 @@ class _Tally:
             if len(where["lines"]) < 3:
                 where["lines"].append(row.line)
 
-    def add_tokens(self, rows: list[Seen], tokenizer: Tokenizes) -> None:
+    def add_tokens(self, rows: list[SeenRow], tokenizer: Tokenizes) -> None:
+        """Count the tokens of rows of a data file."""
         ids = iter(tokenizer.pieces_batch([part for row in rows for part in row.texts]))
         for row in rows:
             # [CLS] a [SEP] b [SEP]: one special token more than there are texts.
             self.tokens[sum(len(next(ids)) for _ in row.texts) + len(row.texts) + 1] += 1
 
     def finish(self) -> None:
+        """The report of a data file from its counts."""
         report = self.report
         report.compared = report.rows if len(self.first_label) < MOST_HASHES else report.compared
         report.labels, report.label_kinds = dict(self.labels.most_common(50)), len(self.labels)
@@ -324,6 +327,7 @@ def _hash(text: str) -> int:
 
 
 def _hashes(path: str | Path, encoding: str, columns: dict[str, Any]) -> set[int]:
+    """Hashes of the texts of another data file, to count those in both."""
     form, _ = form_of(path, encoding, **columns)
     rows = seen_in(path, form, encoding, [], **columns)
     return {_hash(_normal("\n".join(row.texts))) for row in islice(rows, MOST_HASHES)}
@@ -341,8 +345,9 @@ def _lengths(unit: str, counts: Counter[int]) -> Lengths:
     return result
 
 
-def _cut(limit: int, counts: Counter[int]) -> Cut:
+def _cut(limit: int, counts: Counter[int]) -> Truncation:
+    """How many rows and tokens a limit would truncate."""
     rows = sum(count for length, count in counts.items() if length > limit)
     lost = sum((length - limit) * count for length, count in counts.items() if length > limit)
     total = sum(length * count for length, count in counts.items())
-    return Cut(limit, rows, lost, rows / counts.total(), lost / total)
+    return Truncation(limit, rows, lost, rows / counts.total(), lost / total)

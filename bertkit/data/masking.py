@@ -60,16 +60,17 @@ def _tokens(task: _Task) -> np.ndarray:
 
 
 def _words(task: _Task) -> np.ndarray:
-    """For masking: whole words in random order; one beyond the budget is skipped (as in BERT's whole-word code)."""
+    """Mask whole words in random order; one beyond the budget is skipped (as in BERT's whole-word code)."""
     return _runs(task, np.ones(1))
 
 
 def _spans(task: _Task) -> np.ndarray:
-    """For masking: runs of one to `most_span` words, n with a probability in proportion to 1/n (ALBERT's rule)."""
+    """Mask runs of one to `most_span` words, n with a probability in proportion to 1/n (ALBERT's rule)."""
     return _runs(task, 1 / np.arange(1, task.most_span + 1))
 
 
 def _runs(task: _Task, odds: np.ndarray) -> np.ndarray:
+    """Mask whole runs of words (n-grams) until the budget is spent."""
     candidates, budget, chance = task.candidates, task.budget, task.chance
     # A word begins where the store says so, and after every special token.
     begins = task.example.word_starts[candidates] | np.concatenate([[True], np.diff(candidates) > 1])

@@ -50,7 +50,7 @@ class Packing(Protocol):
 def sentence_chunks(
     store: Store, documents: np.ndarray, room: int, least: int = 1, *, over: bool = False
 ) -> np.ndarray:
-    """For packing: greedy runs of sentences with at most `room` tokens: (chunks, 2) of sentence numbers, in text order.
+    """Greedy runs of sentences to pack, of at most `room` tokens: (chunks, 2) of sentence numbers, in text order.
 
     A run has at least `least` sentences where its document has them, even if they do not fit. `over`: a run continues
     until it has at least `room` tokens, as in BERT's code, and is truncated later.

@@ -67,6 +67,7 @@ class Store:
 
     @classmethod
     def _open(cls, folder: Path) -> Store:
+        """Open a token store: check its files' sizes and map its arrays."""
         facts = _facts(folder)
         try:
             entries = _entries(folder, facts)
@@ -99,8 +100,7 @@ class Store:
         if tokenizer.fingerprint() != self.fingerprint:
             raise UserError(
                 f"{self.folder} was made with a different tokenizer ({self.facts['pieces']:,} pieces) from the one "
-                "given "
-                f"({tokenizer.size:,} pieces): its ids would mean other words. Use the tokenizer in "
+                f"given ({tokenizer.size:,} pieces): its ids would mean different words. Use the tokenizer in "
                 f"{self.folder / 'tokenizer'}, or prepare the text again with the one you want."
             )
 
@@ -158,6 +158,7 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Entries:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
+    """A store's facts from store.json, in the format this version reads."""
     facts = read_json(folder / FACTS)
     version = facts.get("format")
     if version != FORMAT:

@@ -57,7 +57,7 @@ def write_all(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """For writing rows as JSON: numpy scalars and arrays as Python values (json's `default`)."""
+    """Numpy scalars and arrays of a row as Python values, to write it as JSON (json's `default`)."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "isoformat"):
@@ -94,6 +94,7 @@ class _Columns:
     _columns: list[str] | None = None
 
     def write(self, row: dict[str, Any]) -> None:
+        """Write a row in the columns of the first."""
         if self._columns is None:
             self._columns = list(row)
             self._put(self._columns)
@@ -114,6 +115,7 @@ class _Table(_Columns):
         self._csv = csv.writer(self._line, lineterminator="\r\n")  # so that it quotes cells with either in them
 
     def _put(self, values: list[Any]) -> None:
+        """Write a row of csv or tsv; cells that look like formulas get an apostrophe."""
         cells = [_cell(value) for value in values]
         for n, value in enumerate(values):
             if isinstance(value, str) and _FORMULA.match(value):
@@ -182,6 +184,7 @@ class _Xlsx(_Columns):
         self._rows = self._shortened = self._cleaned = 0
 
     def _put(self, values: list[Any]) -> None:
+        """Write a row of an .xlsx file."""
         self._rows += 1
         if self._rows > MOST_ROWS:
             raise UserError(f"{self._path}: a sheet has at most {MOST_ROWS:,} rows. Write a .csv or .parquet instead.")
@@ -236,6 +239,7 @@ class _Parquet:
             self._flush()
 
     def _flush(self) -> None:
+        """Write the waiting rows as a group of the parquet file."""
         arrow = self._arrow
         try:
             if self._writer is None:
@@ -263,12 +267,12 @@ class _Parquet:
 
 
 def _without_nulls(arrow: Any, schema: Any) -> Any:
-    """For writing rows as parquet: a column that is empty in the first batch may hold texts later."""
+    """The schema of parquet rows; a column that is empty in the first batch may hold texts later."""
     return arrow.schema([f.with_type(arrow.string()) if arrow.types.is_null(f.type) else f for f in schema])
 
 
 def arrow_for(path: str | Path) -> Any:
-    """For writing rows as parquet: import pyarrow with its parquet module, or say how to install it."""
+    """Import pyarrow with its parquet module to write rows, or say how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet

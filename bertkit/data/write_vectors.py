@@ -85,6 +85,7 @@ class VectorWriter:
 
 class _Npy(VectorWriter):
     def _put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Append vectors to a .npy file."""
         if self._file.tell() == 0:
             self._file.write(_npy_header(0, vectors.shape[1]))
         self._file.write(vectors.astype("<f4", copy=False).tobytes())
@@ -100,7 +101,7 @@ class _Npy(VectorWriter):
 
 
 def _npy_header(count: int, width: int) -> bytes:
-    """For a file of vectors: numpy's format 1.0, that is magic, version, length, a Python dict padded with spaces."""
+    """The header of a .npy file of vectors, format 1.0: magic, version, length, a Python dict padded with spaces."""
     fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, {width}), }}"
     start = b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little")
     return start + fields.ljust(_NPY_HEADER - 11).encode("ascii") + b"\n"

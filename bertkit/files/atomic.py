@@ -159,7 +159,7 @@ def _inside(target: Path, name: Path) -> Path:
 
 
 def _replaced(target: Path, swap: Path) -> list[Path]:
-    """For an interrupted write: what the manifest in `target` lists and the one in `swap` does not."""
+    """What the manifest in `target` lists and the one in `swap` does not: files that an interrupted write replaces."""
     try:
         before, after = manifest.read_manifest(target), manifest.read_manifest(swap)
     except UserError:
@@ -169,7 +169,7 @@ def _replaced(target: Path, swap: Path) -> list[Path]:
 
 @contextmanager
 def staged(parent: Path, label: str) -> Iterator[Path]:
-    """For atomic writes: an empty folder `.tmp-<pid>-<label>` in `parent`, removed at the end unless it was renamed."""
+    """An empty folder `.tmp-<pid>-<label>` to write in, inside `parent`; removed at the end unless it was renamed."""
     path = parent / f".tmp-{os.getpid()}-{label}"
     calls.mkdir(path)
     handle = calls.open(path, os.O_RDONLY)
@@ -186,7 +186,7 @@ def staged(parent: Path, label: str) -> Iterator[Path]:
 
 
 def sweep(parent: Path, label: str) -> None:
-    """After interrupted atomic writes: remove the staging and discarded folders of dead processes.
+    """Remove the staging and discarded folders that interrupted writes of dead processes left.
 
     `label`: a pattern.
     """
@@ -204,6 +204,7 @@ def _clear(path: Path) -> None:
 
 
 def _is_claimed(path: Path) -> bool:
+    """Whether a process that is alive writes this draft."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -311,8 +312,8 @@ def _error_number(error: Exception) -> int | None:
     if isinstance(error, OSError):
         return error.errno
     # The safetensors library wraps what the system said into its own text: "… (os error 28)".
-    said = re.search(r"os error (\d+)", str(error)) if type(error).__name__ == "SafetensorError" else None
-    return int(said[1]) if said else None
+    match = re.search(r"os error (\d+)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return int(match[1]) if match else None
 
 
 def require_space(folder: Path, needed: int) -> None:
@@ -420,6 +421,7 @@ def write_errors(path: str | Path) -> Iterator[None]:
 
 
 def _packed(path: Path, raw: IO[bytes]) -> IO[bytes]:
+    """The file, compressed as its ending asks."""
     ending = path.suffix.lower()
     if ending not in COMPRESSIONS:
         return raw

@@ -105,6 +105,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _is_deep(value: Any) -> bool:
+    """Whether JSON is nested too deeply to be meant."""
     level: Iterable[Any] = [value]
     for _ in range(DEEPEST):
         inside = [
@@ -171,6 +172,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """The header of a .npy file: shape, order and dtype."""
     from numpy.lib import format as npy
 
     version = npy.read_magic(file)

@@ -92,6 +92,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _holder(handle: int) -> str:
+    """Which process holds the lock, as far as the lock file tells."""
     try:
         facts = json.loads(os.pread(handle, 4096, 0))
         return f"process {facts['pid']} on {facts['host']}, since {facts['since']},"

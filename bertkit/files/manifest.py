@@ -52,7 +52,7 @@ def of_files(entries: Entries) -> bytes:
 
 
 def describe(folder: Path) -> Entries:
-    """For a manifest: size and SHA-256 of every file below a folder that it lists."""
+    """Size and SHA-256 of every file below a folder that its manifest lists."""
     listed = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_listed(path.relative_to(folder))]
     return {path.relative_to(folder).as_posix(): facts_of(path) for path in listed}
 
@@ -63,14 +63,14 @@ def is_listed(name: PurePosixPath | Path) -> bool:
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """For a manifest: size and SHA-256 of a file."""
+    """Size and SHA-256 of a file, as a manifest holds them."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         return {"bytes": size, "sha256": digest_of(file.fileno())}
 
 
 def digest_of(handle: int) -> str:
-    """For a manifest: SHA-256 of an open file in hex."""
+    """SHA-256 of an open file in hex, as a manifest holds it."""
     digest = hashlib.sha256()
     for block in blocks(handle):
         digest.update(block)
@@ -78,7 +78,7 @@ def digest_of(handle: int) -> str:
 
 
 def blocks(handle: int) -> Iterator[bytes]:
-    """For a manifest's digests: the bytes of an open file from its beginning; the position in it stays."""
+    """The bytes of an open file from its beginning, for a manifest's digest; the position in it stays."""
     offset = 0
     while block := os.pread(handle, BLOCK, offset):
         yield block
@@ -104,6 +104,7 @@ def read_manifest(folder: Path) -> Entries | None:
 
 
 def _refuse_outside(folder: Path, entries: Entries) -> None:
+    """Refuse a manifest that lists a file outside its folder."""
     for name in entries:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
             raise DamagedFile(f"{folder}: lists {name!r:.80}, which is outside the folder, so it was not opened.")

@@ -120,6 +120,7 @@ def open_whole(path: str | Path, encoding: str = "utf-8") -> str:
 
 
 def _known(encoding: str) -> str:
+    """The name of an encoding of text, or an error with those that are usual."""
     try:
         name = codecs.lookup(encoding).name
         "a".encode(encoding)  # refuses codecs that are not text, such as hex
@@ -130,6 +131,7 @@ def _known(encoding: str) -> str:
 
 
 def _lines(path: str, stream: IO[bytes], encoding: str, split: int | None, nul: str) -> Iterator[str]:
+    """The decoded lines of a file with their numbers; longer lines come in parts."""
     number, rest, stray = 0, "", 0
     limit = split or LONGEST_LINE
     decoder: codecs.IncrementalDecoder | None = None  # there is one while inside a line that comes in pieces
@@ -172,6 +174,7 @@ def _inside(encoding: str) -> str:
 
 
 def _raw_lines(path: str, stream: IO[bytes], encoding: str, limit: int) -> Iterator[bytes]:
+    """The lines of a file as bytes."""
     if encoding.startswith(_WIDE):
         stream = _as_utf8(path, stream, encoding)
     number = 1
@@ -196,6 +199,7 @@ def _decode(
     pieces: codecs.IncrementalDecoder | None = None,
     final: bool = True,
 ) -> str:
+    """Decode a line; an error names it and the encoding it may be in."""
     encoding = _inside(encoding)
     try:
         line = pieces.decode(raw, final) if pieces else raw.decode(encoding)
@@ -207,6 +211,7 @@ def _decode(
 
 
 def _sample(path: str) -> bytes:
+    """The first bytes of a file, to guess its encoding from."""
     if path == "-":
         return b""
     try:

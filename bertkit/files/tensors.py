@@ -72,6 +72,7 @@ def read_arrays(handle: int, where: str) -> dict[str, np.ndarray]:
 
 
 def _read(handle: int, where: str, made_of: Callable[[bytearray, str, list[int]], Read]) -> dict[str, Read]:
+    """The tensors of an open safetensors file, after checking its header."""
     length = os.fstat(handle).st_size
     try:
         header_length = int.from_bytes(_fetch(handle, 8, 0), "little")
@@ -90,6 +91,7 @@ def _read(handle: int, where: str, made_of: Callable[[bytearray, str, list[int]]
 
 
 def _load(handle: int, row: dict, offset: int, made_of: Callable[[bytearray, str, list[int]], Read]) -> Read:
+    """One tensor of an open safetensors file."""
     kind, shape = row["dtype"], row["shape"]
     begin, end = row["data_offsets"]
     width = 1 if kind == "BOOL" else int("".join(filter(str.isdigit, kind.partition("_")[0]))) // 8
@@ -115,6 +117,7 @@ def _array(content: bytearray, kind: str, shape: list[int]) -> np.ndarray:
 
 
 def _fetch(handle: int, count: int, offset: int) -> bytearray:
+    """Bytes of an open safetensors file at an offset."""
     buffer = bytearray(count)
     rest = memoryview(buffer)
     while len(rest):
@@ -137,6 +140,7 @@ def _order(tensors: Tensors) -> list[str]:
 
 
 def _header(tensors: Tensors) -> bytes:
+    """The header of a safetensors file: dtype, shape and place of every tensor."""
     rows: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name in _order(tensors):

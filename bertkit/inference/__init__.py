@@ -20,13 +20,13 @@ class Answers(list[Any]):
 
     def _repr_html_(self) -> str:
         names = list(dict.fromkeys(name for row in self if isinstance(row, Mapping) for name in row))
-        shown = [name for name in names if name not in HIDDEN and not _is_nought(name, self)]
+        columns = [name for name in names if name not in HIDDEN and not _is_nought(name, self)]
         has_scores = any(isinstance(row.get("scores"), (Mapping, list)) for row in self)
         has_tags = any("entities" in row for row in self)
-        heads = [*shown, *(["scores"] if has_scores else []), *(["entities"] if has_tags else [])]
+        heads = [*columns, *(["scores"] if has_scores else []), *(["entities"] if has_tags else [])]
         rows = []
         for row in self[:MOST_ROWS]:
-            cells = [_value(row.get(name)) for name in shown]
+            cells = [_value(row.get(name)) for name in columns]
             cells += [_bars(row.get("scores"))] if has_scores else []
             cells += [_entities(row.get("entities") or ())] if has_tags else []
             rows.append(cells)
@@ -73,19 +73,19 @@ class Report(dict[str, Any]):
 
 
 def framed(page: str) -> str:
-    """For inference's results in a notebook: a whole page, with its own style and without scripts."""
+    """A whole page of results in a notebook, with its own style and without scripts."""
     return (
         f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:40em;border:1px solid #ddd" sandbox></iframe>'
     )
 
 
 def escape(text: str) -> str:
-    """For inference's answers in a notebook: text that is safe between tags."""
+    """Text of an answer, safe between tags in a notebook."""
     return html.escape(text)
 
 
 def clip(text: str, most: int) -> str:
-    """For inference's answers in a notebook: the beginning of a long text."""
+    """The beginning of a long text in a notebook's answer."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -97,7 +97,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> s
 
 
 def _is_nought(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """For inference's answers in a notebook: whether a column says nothing, as where no token was cut."""
+    """Whether a column of answers says nothing in a notebook, as where no token was cut."""
     return name == "cut" and not any(row.get(name) for row in rows)
 
 
@@ -106,7 +106,7 @@ def _value(value: Any) -> str:
 
 
 def _bars(scores: Any) -> str:
-    """For answers in a notebook: a bar per name (of choices: their numbers), as long as its probability; the best 5."""
+    """An answer's bars in a notebook: one per name (of choices: number), as long as its probability; the best 5."""
     if isinstance(scores, list):
         scores = dict(enumerate(scores))
     if not isinstance(scores, Mapping):

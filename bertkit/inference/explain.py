@@ -46,11 +46,11 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
     encoding = encoded_text(predictor, text, text_b)
     row = row_of(encoding)
     (maps,) = predictor.run([row], _maps, maps=True)
-    said: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
     if is_explained(predictor, encoding):
         why = importance(predictor, text, text_b)
         weights = why["importance"]
-        said = {"label": why["target"], "score": why["probability"], "baseline": why["baseline"]}
+        prediction = {"label": why["target"], "score": why["probability"], "baseline": why["baseline"]}
     else:
         weights = _turned(predictor, row, encoding.special)
     tokens = [
@@ -63,7 +63,7 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
         )
     ]  # fmt: skip
     return {
-        "text": text, "text_b": text_b, "tokens": tokens, "attention": maps, "said": said,
+        "text": text, "text_b": text_b, "tokens": tokens, "attention": maps, "said": prediction,
         "heads": _habits(maps, np.asarray(encoding.special)),
     }  # fmt: skip
 
@@ -346,7 +346,7 @@ def layer_vectors(predictor: Predictor, text: str, text_b: str | None = None) ->
 
 
 def _layers(encoded: Encoded) -> list[np.ndarray]:
-    """For explaining, of each text of a batch: (layers + 1, tokens, width)."""
+    """The vectors of each text of a batch, layer by layer, to be explained: (layers + 1, tokens, width)."""
     by_layer = [encoded.batch.split(layer.float()) for layer in encoded.layers]
     return [torch.stack(layers).cpu().numpy() for layers in zip(*by_layer)]
 
@@ -408,6 +408,7 @@ def vector_map(predictor: Predictor, texts: Sequence[str], word: str = "") -> di
 
 
 def _occurrences(text: str, word: str) -> list[tuple[int, int]]:
+    """The places of a word in a text; "art" is not in "start"."""
     lowered, wanted = text.lower(), word.lower()
     starts = [n for n in range(len(text)) if lowered.startswith(wanted, n)]
 
@@ -454,8 +455,8 @@ def sentence_pairs(predictor: Predictor, text: str, seed: int = 0, most: int = M
     ordered = "next_sentence" not in predictor.model.heads or "next_sentence" in predictor.model.untrained
     pairs: list[tuple[str, str, bool]] = []
     for number, (paragraph, a, b) in enumerate(chosen):
-        others = [one for n, part in enumerate(paragraphs) if n != paragraph for one in part]
-        others = others or [one for one in paragraphs[0] if one not in (a, b)]
+        others = [sentence for n, part in enumerate(paragraphs) if n != paragraph for sentence in part]
+        others = others or [sentence for sentence in paragraphs[0] if sentence not in (a, b)]
         if number % 2 == 0:
             pairs.append((a, b, True))
         else:

@@ -61,7 +61,7 @@ def encode_masked(predictor: Predictor, texts: Sequence[str]) -> list[Encoding]:
 
 
 def guesses(predictor: Predictor, encodings: Sequence[Encoding], top: int = 5) -> list[list[list[dict[str, Any]]]]:
-    """For each text and each of its masks, the best predictions."""
+    """The best predictions for every mask of every text."""
     mask = predictor.tokenizer.mask_id
     assert mask is not None  # otherwise there would be no encodings with masks
 
@@ -158,7 +158,7 @@ def fill_jointly(predictor: Predictor, encoding: Encoding, top: int, how: str) -
 
 
 def _logs_at(predictor: Predictor, texts: list[list[int]], segments: list[int], places: list[int]) -> np.ndarray:
-    """For guessing masks together: log-probabilities of every piece at these places: (texts, places, pieces)."""
+    """Log-probabilities of every piece at masks that are filled together: (texts, places, pieces)."""
     special = sorted(predictor.tokenizer.special_ids)
 
     def logs(numbers: list[int], logits: list[np.ndarray]) -> list[np.ndarray]:

@@ -56,11 +56,11 @@ def importance(
         weights[:] = _integrated(predictor, model, row, baseline, lambda encoded: ask.scores(encoded)[:, best])
     else:
         for n in places:
-            kept = [*row.ids[:n], *([hidden] if by == "mask" else []), *row.ids[n + 1 :]]
+            ids = [*row.ids[:n], *([hidden] if by == "mask" else []), *row.ids[n + 1 :]]
             sides = row.segments and [*row.segments[:n], *row.segments[n + (by == "remove") :]]
             with torch.no_grad():
                 moved = ask.place - 1 if by == "remove" and n < ask.place else ask.place
-                encoded = model.encoder(predictor._pack([Row(kept, sides, (0, len(kept)))]))
+                encoded = model.encoder(predictor._pack([Row(ids, sides, (0, len(ids)))]))
                 weights[n] = float(original[best] - ask.at(moved).scores(encoded)[0][best])
     return {
         "tokens": tokens_of(predictor, encoding), "importance": weights, "target": ask.names[best],
@@ -69,7 +69,7 @@ def importance(
 
 
 def _plain_model(predictor: Predictor) -> Model:
-    """For the importance of tokens: the model in float32 with ordinary linear maps, through which gradients flow."""
+    """The model in float32 with ordinary linear maps, through which the gradients of importance flow."""
     if not is_prepared(predictor.model):
         return predictor.model
     return predictor.as_written().model.eval().requires_grad_(False)
@@ -96,6 +96,7 @@ def is_explained(predictor: Predictor, encoding: Encoding) -> bool:
 
 
 def _target(predictor: Predictor, model: Model, encoding: Encoding) -> Target | None:
+    """What the importance of tokens is measured for: the predicted label, or the guess at a mask."""
     options = predictor.folder.about.get("options", {})
     labels = predictor.folder.labels
     if "text" in model.heads and "text" not in model.untrained and len(labels) > 1:

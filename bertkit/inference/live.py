@@ -115,6 +115,7 @@ def _examples(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[Example]:
 
 @torch.no_grad()
 def _guesses(model: Model, tokenizer: Tokenizer, asked: Encoding, place: int) -> list[dict[str, Any]]:
+    """What the model trained live guesses for a mask, with probabilities."""
     model.eval()
     scores = model.ask("mlm", model.encoder(pack([asked.ids])), torch.tensor([place]))[0].float().softmax(-1)
     best = scores[: tokenizer.size].topk(5)

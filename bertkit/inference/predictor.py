@@ -102,8 +102,8 @@ class Predictor:
         )
         labels = self.task.labels if fine_tuned and self.task.labelled_by_name else ()
         named = ", ".join(labels[:6]) + (f" … ({len(labels)})" if len(labels) > 6 else "")
-        shown = f"labels {named}, " if labels else ""
-        return f"<bertkit model {self.folder.name!r}: {task}{shown}{self.engine.size}, {self.computed_by}>"
+        labelled = f"labels {named}, " if labels else ""
+        return f"<bertkit model {self.folder.name!r}: {task}{labelled}{self.engine.size}, {self.computed_by}>"
 
     @property
     def precision(self) -> str:
@@ -127,9 +127,10 @@ class Predictor:
 
     @property
     def _torch(self) -> TorchEngine:
+        """The model's PyTorch engine, or an error where another engine runs it."""
         if self.engine.name != "torch":
             raise UserError(
-                f"{self.folder.name} is open in {self.engine.name}, which gives answers only; this looks inside the "
+                f"{self.folder.name} is open in {self.engine.name}, which only computes answers; this looks inside the "
                 "model. Use a folder with model.safetensors and --engine torch."
             )
         return self.engine  # type: ignore[return-value]
@@ -202,6 +203,7 @@ class Predictor:
         return answers
 
     def _encoded(self, texts: str | Sequence[str], on_long: str, prompt: str, *, keep: bool = False) -> list[Rows]:
+        """Texts as rows to be embedded; truncated tokens are reported."""
         texts = texts_of(texts)
         windows = Windows(self.vector_limit, on_long)
         encoded = self.encode_texts(texts, [prompt] * len(texts), windows, keep=keep)
@@ -371,6 +373,7 @@ class Predictor:
             return self._predict(examples, on_long)
 
     def _predict(self, examples: Sequence[Any], on_long: str) -> list[dict[str, Any]]:
+        """Predictions of examples: encode, compute, decode."""
         if self.task.head:
             self.needs(self.task.head, "predict")
         items = self.task.encode(examples, self.tokenizer, self.windows(on_long))
@@ -412,7 +415,7 @@ def chosen_engine(source: Path, engine: str) -> str:
 
 
 def _merge(texts: Sequence[Rows], vectors: Sequence[np.ndarray], pool: str) -> list[np.ndarray]:
-    """For a predictor's token vectors: join those of a text's rows, each row contributing the tokens it owns."""
+    """Join the token vectors that a predictor computed for a text's rows, each row contributing the tokens it owns."""
     parts = iter(vectors)
     merged = []
     for text in texts:

@@ -112,7 +112,7 @@ Run = tuple[list[int], list[int], list[int]]  # ids, places to predict, their id
 def _masked_runs(
     ids: list[int], special: list[bool], word_of: list[int], predictor: Predictor, words: bool
 ) -> list[Run]:
-    """For scoring a text: a copy per piece, with that piece masked (and optionally the rest of its word)."""
+    """A copy of the text per piece, with that piece masked (and optionally the rest of its word), to be scored."""
     mask = predictor.tokenizer.mask_id
     if mask is None:
         raise UserError("This tokenizer has no mask token, so texts cannot be scored.")
@@ -164,7 +164,7 @@ PAIRS = {"next_sentence": "next", "order": "order"}  # head → what its probabi
 
 
 def follows(predictor: Predictor, a: Sequence[str], b: Sequence[str]) -> list[dict[str, float]]:
-    """For each pair, {"next": probability} by the next-sentence head, or {"order": …} by ALBERT's sentence order."""
+    """Whether the second text of each pair follows: {"next": probability}, or ALBERT's sentence order: {"order": …}."""
     head = next((head for head in PAIRS if head in predictor.engine.heads), None)
     if head is None:
         has = ", ".join(predictor.engine.heads) or "none"
@@ -199,10 +199,10 @@ def score_minimal_pairs(scorer: TextScorer, path: str | Path, most: int = 0, enc
     """The share of minimal pairs whose good sentence is likelier: over all, and by group (BLiMP reports their mean)."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for pair in read_minimal_pairs(path, encoding=encoding):
-        kept = groups.setdefault(str(pair.group), [])
-        if not most or len(kept) < most:
-            kept.append((pair.good, pair.bad))
-    pairs = [(group, *texts) for group, kept in groups.items() for texts in kept]
+        counts = groups.setdefault(str(pair.group), [])
+        if not most or len(counts) < most:
+            counts.append((pair.good, pair.bad))
+    pairs = [(group, *texts) for group, counts in groups.items() for texts in counts]
     good: list[float] = []
     bad: list[float] = []
     for start in track(range(0, len(pairs), PAIRS_AT_ONCE), "scoring pairs", -(-len(pairs) // PAIRS_AT_ONCE)):

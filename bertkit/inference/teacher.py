@@ -30,7 +30,7 @@ from bertkit.text.words import is_cjk
 KNOWN_WORDS = 500_000  # spellings kept at once
 
 
-class Words:
+class WordsOfPieces:
     """A row of pieces as its teacher sees it: where each word begins, and how it is spelled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -43,7 +43,7 @@ class Words:
         self.pieces = pieces
 
     def of(self, ids: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """For matching a teacher's words: the word of every token, -1 for special ones, and the words' spellings."""
+        """The word of every token that a teacher is matched at, -1 for special ones, and the words' spellings."""
         begins = self.begins(ids)
         begins[1:] |= special[:-1]
         begins &= ~special
@@ -56,13 +56,14 @@ class Words:
         return number, [self._spelled(tuple(row[a : bounds[e]])) for a, e in zip(places, ends)]
 
     def begins(self, ids: np.ndarray) -> np.ndarray:
-        """For matching a teacher's words: where one begins in a row of pieces; the first piece begins one."""
+        """Where a word that a teacher is matched at begins in a row of pieces; the first piece begins one."""
         begins = ~self.continues[ids]
         begins[1:] |= self.chinese[ids[:-1]]
         begins[:1] = True
         return begins
 
     def _spelled(self, word: tuple[int, ...]) -> str:
+        """A word of the student's pieces as text, for the teacher; empty if the student does not know it."""
         text = self.spelled.get(word)
         if text is None:
             if len(self.spelled) >= KNOWN_WORDS:
@@ -98,10 +99,10 @@ class WordTeacher:
                 config = replace(config, unique_layers=top)
             self.encoder.config = replace(config, depth=top)
             self.encoder.final_norm = None
-        self.words = Words(student)
+        self.words = WordsOfPieces(student)
 
     def __call__(self, examples: Sequence[Example]) -> tuple[np.ndarray, Tensor]:
-        """For concatenated rows: the word of every token (tokens,) and the words' states (words, layers, width).
+        """The word of every token of concatenated rows (tokens,), and the teacher's states (words, layers, width).
 
         A token whose word has no teacher state (it is special, unknown, or beyond the teacher's limit) has
         the number of words as its word.
@@ -134,6 +135,7 @@ class WordTeacher:
 
     @torch.no_grad()
     def _states(self, batch: Batch, owner: np.ndarray, words: int) -> tuple[Tensor, np.ndarray]:
+        """The teacher's states of some layers at every word: the mean over its pieces."""
         encoded = self.encoder(batch.to(self.device), layers=True)
         word = torch.from_numpy(owner).to(self.device)
         pieces = torch.bincount(word, minlength=words + 1)[:words]
@@ -189,6 +191,7 @@ def teacher(name: str, keep: Path, precision: str = "auto", device: str = "auto"
 
 
 def _vectors(name: str, keep: Path, precision: str, device: str, texts: list[str]) -> np.ndarray:
+    """A teacher's sentence vectors of texts, kept in a file for the next run."""
     decides = (name, precision, repr(facts_of_model(name)), *texts)
     digest = hashlib.sha256("\0".join(decides).encode("utf-8", "surrogatepass")).hexdigest()
     path = keep / f"{digest[:16]}.safetensors"

@@ -36,7 +36,7 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import atomic_write, explained, require_space
 from bertkit.files.lock import RunLock
 from bertkit.files.manifest import facts_of
-from bertkit.inference.teacher import Words, WordTeacher
+from bertkit.inference.teacher import WordsOfPieces, WordTeacher
 from bertkit.notify import note, status
 
 FORMAT = 1
@@ -48,7 +48,7 @@ FLUSH = 64  # batches between two restart points
 class WordCache:
     """An open cache of a teacher's word states; called like a teacher, it reads what the teacher computed."""
 
-    def __init__(self, folder: Path, store: Store, words: Words) -> None:
+    def __init__(self, folder: Path, store: Store, words: WordsOfPieces) -> None:
         """Use `open_cache`, which makes and checks the folder."""
         facts = json.loads((folder / "cache.json").read_bytes())
         self.store, self.words, self.width = store, words, int(facts["width"])
@@ -72,7 +72,7 @@ class WordCache:
         return place[owner], states.to(torch.bfloat16)
 
     def _words_of(self, example: Example) -> np.ndarray:
-        """In the word cache: the store's number of each token's word, -1 for special tokens."""
+        """The word cache's number of each token's word, -1 for special tokens."""
         numbers = np.full(len(example.ids), -1)
         ordinary = np.flatnonzero(example.places >= 0)
         for run in np.split(ordinary, np.flatnonzero(np.diff(example.places[ordinary]) != 1) + 1):
@@ -81,8 +81,8 @@ class WordCache:
         return numbers
 
 
-def word_numbers(store: Store, words: Words, first: np.ndarray, start: int, last: int) -> np.ndarray:
-    """For the word cache: the number of each token's word for the store's tokens start to last, both included."""
+def word_numbers(store: Store, words: WordsOfPieces, first: np.ndarray, start: int, last: int) -> np.ndarray:
+    """The number in the word cache of each token's word, for the store's tokens start to last, both included."""
     starts = store.sentence_starts
     sentence = int(np.searchsorted(starts, start, side="right")) - 1
     begin = int(starts[sentence])
@@ -90,8 +90,8 @@ def word_numbers(store: Store, words: Words, first: np.ndarray, start: int, last
     return (first[sentence] + np.cumsum(begins) - 1)[start - begin :]
 
 
-def _begins(store: Store, words: Words, start: int, stop: int) -> np.ndarray:
-    """For the word cache: where a word begins among these tokens; `start` is the first token of a sentence."""
+def _begins(store: Store, words: WordsOfPieces, start: int, stop: int) -> np.ndarray:
+    """Where a word of the cache begins among these tokens; `start` is the first token of a sentence."""
     begins = words.begins(np.asarray(store.ids[start:stop], np.int64))
     a, b = np.searchsorted(store.sentence_starts, (start, stop))
     begins[np.asarray(store.sentence_starts[a:b]) - start] = True
@@ -153,7 +153,7 @@ class _CacheWriter:
         names = ("basis.safetensors", "words.bin", "states.bin", "scales.bin")
         files = {name: facts_of(self.folder / name) for name in names}
         if files["scales.bin"]["bytes"] != words * self.layers * 2:
-            raise DamagedFile(f"{self.folder}: the words do not add up. Delete it; it will be made again.")
+            raise DamagedFile(f"{self.folder}: the number of words is wrong. Delete it; it will be made again.")
         facts = {
             "format": FORMAT, "width": self.teacher.width, "layers": list(self.teacher.layers), "words": words,
             "teacher": self.teacher.digest, "files": files,
@@ -162,6 +162,7 @@ class _CacheWriter:
         (self.folder / "progress.json").unlink(missing_ok=True)
 
     def _write(self, states: Any, scales: Any, done: dict[str, int], mean: np.ndarray, directions: np.ndarray) -> None:
+        """Write a teacher's word states batch by batch, reduced and in int8."""
         begun = time.monotonic()
         for number in range(done["batches"], len(self.batches)):
             known, values = self._batch(self.batches[number])
@@ -190,7 +191,7 @@ class _CacheWriter:
             return {"batches": 0, "words": 0}
 
     def _first_words(self) -> np.ndarray:
-        """For the word cache: the number of each sentence's first word, and of all words at the end."""
+        """The cache's number of each sentence's first word, and of all words at the end."""
         counts = []
         for a in range(0, self.store.sentences, 65536):
             b = min(a + 65536, self.store.sentences)
@@ -201,7 +202,7 @@ class _CacheWriter:
         return np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
 
     def _batch(self, numbers: range) -> tuple[np.ndarray, np.ndarray]:
-        """For the word cache: whether each word that begins in these rows has a state, and the states."""
+        """Whether each word that begins in these rows has a state to cache, and the states."""
         chance = np.random.default_rng(0)
         examples = [self.rows.example(n, chance) for n in numbers]
         owner, states = self.teacher(examples)
@@ -225,7 +226,7 @@ class _CacheWriter:
         return known, filled
 
     def _basis(self) -> tuple[np.ndarray, np.ndarray]:
-        """For the word cache: mean and main directions of each layer's states, from batches spread over the text."""
+        """Mean and main directions of the cached states of each layer, from batches spread over the text."""
         path = self.folder / "basis.safetensors"
         if not path.is_file():
             picked = np.unique(np.linspace(0, len(self.batches) - 1, SAMPLE).astype(int))
@@ -251,8 +252,8 @@ class _CacheWriter:
             yield self.batches[int(n)]
 
 
-def _word_before(store: Store, words: Words, first: np.ndarray, place: int) -> int:
-    """For the word cache: the word of the token before this one in its sentence; -1 at its start."""
+def _word_before(store: Store, words: WordsOfPieces, first: np.ndarray, place: int) -> int:
+    """The cached word of the token before this one in its sentence; -1 at its start."""
     sentence = int(np.searchsorted(store.sentence_starts, place, side="right")) - 1
     if place == int(store.sentence_starts[sentence]):
         return -1

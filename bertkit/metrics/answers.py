@@ -63,6 +63,7 @@ def _always_answered(columns: Array, weights: Array) -> Measures:
 
 
 def _answer_measures(columns: Array, weights: Array) -> Measures:
+    """F1 and exact match of extracted answers, with and without an answer in the text."""
     with_answer = weights * columns[:, 2]
     f1, exact, answerable = (with_answer @ columns).T
     _, unanswered, _ = ((weights - with_answer) @ columns).T
@@ -112,6 +113,7 @@ def _words_in_common(left: list[str], right: list[str]) -> int:
 
 
 def _longest_common_run(left: list[str], right: list[str]) -> int:
+    """The length of the longest common run of pieces, as CMRC 2018 scores answers."""
     places = defaultdict(list)
     for place, piece in enumerate(right):
         places[piece].append(place)

@@ -91,7 +91,7 @@ def expected_calibration_error(probabilities: object, gold: Gold, bins: int = 15
 
 
 def coverage_accuracy(probabilities: object, gold: Gold) -> list[Abstention]:
-    """For abstaining: coverage and accuracy of each confidence threshold, strictest first; equal rows stay together."""
+    """Coverage and accuracy when abstaining below each confidence, strictest first; equal rows stay together."""
     confidence, right = _confidence(probabilities, gold)
     order = np.argsort(-confidence, kind="stable")
     answered, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])
@@ -183,6 +183,7 @@ def _confidence(probabilities: object, gold: Gold) -> tuple[Array, Array]:
 
 
 def _checked(table: object, gold: Gold, what: str) -> tuple[Array, NDArray[np.int64]]:
+    """Scores and gold labels as arrays, checked to fit each other."""
     array, truth = np.asarray(table, dtype=float), np.asarray(gold)
     if array.ndim != 2:
         raise UserError(f"The {what} have shape {array.shape}. Give one row per text and one column per label.")

@@ -133,7 +133,7 @@ def _mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def _right(tally: Tally, columns: Array) -> np.ndarray:
-    """For McNemar's test: which items are right, from the accuracy of each alone: (items,) booleans."""
+    """Which items are right, for McNemar's test, from the accuracy of each alone: (items,) booleans."""
     rows, row_of = np.unique(columns, axis=0, return_inverse=True)
     return tally.measure(rows, np.eye(len(rows)))["accuracy"][row_of.reshape(-1)] > 0.5
 
@@ -147,6 +147,7 @@ def _edges(resamples: int, level: float) -> list[float]:
 
 
 def _tallies(metric: Metric, gold: Sequence, predicted: Sequence, settings: Mapping[str, Any]) -> list[Tally]:
+    """A metric's columns per item and its formula, from which bootstrap resamples."""
     if metric in TALLIES:
         return TALLIES[metric](gold, predicted, **settings)
     check_same_length(gold, predicted)
@@ -164,7 +165,7 @@ def _tallies(metric: Metric, gold: Sequence, predicted: Sequence, settings: Mapp
 def _pooled_tallies(
     metric: Metric, gold: Sequence, a: Sequence, b: Sequence, settings: Mapping[str, Any]
 ) -> list[Tally]:
-    """For a paired test: tallies of twice the items, with a's answers, then b's, so that both are measured alike."""
+    """Tallies of twice the items, with a's answers, then b's, so that a paired test measures both alike."""
     for side in (a, b):
         check_same_length(gold, side)
     scores = settings.get("scores", (None, None))
@@ -179,7 +180,7 @@ def _pooled_tallies(
 
 
 def _named(name: str | None, tallies: list[Tally]) -> tuple[str, Tally]:
-    """For an interval: the metric's name, and the tally that measures it."""
+    """The name of the metric whose interval is wanted, and the tally that measures it."""
     by_name = {metric: tally for tally in tallies for metric in score([tally])}
     name = name or next(iter(by_name))
     if name not in by_name:
@@ -189,7 +190,7 @@ def _named(name: str | None, tallies: list[Tally]) -> tuple[str, Tally]:
 
 
 def _distinct(columns: Array) -> tuple[Array, np.ndarray]:
-    """For resampling: the distinct rows of a tally, and how many items have each."""
+    """The distinct rows of a tally, which are what is resampled, and how many items have each."""
     rows, counts = np.unique(columns, axis=0, return_counts=True)
     return rows, counts
 

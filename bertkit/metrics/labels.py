@@ -78,6 +78,7 @@ def auc(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
 
 
 def _rest_auc(columns: Array, weights: Array) -> Measures:
+    """AUC of each label against the rest, averaged."""
     truth, table = columns[:, 0], columns[:, 1:]
     against_rest = range(table.shape[1]) if table.shape[1] != 2 else [1]
     return {"auc": np.mean([auc(table[:, code], truth == code, weights) for code in against_rest], axis=0)}
@@ -149,6 +150,7 @@ def _each_auc(columns: Array, weights: Array) -> Measures:
 
 
 def _flags(rows: Sequence[Collection[str]], labels: Sequence[str], side: str) -> Array:
+    """Sets of labels as a table of zeros and ones: (rows, labels)."""
     for number, row in enumerate(rows, 1):
         if isinstance(row, str):
             raise UserError(f"Row {number}: the {side} labels are the text {row!r}. Give a set of labels: {{{row!r}}}.")

@@ -25,6 +25,7 @@ def regression_tallies(gold: Sequence[float], predicted: Sequence[float]) -> lis
 
 
 def _regression_measures(columns: Array, weights: Array) -> Measures:
+    """Spearman, Pearson and errors of weighted pairs of numbers."""
     truth, guess = columns.T
     error, items = np.abs(truth - guess), weights.sum(1)
     return {
@@ -36,7 +37,7 @@ def _regression_measures(columns: Array, weights: Array) -> Measures:
 
 
 def midranks(values: Array, weights: Array) -> Array:
-    """For rank correlation of numbers: each value's rank, ties sharing their mean: (resamples, items).
+    """Each value's rank for rank correlation, ties sharing their mean: (resamples, items).
 
     An item stands there weight times.
     """
@@ -85,6 +86,7 @@ def perplexity(loss: float) -> float:
 
 
 def _finite_pairs(left: Sequence[float], right: Sequence[float], sides: tuple[str, str], items: str) -> Array:
+    """Two lists of numbers as pairs, checked to be finite."""
     check_same_length(left, right, items)
     pairs = np.column_stack([np.asarray(left, dtype=float), np.asarray(right, dtype=float)])
     if not np.isfinite(pairs).all():

@@ -91,16 +91,18 @@ def tagging_tallies(gold: Sentences, predicted: Sentences) -> list[Tally]:
 
 
 def per_sentence_tag(tags: np.ndarray, owners: np.ndarray, sentences: int, kinds: int) -> Array:
-    """For metrics of tags: how often each sentence (row) has each tag (column): (sentences, kinds)."""
+    """How often each sentence (row) has each tag (column): (sentences, kinds)."""
     return np.bincount(owners * kinds + tags, minlength=sentences * kinds).reshape(sentences, kinds).astype(float)
 
 
 def _tag_measures(columns: Array, weights: Array) -> Measures:
+    """Accuracy and F1 of weighted tags, without entities."""
     right, truth, guess = np.split(weights @ columns, 3, axis=1)
     return label_measures(right, truth, guess)
 
 
 def _entity_measures(columns: Array, weights: Array) -> Measures:
+    """F1, precision and recall of weighted entities, and the accuracy of tags."""
     right, truth, guess, hits, tags = (weights @ columns).T
     return {
         "f1": share(2 * right, truth + guess),
@@ -121,7 +123,7 @@ def per_type(gold: Sentences, predicted: Sentences) -> list[dict[str, str | floa
 
 
 def _compare(gold: Sentences, predicted: Sentences, kinds: dict[str, int]) -> tuple[Spans, Spans, np.ndarray]:
-    """For metrics of tags: gold entities, predicted ones, and which gold ones were found: (gold entities,) booleans."""
+    """Gold entities, predicted ones, and which gold ones were predicted: (gold entities,) booleans."""
     truths, guesses = _spans(gold, kinds), _spans(predicted, kinds)
     room = sum(map(len, gold)) + len(gold) + 1
     keys = [(s.start * room + s.end) * max(len(kinds), 1) + s.kind for s in (truths, guesses)]
@@ -129,7 +131,7 @@ def _compare(gold: Sentences, predicted: Sentences, kinds: dict[str, int]) -> tu
 
 
 def _spans(sentences: Sentences, kinds: dict[str, int]) -> Spans:
-    """For metrics of tags: all entities of the sentences, an O after each; new labels are added to `kinds`."""
+    """All entities of the tagged sentences, an O after each; new labels are added to `kinds`."""
     flat = [tag for sentence in sentences for tag in (*sentence, "O")]
     numbers = {tag: number for number, tag in enumerate(dict.fromkeys(flat))}
     readings = np.array([_read(tag, kinds) for tag in numbers])
@@ -153,6 +155,7 @@ def _read(tag: str, kinds: dict[str, int]) -> tuple[int, int, int]:
 
 
 def _check_sentences(gold: Sentences, predicted: Sentences) -> None:
+    """Refuse sentences with different numbers of gold and predicted tags."""
     check_same_length(gold, predicted, "sentences")
     for number, (truth, guess) in enumerate(zip(gold, predicted), 1):
         if len(truth) != len(guess):

@@ -54,13 +54,13 @@ def score(tallies: Sequence[Tally]) -> Scores:
 
 
 def share(part: Array, whole: Array, otherwise: float = 0.0) -> Array:
-    """For tallies: part / whole, or `otherwise` where the whole is 0."""
+    """A part of a tally's whole, or `otherwise` where the whole is 0."""
     part, whole = np.broadcast_arrays(np.asarray(part, float), np.asarray(whole, float))
     return np.divide(part, whole, out=np.full(part.shape, otherwise), where=whole > 0)
 
 
 def check_same_length(gold: Sequence | np.ndarray, predicted: Sequence | np.ndarray, items: str = "rows") -> None:
-    """Before a tally: refuse empty lists and lists of different lengths."""
+    """Refuse to tally empty lists and lists of different lengths."""
     if len(gold) != len(predicted):
         raise UserError(
             f"There are {len(gold)} gold {items} and {len(predicted)} predicted {items}. "
@@ -71,7 +71,7 @@ def check_same_length(gold: Sequence | np.ndarray, predicted: Sequence | np.ndar
 
 
 def codes(values: Sequence[str], labels: Sequence[str], side: str) -> Array:
-    """For a tally: the position of each value among the labels: (items,). `side` names the list in the error."""
+    """The position of each tallied value among the labels: (items,). `side` names the list in the error."""
     if len(set(labels)) != len(labels):
         raise UserError(f"The labels {', '.join(labels)} contain duplicates. Name each label once.")
     position = {label: index for index, label in enumerate(labels)}
@@ -86,7 +86,7 @@ def codes(values: Sequence[str], labels: Sequence[str], side: str) -> Array:
 
 
 def check_scores(scores: object, rows: int, labels: Sequence[str]) -> Array:
-    """For a tally: scores as (rows, labels) floats; one column for two labels is that of the last label."""
+    """Scores to tally as (rows, labels) floats; one column for two labels is that of the last label."""
     table = np.asarray(scores, dtype=float)
     if len(labels) == 2 and table.shape in {(rows,), (rows, 1)}:
         table = np.column_stack([-table.reshape(rows), table.reshape(rows)])

@@ -103,7 +103,7 @@ class Distances:
 
 
 def bucketed(apart: Tensor, span: int, limit: int) -> Tensor:
-    """For disentangled attention: distances in buckets. Beyond half the span they grow logarithmically up to `limit`.
+    """The buckets of distances in disentangled attention. Beyond half the span they grow logarithmically up to `limit`.
 
     Like `apart`.
     """
@@ -226,7 +226,7 @@ class Attention(nn.Module):
         return torch.cat((queries, repeated.reshape(-1, 2 * config.width)), dim=1)
 
     def _vectors(self, distances: Distances) -> list[tuple[Tensor, Tensor] | None]:
-        """For each group, queries and keys of its distances, (2, heads, rows, head_width), and which pair has which.
+        """Queries and keys of each group's distances, (2, heads, rows, head_width), and which pair has which.
 
         They depend on no text, so that a group takes the rows that its length needs.
         """

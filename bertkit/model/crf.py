@@ -74,7 +74,7 @@ def _log_sum(x: Array, axis: int) -> Array:
 
 
 def _there(emissions: Array, lengths: Sequence[int]) -> NDArray[np.bool_]:
-    """For the CRF: which places are words: (texts, words)."""
+    """Which places of the CRF are words: (texts, words)."""
     return np.arange(emissions.shape[1]) < np.asarray(lengths)[:, None]
 
 

@@ -36,7 +36,7 @@ Spots = Sequence[tuple[int, int]]  # of one row: first token and number of token
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked about rows: a head's outputs, or (head "") vectors.
+    """What to compute for rows: a head's outputs, or (head "") vectors.
 
     A head that sees the text gives (outputs,) per row, one that sees tokens (tokens, outputs); with `places`
     (places, outputs), a place's tokens joined as `join` says before the head sees them. Vectors: (width,), or
@@ -50,7 +50,7 @@ class Wanted:
     layers: LayerChoice = LAST
 
     def of(self, numbers: Sequence[int]) -> Wanted:
-        """What an engine is asked for, for some of the rows only."""
+        """What an engine is to compute, for some of the rows only."""
         return self if self.places is None else replace(self, places=[self.places[n] for n in numbers])
 
 
@@ -185,6 +185,7 @@ def _last(shape: Sequence[Any]) -> int:
 
 
 def _refused(path: Path, reason: Exception, by: str) -> DamagedFile:
+    """The error for an ONNX file that the runtime does not open."""
     words = " ".join(str(reason).split())
     if version := re.search(r"(?:opset|IR version:?) \d+", words, re.IGNORECASE):
         newer = "It uses another ONNX version: update onnxruntime, or export the model again."
@@ -222,13 +223,13 @@ def pruned(model: bytes, only: Sequence[str]) -> bytes:
         if number in NAME:
             name = next(bytes(part).decode() for kind, part, _ in _fields(content) if kind == NAME[number])
             unused |= {place} if name not in wanted else set()
-    kept = b"".join(raw for place, (_, _, raw) in enumerate(parts) if place not in unused)
-    head = _varint(GRAPH_FIELD << 3 | 2) + _varint(len(kept))
-    return b"".join(head + kept if number == GRAPH_FIELD else bytes(raw) for number, _, raw in whole)
+    rest = b"".join(raw for place, (_, _, raw) in enumerate(parts) if place not in unused)
+    head = _varint(GRAPH_FIELD << 3 | 2) + _varint(len(rest))
+    return b"".join(head + rest if number == GRAPH_FIELD else bytes(raw) for number, _, raw in whole)
 
 
 def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Of an ONNX file's protobuf message: number, content and all bytes of every field."""
+    """Number, content and all bytes of every field of an ONNX file's protobuf message."""
     view, at = memoryview(message), 0
     while at < len(view):
         start = at
@@ -244,7 +245,7 @@ def _fields(message: bytes | memoryview) -> Iterator[tuple[int, memoryview, memo
 
 
 def _number(view: memoryview, at: int) -> tuple[int, int]:
-    """In an ONNX file: a number of variable length, and where it ends."""
+    """A number of variable length in an ONNX file, and where it ends."""
     value = shift = 0
     while True:
         byte = view[at]
@@ -254,6 +255,7 @@ def _number(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
     parts = []
     while value > 127:
         parts.append(value & 127 | 128)
@@ -358,6 +360,7 @@ class OnnxEngine(Engine):
         return self._feed(rows, [len(row.ids) for row in rows], self.runtime.inputs)
 
     def _feed(self, rows: Sequence[Row], lengths: Sequence[int], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Rows of ids as the padded inputs of an ONNX graph."""
         shape = len(rows), max(1, *lengths)
         feed: dict[str, np.ndarray] = {name: np.zeros(shape, np.int64) for name in INPUTS}
         feed["input_ids"] += self.config.padding

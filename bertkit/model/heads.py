@@ -194,5 +194,5 @@ def log_partition(emissions: Tensor, lengths: Tensor, chain: Transitions) -> Ten
 
 
 def _there(emissions: Tensor, lengths: Tensor) -> Tensor:
-    """For the CRF head: which places are words: (texts, words)."""
+    """Which places of the CRF head are words: (texts, words)."""
     return torch.arange(emissions.shape[1], device=emissions.device) < lengths[:, None]

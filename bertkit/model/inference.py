@@ -166,6 +166,7 @@ def is_prepared(model: nn.Module) -> bool:
 
 
 def _replace(module: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
+    """Replace the linear maps of a module by ones prepared for inference."""
     for name, child in list(module.named_children()):
         if isinstance(module, Head) and name == "out":
             continue  # a head's output map stays float32
@@ -195,7 +196,7 @@ class TorchEngine(Engine):
         run_batched(sizes, compute, self.device)
 
     def pack(self, rows: Sequence[Row], multiple: int = 1, steady: bool = False) -> Batch:
-        """For torch's inference: rows as a batch on the model's device."""
+        """Rows as a batch on the device of torch's engine."""
         segmented = any(row.segments is not None for row in rows) and self.config.segments > 1
         segments = [row.segments or [0] * len(row.ids) for row in rows] if segmented else None
         return pack([row.ids for row in rows], segments, multiple=multiple, steady=steady).to(self.device)
@@ -264,12 +265,12 @@ def _outputs(head: Head) -> int:
 
 
 def outputs_of_heads(model: Model) -> dict[str, int]:
-    """For inference: head → how many numbers it gives; without the words'."""
+    """How many numbers each head gives at inference; without the words'."""
     return {kind: count for kind in model.heads if (count := _outputs(model.head(kind)))}
 
 
 def join_tokens(tokens: Tensor, at: Tensor, pieces: Tensor, how: str) -> Tensor:
-    """For inference: words' vectors from their pieces'. tokens: (tokens, width); at, pieces: (words,)."""
+    """Words' vectors from their pieces' at inference. tokens: (tokens, width); at, pieces: (words,)."""
     if how == "first":
         return tokens[at]
     within = torch.arange(int(pieces.sum()), device=at.device) - (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
@@ -278,7 +279,7 @@ def join_tokens(tokens: Tensor, at: Tensor, pieces: Tensor, how: str) -> Tensor:
 
 
 def _pooled(encoded: Encoded, pool: str) -> list[np.ndarray]:
-    """For inference: one vector per text in the caller's order; pool none: one (tokens, width) per text."""
+    """One vector per text of a batch at inference, in the caller's order; pool none: one (tokens, width) per text."""
     batch = encoded.batch
     if pool == "none":
         return [part.float().cpu().numpy() for part in batch.split(encoded.tokens)]

@@ -81,7 +81,7 @@ class DropoutMasks:
         self._places = np.random.Generator(np.random.SFC64((seed, step, rank, part)))
 
     def uniform(self, count: int) -> np.ndarray:
-        """For dropout: numbers between 0 and 1, float32."""
+        """Numbers between 0 and 1, float32, from which dropout masks are made."""
         return self._places.random(count, dtype=np.float32)
 
     def mask(self, shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:

@@ -84,6 +84,7 @@ def activation_of(config: Mapping[str, Any]) -> str:
 
 
 def _dense(vectors: np.ndarray, config: Mapping[str, Any], tensors: Tensors) -> np.ndarray:
+    """The Dense module of sentence-transformers, on vectors."""
     projected = vectors @ tensors["linear.weight"].T + tensors.get("linear.bias", np.float32(0))
     projected = ACTIVATIONS[activation_of(config)](projected)
     if not config.get("use_residual"):

@@ -42,7 +42,7 @@ class NextToken(Objective):
 
 
 def next_pieces(batch: Batch) -> tuple[Tensor, Tensor]:
-    """For the causal objective: places that have a next piece, and that piece."""
+    """Places with a next piece to predict from left to right, and that piece."""
     last = batch.starts + torch.tensor(batch.lengths, device=batch.ids.device) - 1
     inner = torch.ones(batch.tokens, dtype=torch.bool, device=batch.ids.device)
     inner[last] = False

@@ -108,7 +108,7 @@ class MaskedTaught(Masked):
         return {"vectors": self.task.loss(self.model, self.model.encoder(batch))}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """With a sentence teacher: the number of texts, or the counts of the masked-word terms."""
+        """The number of texts with a sentence teacher, or the counts of the masked-word terms."""
         return super().counts(batch) if "target" not in batch.extra else {"vectors": self.task.count(batch)}
 
 
@@ -146,13 +146,13 @@ class WordStates(nn.Module):
         if not words:
             return total
         pieces = torch.bincount(word, minlength=words + 1)[:words, None].clamp(min=1)
-        shown = self._shown(encoded.batch)
+        matched = self._shown(encoded.batch)
         for pair, (layer, linear) in enumerate(zip(self.chosen, self.maps)):
             states = encoded.layers[layer]
             sums = torch.zeros(words + 1, states.shape[1], device=states.device).index_add(0, word, states.float())
             means = F.layer_norm(sums[:words] / pieces, states.shape[1:])
-            guessed = linear(means[shown].to(states.dtype)).float()
-            target = targets[shown, pair].float()
+            guessed = linear(means[matched].to(states.dtype)).float()
+            target = targets[matched, pair].float()
             total = total + F.smooth_l1_loss(guessed, target, reduction="sum") / guessed.shape[1]
         return total / len(self.chosen)
 
@@ -164,6 +164,6 @@ class WordStates(nn.Module):
         """Which words of the batch are matched: all, or those without a masked piece."""
         if self.masked:
             return slice(None)
-        shown = torch.ones(len(batch.extra[STATES]) + 1, dtype=torch.bool, device=batch.extra["word"].device)
-        shown[batch.extra["word"][batch.extra["places"]]] = False
-        return shown[:-1]
+        matched = torch.ones(len(batch.extra[STATES]) + 1, dtype=torch.bool, device=batch.extra["word"].device)
+        matched[batch.extra["word"][batch.extra["places"]]] = False
+        return matched[:-1]

@@ -20,6 +20,7 @@ CHUNK = 512  # rows at a time: 512 × 30,000 logits are 30 MB in bf16
 class _VocabLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        """Loss and gradients, chunk by chunk of the vocabulary's logits."""
         total = x.new_zeros((), dtype=torch.float32)
         work = weight.to(x.dtype)
         offset = torch.zeros(weight.shape[0], dtype=x.dtype, device=x.device) if bias is None else bias.to(x.dtype)
@@ -72,7 +73,7 @@ def judged(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> t
 
 
 def rounded(places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """For the loss over the vocabulary: places and targets filled up to a multiple of ROUND, with targets to ignore."""
+    """Places and targets of the vocabulary's loss, filled up to a multiple of ROUND with targets to ignore."""
     missing = -len(places) % ROUND
     fill = torch.nn.functional.pad
     return fill(places, (0, missing)), fill(targets, (0, missing), value=-1)

@@ -75,12 +75,13 @@ def _metric(result: Mapping[str, Any], lang: str) -> str:
 
 
 def _scored(result: Mapping[str, Any], lang: str) -> str:
-    """For the report of a comparison: which rows were scored, by `scored_on`, else by the files in the settings."""
+    """Which rows a comparison's report says were scored: by `scored_on`, else by the files in the settings."""
     settings = result.get("settings") or {}
     return rows_of(result.get("scored_on") or next((role for role in ("test", "dev") if settings.get(role)), ""), lang)
 
 
 def _tiles(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    """The key figures of a comparison: the best contender, its score, and its cost."""
     if not ranked:
         return {}
     tiles: dict[str, Any] = {
@@ -94,6 +95,7 @@ def _tiles(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang:
 
 
 def _table(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang: str) -> list[Block]:
+    """The table of contenders in a comparison's report."""
     if not ranked:
         return [Text(words(lang)["no_data"])]
     formats = {"train_seconds": lambda value: duration(value, lang), "parameters": large, "p_value": _chance}
@@ -120,6 +122,7 @@ def _chance(value: Any) -> str:
 
 
 def _front(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang: str) -> list[Block]:
+    """Plots of score against cost in a comparison's report."""
     blocks: list[Block] = []
     for key in ("ms_per_text", "train_seconds"):
         dots = []
@@ -138,6 +141,7 @@ def _front(ranked: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lang:
 
 
 def _learning(result: Mapping[str, Any], lang: str) -> list[Block]:
+    """The learning curves in a comparison's report, and what more labels may bring."""
     curve = result.get("curve") or {}
     outlook: list[Block] = [Text(str(result["outlook"]))] if result.get("outlook") else []
     series = {str(name): ([p[0] for p in points], [p[1] for p in points]) for name, points in curve.items()}
@@ -211,6 +215,7 @@ def _spaced(sentences: Sequence[str], lang: str) -> str:
 
 
 def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float) -> str:
+    """The verdict of a comparison: the best contender, and a cheaper one that is about as good."""
     strings = words(lang)
     scored = [c for c in contenders if as_number(c.get("score")) is not None]
     if not scored:
@@ -255,7 +260,7 @@ def _verdict(contenders: Sequence[Mapping[str, Any]], lang: str, p_below: float)
 def _saving(
     contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]
 ) -> tuple[str, float] | None:
-    """For the verdict: the first cost in which a contender is cheaper than the best, and by what factor.
+    """The first cost in which a contender of the verdict is cheaper than the best, and by what factor.
 
     In the first cost a tenth is enough; in the others the saving must be clear.
     """
@@ -270,7 +275,7 @@ def _saving(
 
 
 def _is_near(contender: Mapping[str, Any], best: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> bool:
-    """For the verdict: whether it is close to the best, relative to the worst; on few rows, much looks like noise."""
+    """Whether the verdict may call it close to the best, relative to the worst; on few rows, much looks like noise."""
     worst = min(_score(c) for c in scored)
     return _score(best) - _score(contender) <= max(SMALL, NEAR * (_score(best) - worst))
 
@@ -280,6 +285,7 @@ def _score(contender: Mapping[str, Any]) -> float:
 
 
 def _is_level(contender: Mapping[str, Any], best: Mapping[str, Any], p_below: float) -> bool:
+    """Whether a contender's score may just as well be the best one's."""
     chance = as_number(contender.get("p_value"))
     if chance is not None:
         return chance >= p_below

@@ -47,12 +47,12 @@ MOST_OTHERS = 4
 
 
 def is_evaluation(row: Mapping[str, Any]) -> bool:
-    """For curves: whether a row of metrics is of held-out data."""
+    """Whether a row of metrics is a point of the held-out curves."""
     return bool(row.get("eval"))
 
 
 def numbers_of(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """For curves: the finite numbers of a row of metrics; a dict within is one level of names."""
+    """The finite numbers of a row of metrics that curves show; a dict within is one level of names."""
     for key, value in row.items():
         if isinstance(value, Mapping):
             yield from ((f"{key} · {inner}", number) for inner, number in numbers_of(value))
@@ -61,7 +61,7 @@ def numbers_of(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def last_number(rows: Sequence[Mapping[str, Any]], *keys: str, evaluation: bool | None = None) -> float | None:
-    """For curves: the newest finite value of the first of `keys` that occurs in the metrics."""
+    """The last finite value, where a curve ends, of the first of `keys` that occurs in the metrics."""
     for key in keys:
         for row in reversed(rows):
             if evaluation is None or is_evaluation(row) == evaluation:
@@ -123,6 +123,7 @@ def _caption(panel: Panel, names: list[str], on: str, lang: str) -> str:
 
 
 def _series(rows: Iterable[Mapping[str, Any]]) -> tuple[Series, Series]:
+    """The series of a run's metrics: those of training, and those of evaluations."""
     train: Series = {}
     evaluated: Series = {}
     for place, row in enumerate(rows):

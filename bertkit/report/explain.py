@@ -38,6 +38,7 @@ def explain_report(result: Mapping[str, Any], *, model: str, lang: str = "en") -
 
 
 def _tokens(result: Mapping[str, Any], lang: str) -> list[Block]:
+    """The part of `inspect`'s page with the tokens by weight."""
     strings = words(lang)
     blocks: list[Block] = [Text(result["text"] + (f"\n\n{result['text_b']}" if result.get("text_b") else ""))]
     if result["said"]:
@@ -59,6 +60,7 @@ def _tokens(result: Mapping[str, Any], lang: str) -> list[Block]:
 
 
 def _heads(habits: Sequence[Mapping[str, Any]], lang: str) -> Table:
+    """The part of `inspect`'s page with the habits of the heads."""
     strings = words(lang)
     rows = [[_rounded(habit[name], 2) for name in HABITS] for habit in habits]
     columns = [strings[f"look_{name}"] for name in HABITS]
@@ -67,7 +69,7 @@ def _heads(habits: Sequence[Mapping[str, Any]], lang: str) -> Table:
 
 
 def _rounded(value: Any, places: int = 4) -> Any:
-    """In the report of `explain`: rounded, so that a tiny number is shown as 0, not as 1e-44."""
+    """Numbers of `explain`'s page, rounded, so that a tiny one is shown as 0, not as 1e-44."""
     return round(value, places) if isinstance(value, float) else value
 
 

@@ -145,28 +145,28 @@ def finetuning_report(result: FinetuneResult | Mapping[str, Any], *, lang: str =
     Texts may be as long and as hostile as they like.
     """
     result = result if isinstance(result, FinetuneResult) else FinetuneResult.from_dict(result)
-    said = words(lang)
+    strings = words(lang)
     run = dict(result.run or {})
     task = str(result.task or "")
-    title = said["finetuning"].format(name=result.name or name_of(task, lang, "tasks")).strip(" :：")
+    title = strings["finetuning"].format(name=result.name or name_of(task, lang, "tasks")).strip(" :：")
     settings = dict(run.pop("settings", None) or {})
     command = [Code(str(result.command))] if result.command else []
     sections = [
-        Section(said["result"], _scores(result, lang)),
-        Section(said["by_label"], _by_label(result, lang)),
-        Section(said["trust"], _trust(result, lang)),
-        Section(said["errors"], _errors(result, lang)),
-        Section(said["suspects"], _suspects(result, lang)),
-        Section(said["predictions"], _predictions(result, lang)),
-        Section(said["data"], data_blocks(dict(result.data or {}), lang)),
-        Section(said["training"], _training(run, _scored(result, lang), lang)),
-        Section(said["speed"], [Facts(facts_of(result.speed, lang))] if result.speed else []),
-        Section(said["notes"], notes_of(result.notes or (), lang)),
-        Section(said["environment"], [Facts(facts_of(result.environment, lang))] if result.environment else []),
-        Section(said["settings"], [*command, *([Code(settings_text(settings))] if settings else [])]),
+        Section(strings["result"], _scores(result, lang)),
+        Section(strings["by_label"], _by_label(result, lang)),
+        Section(strings["trust"], _trust(result, lang)),
+        Section(strings["errors"], _errors(result, lang)),
+        Section(strings["suspects"], _suspects(result, lang)),
+        Section(strings["predictions"], _predictions(result, lang)),
+        Section(strings["data"], data_blocks(dict(result.data or {}), lang)),
+        Section(strings["training"], _training(run, _scored(result, lang), lang)),
+        Section(strings["speed"], [Facts(facts_of(result.speed, lang))] if result.speed else []),
+        Section(strings["notes"], notes_of(result.notes or (), lang)),
+        Section(strings["environment"], [Facts(facts_of(result.environment, lang))] if result.environment else []),
+        Section(strings["settings"], [*command, *([Code(settings_text(settings))] if settings else [])]),
     ]
     model = result.model
-    subtitle = said["finetuning_subtitle"].format(model=model) if model else ""
+    subtitle = strings["finetuning_subtitle"].format(model=model) if model else ""
     return page(title, sections, lang=lang, subtitle=subtitle, facts=_tiles(result, run, lang))
 
 
@@ -185,6 +185,7 @@ def _score(result: FinetuneResult, name: str) -> Any:
 
 
 def _tiles(result: FinetuneResult, run: Mapping[str, Any], lang: str) -> dict[str, Any]:
+    """The key figures of a fine-tuning report."""
     tiles: dict[str, Any] = {}
     metrics = result.metrics or {}
     first = _headline(result)
@@ -199,7 +200,8 @@ def _tiles(result: FinetuneResult, run: Mapping[str, Any], lang: str) -> dict[st
 
 
 def _scores(result: FinetuneResult, lang: str) -> list[Block]:
-    metrics, said = result.metrics or {}, words(lang)
+    """The part of a fine-tuning report with all scores and intervals."""
+    metrics, strings = result.metrics or {}, words(lang)
     if not metrics:
         return []
     blocks: list[Block] = []
@@ -208,7 +210,7 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
     level = percent(0.95 if result.level is None else result.level, 0)
     if best.value is not None:
         key = "headline_interval" if best.low is not None else "headline"
-        sentence = said[key].format(
+        sentence = strings[key].format(
             metric=name_of(first, lang),
             rows=_scored(result, lang),
             value=plain(best.value),
@@ -217,28 +219,28 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
             level=level,
         )
         blocks.append(Good(sentence))
-    caption = said["metrics_caption"].format(level=level, rows=_scored(result, lang), count=plain(result.rows))
+    caption = strings["metrics_caption"].format(level=level, rows=_scored(result, lang), count=plain(result.rows))
     rows = [[name_of(name, lang), _score(result, name)] for name in metrics]
-    blocks.append(Table(caption, [said["metric"], said["score_interval"]], rows))
+    blocks.append(Table(caption, [strings["metric"], strings["score_interval"]], rows))
     blocks += _against_baseline(result, first, level, lang)
     for key, repeated in (("folds_scored", result.folds), ("seeds_scored", result.seeds)):
         if repeated:
-            blocks.append(Text(said[key].format(
+            blocks.append(Text(strings[key].format(
                 metric=name_of(first, lang), mean=plain(repeated["mean"]), spread=plain(repeated["spread"]),
                 runs=len(repeated["scores"]), rows=plain(repeated.get("rows")), scored=_scored(result, lang),
             )))  # fmt: skip
     rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.baselines or {}).items()}
     if rivals:
-        names, values = [*rivals, said["this_model"]], [*rivals.values(), best.value]
+        names, values = [*rivals, strings["this_model"]], [*rivals.values(), best.value]
         pairs = [None] * len(rivals) + [(best.low, best.high) if best.low is not None else None]
         svg = bar_plot(names, values, pairs, most=1.0 if max(filter(None, values), default=0) <= 1 else None, lang=lang)
-        caption = said["baselines_caption"].format(metric=name_of(first, lang), rows=_scored(result, lang))
+        caption = strings["baselines_caption"].format(metric=name_of(first, lang), rows=_scored(result, lang))
         blocks.append(Figure(caption, svg))
     return blocks
 
 
 def _against_baseline(result: FinetuneResult, metric: str, level: str, lang: str) -> list[Block]:
-    """In a fine-tuning's report: how much better than the baseline, as a sentence; a warning where it may be chance."""
+    """How much better a fine-tuned model is than the baseline, as a sentence; a warning where it may be chance."""
     if result.task == "answer":
         return [Text(words(lang)["baseline_of_answers"])]
     facts = dict(result.baseline or {})
@@ -255,43 +257,47 @@ def _against_baseline(result: FinetuneResult, metric: str, level: str, lang: str
 
 
 def _by_label(result: FinetuneResult, lang: str) -> list[Block]:
-    said, scored = words(lang), _scored(result, lang)
+    """The part of a fine-tuning report with scores per label and the confusion matrix."""
+    strings, scored = words(lang), _scored(result, lang)
     blocks: list[Block] = []
     confusion = result.confusion or {}
     labels, counts = [str(label) for label in confusion.get("labels", ())], confusion.get("counts")
     # A numpy array has no truth value of its own.
     if counts is not None and len(counts):
         order = sorted(range(len(labels)), key=lambda n: -sum(counts[n]))[:40]
-        kept = sorted(order)
-        shown = [[counts[r][c] for c in kept] for r in kept]
-        names = [labels[n] for n in kept]
-        caption = said["confusion_caption"].format(rows=scored) + (
-            "" if len(kept) == len(labels) else " " + said["largest"].format(shown=len(kept), count=len(labels))
+        selected = sorted(order)
+        matrix = [[counts[r][c] for c in selected] for r in selected]
+        names = [labels[n] for n in selected]
+        caption = strings["confusion_caption"].format(rows=scored) + (
+            ""
+            if len(selected) == len(labels)
+            else " " + strings["largest"].format(shown=len(selected), count=len(labels))
         )
-        svg = heat_map(shown, names, names, row_label=said["gold"], column_label=said["predicted"], lang=lang)
-        blocks.append(Figure(caption, svg, wide=len(kept) > 10))
+        svg = heat_map(matrix, names, names, row_label=strings["gold"], column_label=strings["predicted"], lang=lang)
+        blocks.append(Figure(caption, svg, wide=len(selected) > 10))
         mixed = [(int(counts[r][c]), r, c) for r in range(len(labels)) for c in range(len(labels)) if r != c]
         worst = [(n, r, c) for n, r, c in sorted(mixed, key=lambda each: -each[0]) if n > 0][:8]
         if len(labels) > 2 and worst:
             rows = [[labels[r], labels[c], n, percent(n / (sum(counts[r]) or 1))] for n, r, c in worst]
-            columns = [name_of("gold", lang), name_of("predicted", lang), said["rows"], said["share"]]
-            blocks.append(Table(said["mixed_caption"].format(rows=scored), columns, rows, align="llrr"))
+            columns = [name_of("gold", lang), name_of("predicted", lang), strings["rows"], strings["share"]]
+            blocks.append(Table(strings["mixed_caption"].format(rows=scored), columns, rows, align="llrr"))
     counts_of = {"gold": "rows_gold", "predicted": "rows_predicted"}
     per_class = [{counts_of.get(key, key): value for key, value in row.items()} for row in result.per_class or ()]
     wanted = ("label", "precision", "recall", "f1", "accuracy", *counts_of.values(), "support")
-    caption = said["per_class_caption"].format(rows=scored)
+    caption = strings["per_class_caption"].format(rows=scored)
     table = table_of(caption, per_class[:100], lang, only=wanted, heat=sorted(SHARES), digits=3)
     return [*table, *blocks]
 
 
 def _trust(result: FinetuneResult, lang: str) -> list[Block]:
-    said, dev = words(lang), rows_of("dev", lang)
+    """The part of a fine-tuning report on calibration and abstaining."""
+    strings, dev = words(lang), rows_of("dev", lang)
     blocks: list[Block] = []
     calibration = dict(result.calibration or {})
     before, after = calibration.pop("before", None) or (), calibration.pop("after", None) or ()
     was, now = as_number(calibration.get("ece_before")), as_number(calibration.get("ece_after"))
     if was is not None and now is not None:
-        sentence = said["calibrated"].format(
+        sentence = strings["calibrated"].format(
             rows=dev, before=percent(was), after=percent(now), temperature=plain(calibration.get("temperature"), 3)
         )
         blocks.append(Good(sentence) if now <= max(was, 0.02) else Warning_(sentence))
@@ -301,37 +307,40 @@ def _trust(result: FinetuneResult, lang: str) -> list[Block]:
     if chosen is not None and as_number(take(chosen, "coverage")) is not None:
         shares = {key: percent(take(chosen, key)) for key in ("coverage", "accuracy")}
         threshold = plain(take(chosen, "threshold"), 3)
-        blocks.append(Text(said["abstaining"].format(rows=dev, threshold=threshold, **shares)))
+        blocks.append(Text(strings["abstaining"].format(rows=dev, threshold=threshold, **shares)))
     if result.no_answer:
         values = {key: plain(value, 3) for key, value in result.no_answer.items()}
-        blocks.append(Text(said["no_answer"].format(**values | {"rows": dev})))
+        blocks.append(Text(strings["no_answer"].format(**values | {"rows": dev})))
     if result.thresholds:
         rows = [[label, plain(value, 3)] for label, value in list(result.thresholds.items())[:MOST_LABELS]]
-        caption = said["thresholds_caption"].format(rows=dev)
-        blocks.append(Table(caption, [name_of("label", lang), said["threshold"]], rows, align="lr"))
+        caption = strings["thresholds_caption"].format(rows=dev)
+        blocks.append(Table(caption, [name_of("label", lang), strings["threshold"]], rows, align="lr"))
     if len(before) or len(after):
         svg = reliability_plot(after or before, before=before if len(after) else (), lang=lang)
-        blocks.append(Figure(said["reliability_caption"].format(rows=dev), svg))
+        blocks.append(Figure(strings["reliability_caption"].format(rows=dev), svg))
     coverage = result.coverage
     if coverage is not None and len(coverage):
         svg = coverage_plot(coverage, chosen=chosen, lang=lang)
-        blocks.append(Figure(said["coverage_caption"].format(rows=dev), svg))
+        blocks.append(Figure(strings["coverage_caption"].format(rows=dev), svg))
     return blocks
 
 
 def _errors(result: FinetuneResult, lang: str) -> list[Block]:
-    said, rows = words(lang), list(result.errors or ())
+    """The part of a fine-tuning report with the worst mistakes."""
+    strings, rows = words(lang), list(result.errors or ())
     counts = (result.confusion or {}).get("counts")
     count = as_number(result.error_count)
     if count is None and counts is not None and len(counts):
         count = sum(float(n) for r, row in enumerate(counts) for c, n in enumerate(row) if r != c)
-    return _examples(rows, said["errors_caption"], said["errors_uncounted"], count, lang, rows=_scored(result, lang))
+    return _examples(
+        rows, strings["errors_caption"], strings["errors_uncounted"], count, lang, rows=_scored(result, lang)
+    )
 
 
 def _suspects(result: FinetuneResult, lang: str) -> list[Block]:
-    said, rows = words(lang), list(result.suspects or ())
+    strings, rows = words(lang), list(result.suspects or ())
     count = as_number(result.suspect_count)
-    return _examples(rows, said["suspects_caption"], said["suspects_uncounted"], count, lang)
+    return _examples(rows, strings["suspects_caption"], strings["suspects_uncounted"], count, lang)
 
 
 def _predictions(result: FinetuneResult, lang: str) -> list[Block]:
@@ -342,28 +351,29 @@ def _predictions(result: FinetuneResult, lang: str) -> list[Block]:
 def _examples(
     examples: Sequence[Mapping[str, Any]], caption: str, uncounted: str, count: float | None, lang: str, **blanks: str
 ) -> list[Block]:
-    """In a fine-tuning's report: a table of the first examples. count: how many there were before any were cut off."""
+    """A fine-tuning report's table of the first examples. count: how many there were before any were cut off."""
     if not examples:
         return []
     if count is None and len(examples) < MOST_ERRORS:
         count = len(examples)
-    shown = [dict(row) for row in examples[:MOST_ERRORS]]
-    keys = dict.fromkeys(key for row in shown for key in row if not isinstance(row[key], Mapping))
+    rows = [dict(row) for row in examples[:MOST_ERRORS]]
+    keys = dict.fromkeys(key for row in rows for key in row if not isinstance(row[key], Mapping))
     only = [*(key for key in EXAMPLE_COLUMNS if key in keys), *(key for key in keys if key not in EXAMPLE_COLUMNS)]
     text = uncounted if count is None else caption
-    text = text.format(shown=len(shown), count=f"{round(max(count or 0, len(examples))):,}", **blanks)
-    return table_of(text, shown, lang, only=only, digits=3, row_names=False)
+    text = text.format(shown=len(rows), count=f"{round(max(count or 0, len(examples))):,}", **blanks)
+    return table_of(text, rows, lang, only=only, digits=3, row_names=False)
 
 
 def _training(run: dict[str, Any], scored: str, lang: str) -> list[Block]:
-    said = words(lang)
+    """The part of a fine-tuning report with curves, seeds and facts of the run."""
+    strings = words(lang)
     curves, seeds = run.pop("curves", None) or (), run.pop("seeds", None) or ()
     best = as_number(run.get("best_step"))
     facts = facts_of(run, lang)
     return [
         *([Facts(facts)] if facts else []),
-        *curve_figures(curves, lang, held_out="dev", marks={said["best"]: best} if best is not None else None),
-        *table_of(said["seeds_caption"].format(rows=scored), seeds, lang),
+        *curve_figures(curves, lang, held_out="dev", marks={strings["best"]: best} if best is not None else None),
+        *table_of(strings["seeds_caption"].format(rows=scored), seeds, lang),
     ]
 
 
@@ -379,11 +389,11 @@ def data_blocks(data: dict[str, Any], lang: str) -> list[Block]:
     | anything else | a fact: duplicates, overlap, dropped … |
     """
     files, labels, lengths, cut = (data.pop(key, None) for key in ("files", "labels", "lengths", "cut"))
-    said = words(lang)
+    strings = words(lang)
     facts = facts_of(data, lang)
     return [
         *_cut(cut or {}, lang),
-        *table_of(said["files_caption"], _named_roles(files or (), lang), lang),
+        *table_of(strings["files_caption"], _named_roles(files or (), lang), lang),
         *([Facts(facts)] if facts else []),
         *_balance(labels or {}, lang),
         *_lengths(dict(lengths or {}), lang),
@@ -395,41 +405,46 @@ def _named_roles(files: Any, lang: str) -> list[dict[str, Any]]:
 
 
 def _balance(labels: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
-    said = words(lang)
+    """The labels of each set of rows, in a fine-tuning report."""
+    strings = words(lang)
     if labels and not isinstance(next(iter(labels.values())), Mapping):
         labels = {"train": labels}
     names = list(dict.fromkeys(label for counts in labels.values() for label in counts))
     if not names:
         return []
     totals = {role: sum(as_number(count) or 0.0 for count in counts.values()) for role, counts in labels.items()}
-    columns, rows = [said["label"]], [[name] for name in names[:MOST_LABELS]]
+    columns, rows = [strings["label"]], [[name] for name in names[:MOST_LABELS]]
     heat = {}
     for role, counts in labels.items():
-        columns += [name_of(role, lang, "roles"), said["share"]]
+        columns += [name_of(role, lang, "roles"), strings["share"]]
         heat[len(columns) - 2] = (0.0, max((as_number(count) or 0.0 for count in counts.values()), default=1.0))
         for row in rows:
             row += [counts.get(row[0], 0), percent((as_number(counts.get(row[0])) or 0.0) / (totals[role] or 1.0))]
-    caption = said["balance_caption"].format(count=f"{len(names):,}")
+    caption = strings["balance_caption"].format(count=f"{len(names):,}")
     if len(names) > MOST_LABELS:
-        caption += " " + said["largest"].format(shown=MOST_LABELS, count=f"{len(names):,}")
+        caption += " " + strings["largest"].format(shown=MOST_LABELS, count=f"{len(names):,}")
     return [Table(caption, columns, rows, align="l" + "rr" * len(labels), heat=heat)]
 
 
 def _lengths(lengths: dict[str, Any], lang: str) -> list[Block]:
-    said = words(lang)
+    """The lengths of rows in tokens, in a fine-tuning report."""
+    strings = words(lang)
     bins, values = lengths.pop("bins", None), lengths.pop("values", None)
     limit = as_number(lengths.get("limit"))
     blocks: list[Block] = []
     if (bins is not None and len(bins)) or (values is not None and len(values)):
-        marks = {said["limit"]: limit} if limit is not None else None
-        svg = histogram(values if values is not None else (), bins=bins, x_label=said["tokens"], marks=marks, lang=lang)
-        blocks.append(Figure(said["lengths_caption"], svg))
+        marks = {strings["limit"]: limit} if limit is not None else None
+        svg = histogram(
+            values if values is not None else (), bins=bins, x_label=strings["tokens"], marks=marks, lang=lang
+        )
+        blocks.append(Figure(strings["lengths_caption"], svg))
     facts = facts_of(lengths, lang)
     return [*blocks, Facts(facts)] if facts else blocks
 
 
 def _cut(cut: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
-    said = words(lang)
+    """The truncated tokens of each set of rows, in a fine-tuning report."""
+    strings = words(lang)
     if not cut:
         return []
     rows, total = [], 0.0
@@ -442,6 +457,6 @@ def _cut(cut: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:
         of_tokens = [round(tokens), round(tokens_cut), percent(tokens_cut / (tokens or 1.0))]
         rows.append([name_of(role, lang, "roles"), *of_rows, *of_tokens])
     if not total:
-        return [Good(said["nothing_cut"])]
-    columns = [said[key] for key in ("file", "rows", "rows_cut", "share", "tokens", "tokens_cut", "share")]
-    return [Warning_(said["something_cut"]), Table(said["cut_caption"], columns, rows, align="lrrrrrr")]
+        return [Good(strings["nothing_cut"])]
+    columns = [strings[key] for key in ("file", "rows", "rows_cut", "share", "tokens", "tokens_cut", "share")]
+    return [Warning_(strings["something_cut"]), Table(strings["cut_caption"], columns, rows, align="lrrrrrr")]

@@ -172,6 +172,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as TOML has them, without those that are not set."""
     plain_values = {key: _set(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
     simple = (bool, int, float, str, list, tuple, dict)
     return {

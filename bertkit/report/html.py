@@ -82,14 +82,14 @@ class Warning_:
 
 @dataclass(frozen=True)
 class Good:
-    """In an HTML page: something that is as it should be, or a verdict."""
+    """A block of a page: something that is as it should be, or a verdict."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Code:
-    """In an HTML page: text as it was typed."""
+    """A block of a page: text as it was typed."""
 
     text: str
 
@@ -140,6 +140,7 @@ def _style() -> str:
 
 @cache
 def _template(name: str) -> jinja2.Template:
+    """A template of the reports, with autoescape on."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
@@ -163,6 +164,7 @@ def _section(section: Section, lang: str) -> dict[str, Any]:
 
 
 def _is_narrow(block: Block) -> bool:
+    """Whether a report's block takes half the page's width."""
     if isinstance(block, Table):
         cells = [[*row] for row in (block.columns, *block.rows)]
         columns = [[_letters(row[c], block.digits) for row in cells if c < len(row)] for c in range(len(block.columns))]
@@ -201,6 +203,7 @@ def _text(block: Text, lang: str) -> dict[str, Any]:
 
 
 def _table(block: Table, lang: str) -> dict[str, Any]:
+    """A table of a report as its template needs it."""
     align = [block.align[c : c + 1] or _side(block.rows, c) for c in range(len(block.columns))]
     is_long = [any(c < len(row) and _is_long(row[c]) for row in block.rows) for c in range(len(block.columns))]
     names = [shorten(name, 80, lang) for name in block.columns]
@@ -246,6 +249,7 @@ def _side(rows: Sequence[Sequence[Any]], column: int) -> str:
 
 
 def _shade(value: Any, ends: tuple[float, float] | None) -> str:
+    """The class that colours a cell of a report's table by its value."""
     number = as_number(value.value if isinstance(value, Between) else value)
     if ends is None or number is None:
         return "h"

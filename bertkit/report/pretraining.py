@@ -52,6 +52,7 @@ def pretraining_report(run: Mapping[str, Any], metrics: Sequence[Mapping[str, An
 
 
 def _tiles(about: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], lang: str) -> dict[str, str]:
+    """The key figures of a pretraining report."""
     candidates: dict[str, tuple[float | None, Callable[[Any], str]]] = {
         "mlm_loss": (last_number(metrics, *HELD_OUT_LOSS, evaluation=True), plain),
         "perplexity": (last_number(metrics, "perplexity", evaluation=True), plain),
@@ -75,6 +76,7 @@ def _summary(
     evaluations: Sequence[Mapping[str, Any]],
     lang: str,
 ) -> list[Block]:
+    """The summary of a pretraining report: what was reached, and whether the run was interrupted."""
     strings = words(lang)
     blocks: list[Block] = []
     if run.get("interrupted"):
@@ -98,6 +100,7 @@ def _summary(
 
 
 def _evaluation_table(evaluations: Sequence[Mapping[str, Any]], lang: str) -> list[Block]:
+    """The table of evaluations in a pretraining report."""
     rows = [{key: value for key, value in row.items() if key not in ("eval", "time")} for row in evaluations]
     if len(rows) > MOST_EVALUATIONS:
         selected = {round(n * (len(rows) - 1) / (MOST_EVALUATIONS - 1)) for n in range(MOST_EVALUATIONS)}

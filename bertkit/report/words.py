@@ -30,7 +30,7 @@ def words(lang: str) -> dict[str, str]:
 
 
 def rows_of(role: object, lang: str) -> str:
-    """In a report's words, the rows of a role in the middle of a sentence: the test rows. Unknown: held-out rows."""
+    """The report's words for the rows of a role inside a sentence: the test rows. Unknown: held-out rows."""
     table = tables(lang)["rows"]
     return table.get(str(role), table["held_out"])
 

@@ -35,6 +35,7 @@ class Terms:
         return [self._with_pairs(np.asarray(ids, np.int32)) for ids in self.tokenizer.pieces_batch(texts)]
 
     def _with_pairs(self, ids: np.ndarray) -> np.ndarray:
+        """Term ids for BM25, with pairs of neighbouring Chinese characters added."""
         both = self.is_chinese[ids[:-1]] & self.is_chinese[ids[1:]]
         if not both.any():
             return ids
@@ -53,7 +54,7 @@ class Terms:
 
 
 class BM25:
-    """For every term, the passages that contain it: `passages[starts[t]:starts[t + 1]]`, with their `counts`."""
+    """The passages that contain each term: `passages[starts[t]:starts[t + 1]]`, with their `counts`."""
 
     def __init__(self, starts: np.ndarray, passages: np.ndarray, counts: np.ndarray, lengths: np.ndarray) -> None:
         self.starts, self.passages, self.counts, self.lengths = starts, passages, counts, lengths
@@ -91,7 +92,7 @@ class BM25:
         """Refuse a BM25 table whose numbers point outside it. passages: how many the index has."""
         starts = self.starts
         if not (starts.ndim == self.passages.ndim == self.counts.ndim == 1 and len(self.passages) == len(self.counts)):
-            raise DamagedFile("The table of words has another shape. Rebuild the index with `bertkit index`.")
+            raise DamagedFile("The table of words has the wrong shape. Rebuild the index with `bertkit index`.")
         ordered = len(starts) and starts[0] == 0 and starts[-1] == len(self.passages) and (np.diff(starts) >= 0).all()
         if not ordered or (len(self.passages) and not 0 <= self.passages.min() <= self.passages.max() < passages):
             raise DamagedFile(

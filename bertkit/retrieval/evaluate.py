@@ -118,6 +118,7 @@ def relevant_ids(queries: Sequence[Query], documents: dict[str, list[str]], path
 
 
 def _containing(wanted: str, documents: dict[str, list[str]]) -> set[str]:
+    """The documents that contain a relevant text, or are parts of it."""
     return {
         name
         for name, texts in documents.items()

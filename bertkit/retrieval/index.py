@@ -36,8 +36,9 @@ from bertkit.files.manifest import digest_of, read_whole
 from bertkit.inference.predictor import Predictor
 from bertkit.retrieval.bm25 import BM25, Terms, best_of, fused
 from bertkit.retrieval.bm25 import scores as bm25_scores
+from bertkit.retrieval.conditions import Where
 from bertkit.retrieval.evaluate import RERANKED, Reranker
-from bertkit.retrieval.passages import Passage, Where
+from bertkit.retrieval.passages import Passage
 from bertkit.retrieval.segments import FEWEST, Segment, embedded, key_of, merge, write_segment
 from bertkit.text.load import LAYOUTS
 
@@ -182,7 +183,7 @@ def change(
 
 
 def _names(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-    """For changing an index: the keys of a new segment's ids, and of its files whose documents have no ids."""
+    """The keys of a new segment's ids, and of its files whose documents have no ids, to change an index by."""
     values = segment.columns.values
     files = set(values["file"])
     unnamed = {name for given in values["id"] for name in (given, given.rpartition("#")[0]) if name in files}

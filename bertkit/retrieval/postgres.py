@@ -26,9 +26,10 @@ from bertkit.errors import UserError, suggest
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.notify import note
 from bertkit.retrieval.bm25 import LENGTH, SATURATION, Terms
+from bertkit.retrieval.conditions import Where
 from bertkit.retrieval.evaluate import RERANKED, Reranker
 from bertkit.retrieval.index import AMONG, FORMAT, check_question, fingerprint, model_of, vector_weight
-from bertkit.retrieval.passages import Passage, Where
+from bertkit.retrieval.passages import Passage
 from bertkit.retrieval.postgres_sql import (
     COSINE,
     FEWEST_WORDS,
@@ -273,6 +274,7 @@ def _weight(
     connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], predictor: Predictor, total: int,
     about: dict[str, Any],
 ) -> float:  # fmt: skip
+    """The weight of vectors against words for an index in a database, from a sample of its passages."""
     rows = _spread(connection, names, total, AMONG)
     vectors = np.array([json.loads(vector) for _, vector in rows], np.float32)
     texts = [text for text, _ in rows]
@@ -363,6 +365,7 @@ class PostgresIndex:
         return [_hit(row) for row in rows]
 
     def _rows(self, question: str, asked: np.ndarray, top: int, by: str, where: Where | None) -> list[Any]:
+        """Search in the database: the best passages by vectors, words or both."""
         about, count = self.about, int(self.about["passages"])
         terms = list(dict.fromkeys(self.terms.of([question])[0].tolist()))
         mean = max(1.0, about["pieces"] / count)
@@ -431,8 +434,8 @@ class PostgresIndex:
 def _hit(row: Sequence[Any]) -> dict[str, Any]:
     score, cosine, text, file, document, name, columns = row
     near = {} if cosine is None or math.isnan(cosine) else {"cosine": float(cosine)}
-    found = {"score": float(score), **near, "id": name, "text": text, "file": file, "document": document}
-    return {**found, "columns": columns} if columns else found
+    hit = {"score": float(score), **near, "id": name, "text": text, "file": file, "document": document}
+    return {**hit, "columns": columns} if columns else hit
 
 
 def _none_of(connection: psycopg.Connection[Any], place: Place) -> str:

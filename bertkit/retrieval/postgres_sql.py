@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from bertkit.errors import UserError
-from bertkit.retrieval.passages import NUMBER
+from bertkit.retrieval.conditions import NUMBER
 
 try:
     import psycopg
@@ -66,16 +66,16 @@ class Place:
             )
         secrets = tuple(str(parts.pop(key)) for key in ("password", "sslpassword") if parts.get(key))
         user, host = (str(parts.get(key) or "") for key in ("user", "host"))
-        shown = (
+        without_password = (
             "postgresql://" + (f"{user}@" if user else "") + ("" if host.startswith("/") else host)
             + (f":{port}" if port else "") + f"/{database}?index={name}"
         )  # fmt: skip
         if "connect_timeout" not in parts:
             address = psycopg.conninfo.make_conninfo(address, connect_timeout=PATIENCE)
-        return cls(address, name, shown, secrets)
+        return cls(address, name, without_password, secrets)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection to PostgreSQL that commits every statement, unless a transaction is begun."""
+        """A connection to PostgreSQL that commits every statement, unless a transaction is open."""
         try:
             connection = psycopg.connect(self.connection, autocommit=True, application_name="bertkit")
         except psycopg.Error as error:
@@ -182,8 +182,8 @@ def condition(tree: tuple[Any, ...], bound: dict[str, Any]) -> sql.Composable:
         cell = sql.SQL("(p.columns -> {}::text)").format(bind(clean(name)))
     facts = {"kind": sql.SQL("jsonb_typeof({})").format(cell), "text": sql.SQL("({} #>> '{{}}')").format(cell)}
     if kind == "contains":
-        shown = sql.SQL("CASE {kind} WHEN 'boolean' THEN initcap({text}) ELSE {text} END").format(**facts)
-        return sql.SQL("coalesce(strpos({}, {}::text) > 0, false)").format(shown, bind(clean(str(given))))
+        spelled = sql.SQL("CASE {kind} WHEN 'boolean' THEN initcap({text}) ELSE {text} END").format(**facts)
+        return sql.SQL("coalesce(strpos({}, {}::text) > 0, false)").format(spelled, bind(clean(str(given))))
     sort = "boolean" if isinstance(given, bool) else "text" if isinstance(given, str) else "number"
     value = bind(clean(given) if sort == "text" else Decimal(str(given)) if sort == "number" else given)
     as_given = sql.SQL(KINDS[sort]).format(number=sql.Literal(NUMBER), **facts)

@@ -26,7 +26,8 @@ from bertkit.errors import DamagedFile, UserError
 from bertkit.files.json import open_regular, parse_json, read_array
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.retrieval.bm25 import BM25, Terms
-from bertkit.retrieval.passages import Columns, Passage
+from bertkit.retrieval.conditions import Columns
+from bertkit.retrieval.passages import Passage
 
 # ---- Vectors: compared one by one, or through a graph (usearch's HNSW), in 16 bits, 8 or one. `vectors.f16` always
 # holds all of them. Where there is a smaller copy (`vectors.i8`, `vectors.b1`) or a graph (`vectors.usearch`), it only
@@ -75,6 +76,7 @@ def write_copies(folder: Path, width: int, kind: str, engine: str) -> dict[str, 
 
 
 def _usearch(needed: bool = True) -> Any:
+    """The usearch library, which makes and searches graphs of vectors."""
     try:
         from usearch import index
     except ImportError:
@@ -85,6 +87,7 @@ def _usearch(needed: bool = True) -> Any:
 
 
 def _write_graph(folder: Path, vectors: np.ndarray, kind: str) -> None:
+    """Write a graph of a segment's vectors."""
     form = {"f16": {"dtype": "f16", "metric": "ip"}, "int8": {"dtype": "i8", "metric": "ip"},
             "binary": {"dtype": "b1", "metric": "hamming"}}[kind]  # fmt: skip
     graph = _usearch().Index(ndim=vectors.shape[1], connectivity=NEIGHBOURS, expansion_add=EFFORT, **form)
@@ -176,7 +179,7 @@ class Vectors:
 
 
 def key_of(name: str) -> int:
-    """In a segment: a hash of an id or a file's name, 64 bits."""
+    """The key of an id or a file's name in a segment: a hash of 64 bits."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 

@@ -49,7 +49,7 @@ FAREWELL = 5  # seconds for the last answers to be sent, once they are computed
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """For the server: a bound socket that does not listen yet; port 0: any free port."""
+    """A bound socket for the server that does not listen yet; port 0: any free port."""
     if not 0 <= port <= 65535:
         raise UserError(f"--port is {port}; it must be from 0 (any free port) to 65535.")
     try:
@@ -73,7 +73,7 @@ def address_of(bound: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """On the first stop signal: refuse new work, report it in /health, answer accepted requests. On a second: exit.
+    """A server that stops in two steps. First signal: refuse new work, say so in /health, answer the rest; second: end.
 
     ready: called once, when connections are accepted.
     """

@@ -149,6 +149,7 @@ def _fill_in(schema: Any, bounds: dict[str, dict[str, Any]]) -> None:
 
 
 def _errors_of(path: str, method: str) -> dict[str, Any]:
+    """The errors of a route, for the server's OpenAPI description."""
     openai = path.startswith(OPENAI)
     left_out = ELSEWHERE if method == "post" else ELSEWHERE | WITH_BODY
     reasons = [reason for why, reason in REASONS.items() if why not in left_out]

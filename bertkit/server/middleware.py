@@ -135,6 +135,7 @@ class GuardMiddleware:
             raise ApiError("host", "The Host header does not name this server. Allow the name with --allow-hosts.")
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
+        """Refuse a request without the server's key, and slow down who guesses keys."""
         is_open = scope["path"] in OPEN or scope["path"].startswith(PAGE)
         if not self.key or (is_open and scope["method"] in ("GET", "HEAD")):
             return
@@ -177,9 +178,9 @@ class GuardMiddleware:
 
 
 def hosts_of(host: str, allowed: Collection[str]) -> tuple[str, ...]:
-    """For the middleware: values of the Host header to allow: this machine's names, or any if others may connect."""
+    """Values of the Host header that the middleware allows: this machine's names, or any if others may connect."""
     if allowed:
-        return tuple(one.lower() for one in allowed)
+        return tuple(name.lower() for name in allowed)
     return (*LOCAL, host.lower()) if host in LOCAL or host.startswith("127.") else ()
 
 

@@ -131,15 +131,19 @@ class ModelRegistry(Mapping[str, ServedModel]):
     def bounds(self) -> dict[str, dict[str, Any]]:
         """Titles of the schema → what every served model accepts: its ids, dimensions, prompts and masks."""
         predictors = [model.predictor for model in self.values()]
-        ids = min(min(one.tokenizer.size, one.config.vocabulary) for one in predictors)
-        masks = {one.tokenizer.id_to_token(one.tokenizer.mask_id) or "" for one in predictors if one.tokenizer.mask_id}
-        names = sorted({name for one in predictors for name in one.pooling.prompts})
-        shown = "|".join(re.escape(mask) for mask in sorted(masks))
+        ids = min(min(predictor.tokenizer.size, predictor.config.vocabulary) for predictor in predictors)
+        masks = {
+            predictor.tokenizer.id_to_token(predictor.tokenizer.mask_id) or ""
+            for predictor in predictors
+            if predictor.tokenizer.mask_id
+        }
+        names = sorted({name for predictor in predictors for name in predictor.pooling.prompts})
+        pattern = "|".join(re.escape(mask) for mask in sorted(masks))
         return {
             ID: {"maximum": ids - 1},
-            DIMENSIONS: {"maximum": min(one.config.width for one in predictors)},
+            DIMENSIONS: {"maximum": min(predictor.config.width for predictor in predictors)},
             PROMPT: {"enum": names} if names else {"type": "null"},
-            MASKED: {"pattern": f"^[^\\u0000]*({shown})[^\\u0000]*$"} if masks else {},
+            MASKED: {"pattern": f"^[^\\u0000]*({pattern})[^\\u0000]*$"} if masks else {},
         }
 
     def pick(self, name: str | None, ability: str) -> ServedModel:

@@ -24,7 +24,7 @@ from bertkit.text.steps import steps
 
 
 @dataclass(frozen=True)
-class How:
+class ReadingOptions:
     """The settings that requests must share to be computed together."""
 
     on_long: str = ""  # window, truncate or error; as in training unless said
@@ -48,10 +48,10 @@ class Answer:
 class Operation:
     """encode: predictor, inputs, how → encoded; compute: predictor, encoded, how → one Answer per input."""
 
-    encode: Callable[[Predictor, list[Any], How], Sequence[Any]]
-    compute: Callable[[Predictor, Any, How], list[Answer]]
+    encode: Callable[[Predictor, list[Any], ReadingOptions], Sequence[Any]]
+    compute: Callable[[Predictor, Any, ReadingOptions], list[Answer]]
 
-    def __call__(self, predictor: Predictor, inputs: list[Any], how: How) -> Computed:
+    def __call__(self, predictor: Predictor, inputs: list[Any], how: ReadingOptions) -> Computed:
         """Run both steps, with timing."""
         began = time.perf_counter()
         encoded = self.encode(predictor, inputs, how)
@@ -60,7 +60,7 @@ class Operation:
         return Computed(answers, middle - began, time.perf_counter() - middle)
 
 
-def encode_texts(predictor: Predictor, inputs: list[Any], how: How) -> list[Rows]:
+def encode_texts(predictor: Predictor, inputs: list[Any], how: ReadingOptions) -> list[Rows]:
     """A served operation's rows of texts, or of (prompt, text); numbers are a text that is already encoded."""
     windows = Windows(predictor.vector_limit, how.on_long or "window", from_start=how.from_start)
     texts = [given if isinstance(given, tuple) else ("", given) for given in inputs if not isinstance(given, list)]
@@ -69,37 +69,37 @@ def encode_texts(predictor: Predictor, inputs: list[Any], how: How) -> list[Rows
 
 
 def _given(predictor: Predictor, ids: list[int], windows: Windows) -> Rows:
+    """The ids that a request gives in place of a text, checked, as one row."""
     size = min(predictor.tokenizer.size, predictor.config.vocabulary)
-    if wrong := next((one for one in ids if not 0 <= one < size), None):
+    if wrong := next((number for number in ids if not 0 <= number < size), None):
         raise UserError(
             f"The id {wrong} is not in this model's vocabulary of {size} pieces. Send texts, or ids of this vocabulary."
         )
     if len(ids) > windows.limit and windows.on_long != "truncate":
         raise UserError(
             f"An input has {len(ids)} ids; the model's limit is {windows.limit}. Send a text, which is read in "
-            "windows, "
-            "or set truncate."
+            "windows, or set truncate."
         )
-    kept = ids[-windows.limit :] if windows.from_start else ids[: windows.limit]
-    return Rows([Row(kept, None, (0, len(kept)))], len(kept), len(ids) - len(kept))
+    row = ids[-windows.limit :] if windows.from_start else ids[: windows.limit]
+    return Rows([Row(row, None, (0, len(row)))], len(row), len(ids) - len(row))
 
 
-def vectors(predictor: Predictor, encoded: list[Rows], how: How) -> list[Answer]:
+def vectors(predictor: Predictor, encoded: list[Rows], how: ReadingOptions) -> list[Answer]:
     """The operation behind /embed: one vector per text, float32 (width,), with the model's own pooling."""
-    found = predictor.vectors(encoded)
-    unknown = [_unknown(predictor, one.rows) for one in encoded]
-    return [Answer(_finite(v), one.tokens, one.cut, n) for v, one, n in zip(found, encoded, unknown, strict=True)]
+    computed = predictor.vectors(encoded)
+    unknown = [_unknown(predictor, text.rows) for text in encoded]
+    return [Answer(_finite(v), text.tokens, text.cut, n) for v, text, n in zip(computed, encoded, unknown, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class LabelScores:
     """A text's scores: the head's raw outputs, and the task's prediction."""
 
     raw: np.ndarray
     said: dict[str, Any]
 
 
-def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[tuple[Task, Item]]:
+def encode_examples(predictor: Predictor, inputs: list[Any], how: ReadingOptions) -> list[tuple[Task, Item]]:
     """A served operation's inputs as the model's task reads them; two texts of a pair are a tuple."""
     windows = replace(predictor.windows(how.on_long), from_start=how.from_start)
     encoded = []
@@ -109,7 +109,7 @@ def encode_examples(predictor: Predictor, inputs: list[Any], how: How) -> list[t
 
 
 def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[Any]]]:
-    """For a served folder not made by bertkit, which does not say whether it reads one text or two: either."""
+    """The operation of a served folder not made by bertkit, which does not say if it reads one text or two: either."""
     task = predictor.task
     paired = task.for_pairs()
     if "task" in predictor.folder.about or paired is None:
@@ -123,19 +123,24 @@ def _by_task(predictor: Predictor, inputs: list[Any]) -> list[tuple[Task, list[A
     return parts
 
 
-def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: How) -> list[Answer]:
+def predictions(predictor: Predictor, encoded: list[tuple[Task, Item]], how: ReadingOptions) -> list[Answer]:
     """The operation behind /predict: the task's prediction for every input."""
     task = predictor.task
     if task.head:
         predictor.needs(task.head, "predict")
     outputs = outputs_of(predictor.engine, task, [item for _, item in encoded], steady=True)
     return [
-        Answer(Scores(_finite(output), own.decode(item, output)), item.tokens, item.cut, _unknown(predictor, item.rows))
+        Answer(
+            LabelScores(_finite(output), own.decode(item, output)),
+            item.tokens,
+            item.cut,
+            _unknown(predictor, item.rows),
+        )
         for (own, item), output in zip(encoded, outputs, strict=True)
     ]
 
 
-def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
+def encode_masked(predictor: Predictor, inputs: list[Any], how: ReadingOptions) -> list[Any]:
     """The operation behind /fill: encode texts with masks."""
     encodings = fill.encode_masked(predictor, inputs)
     for encoding in encodings:
@@ -147,7 +152,7 @@ def encode_masked(predictor: Predictor, inputs: list[Any], how: How) -> list[Any
     return encodings
 
 
-def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
+def guesses(predictor: Predictor, encoded: list[Any], how: ReadingOptions) -> list[Answer]:
     """The operation behind /fill: the best predictions for every mask of a text."""
     return [
         Answer(value, len(text), unknown=_unknown(predictor, [text]))
@@ -155,12 +160,12 @@ def guesses(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
     ]
 
 
-def encode_whole(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
+def encode_whole(predictor: Predictor, inputs: list[Any], how: ReadingOptions) -> list[Any]:
     """The operation behind /tokenize: texts with their encodings, however long."""
     return list(zip(inputs, predictor.tokenizer.encode_batch(inputs), strict=True))
 
 
-def pieces(predictor: Predictor, encoded: list[Any], how: How) -> list[Answer]:
+def pieces(predictor: Predictor, encoded: list[Any], how: ReadingOptions) -> list[Answer]:
     """The operation behind /tokenize: the tokens of a text as in TEI; `text` is the user's own characters."""
     answers = []
     for text, one in encoded:
@@ -180,7 +185,7 @@ MOST_NUMBERS = 1_500_000  # of an answer of a view: some 10 MB
 
 
 def _inside(module: str, name: str) -> Callable[..., dict[str, Any]]:
-    """For operations that look inside a model: their module needs torch, so it is imported at the first call."""
+    """An operation that looks inside a model: its module needs torch, so it is imported at the first call."""
     return lambda first, **given: getattr(import_module(f"bertkit.{module}"), name)(first, **given)
 
 
@@ -207,21 +212,21 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → t
 }
 
 
-def as_given(predictor: Predictor, inputs: list[Any], how: How) -> list[Any]:
+def as_given(predictor: Predictor, inputs: list[Any], how: ReadingOptions) -> list[Any]:
     """The inputs of the operation `views`, which encodes them itself."""
     return inputs
 
 
-def views(predictor: Predictor, inputs: list[Any], how: How) -> list[Answer]:
+def views(predictor: Predictor, inputs: list[Any], how: ReadingOptions) -> list[Answer]:
     """The operation behind what the page shows. inputs: {view, and the arguments of its function}."""
     answers = []
     for given in inputs:
         arguments = {name: value for name, value in given.items() if name != "view"}
-        shown = VIEWS[given["view"]](predictor, **arguments)
-        numbers = sum(value.size for value in shown.values() if isinstance(value, np.ndarray))
+        view = VIEWS[given["view"]](predictor, **arguments)
+        numbers = sum(value.size for value in view.values() if isinstance(value, np.ndarray))
         if numbers > MOST_NUMBERS:
             raise UserError(f"The text is too long to be shown: it makes {numbers:,} numbers. Shorten it.")
-        answers.append(Answer(plain(shown), len(shown.get("tokens", ()))))
+        answers.append(Answer(plain(view), len(view.get("tokens", ()))))
     return answers
 
 

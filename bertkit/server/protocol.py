@@ -37,7 +37,7 @@ OTHER_FRAMING = re.compile(
 
 
 def path_of_whole(data: bytes) -> str | None:
-    """In the HTTP protocol: the path of a POST request, if the data is exactly one such request; None otherwise."""
+    """The path of a POST request, if the data is exactly one such HTTP request; None otherwise."""
     if not data.startswith(b"POST /"):
         return None
     head, blank, body = data.partition(b"\r\n\r\n")
@@ -81,7 +81,7 @@ class Door:
         self.placeless: dict[Placeless, float] = {}  # → since when they have been silent, longest first
 
     def open(self) -> None:
-        """Before connections come: allow as many files as they need, as far as the system does."""
+        """Allow as many open files as the connections need, as far as the system does."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = (1 + SPARES) * self.limits.connections + SPARE
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -143,9 +143,9 @@ class PacedSelector(selectors.DefaultSelector):
                 return []
             time.sleep(left if timeout is None else min(left, timeout))
             timeout = None if timeout is None else max(0.0, timeout - left)
-        found = super().select(timeout)
+        ready = super().select(timeout)
         self.looked = time.monotonic()
-        return found
+        return ready
 
 
 class Placeless(asyncio.Protocol):
@@ -184,8 +184,8 @@ class Placeless(asyncio.Protocol):
             connection.data_received(data)
             return
         refusal = refusal or ApiError("busy", "The server is busy: it has too many connections.", retry=1)
-        shown = data[:200].partition(b" ")[2].partition(b" ")[0].decode("latin-1") if path is None else path
-        self.transport.write(self.door.refused(refusal, shown, close=path is None))
+        requested = data[:200].partition(b" ")[2].partition(b" ")[0].decode("latin-1") if path is None else path
+        self.transport.write(self.door.refused(refusal, requested, close=path is None))
         if path is None:  # what else belongs to this request is unknown
             self.transport.close()
         else:
@@ -314,6 +314,7 @@ class Connection(H11Protocol):
         self.app_state["admitted"] = False
 
     def _refuse(self, refusal: ApiError, path: str, *, close: bool) -> None:
+        """Refuse a request on this connection, and close it if asked."""
         self._dismiss()
         self.transport.write(self.door.refused(refusal, path, close=close))
         self.door.waiting.pop(self, None)

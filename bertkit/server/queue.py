@@ -150,6 +150,7 @@ class Queue:
             return chosen
 
     def _work(self) -> None:
+        """The thread of the queue: compute waiting jobs together until it is closed."""
         self.prepare()
         ended = 0.0
         while jobs := self._next():
@@ -169,7 +170,7 @@ class Queue:
         if not jobs:
             return 0
         try:
-            done = self.compute(jobs[0].key, [one for job in jobs for one in job.inputs])
+            done = self.compute(jobs[0].key, [item for job in jobs for item in job.inputs])
         except BaseException as reason:  # a panic inside a library is no Exception, and must not end this thread
             if len(jobs) > 1:
                 return sum(self._do([job], began) for job in jobs)

@@ -31,12 +31,13 @@ from bertkit.server.schemas import (
     ZeroShotParameters,
     parsed,
 )
-from bertkit.server.service import Asked, reply, service_of
+from bertkit.server.service import ServiceResult, reply, service_of
 
 router = APIRouter()
 
 
-async def _asked(request: Request, body: OwnBody, ability: str, inputs: Sequence[Any]) -> Asked:
+async def _asked(request: Request, body: OwnBody, ability: str, inputs: Sequence[Any]) -> ServiceResult:
+    """Ask the service for an operation on behalf of a route."""
     service = service_of(request)
     model = service.model(request, body.model, ability)
     return await service.ask(request, model, ability, inputs, service.how(body.truncate, body.truncation_direction))
@@ -66,11 +67,12 @@ async def ner(body: TagBody, request: Request) -> Response:
     return await _tagged(body, request, _entities)
 
 
-async def _tagged(body: TagBody, request: Request, shown: Callable[[dict[str, Any]], Any]) -> Response:
+async def _tagged(body: TagBody, request: Request, shape: Callable[[dict[str, Any]], Any]) -> Response:
+    """Tags of a request's texts, in the shape of a route."""
     single = isinstance(body.inputs, str)
     texts: list[Any] = [body.inputs] if isinstance(body.inputs, str) else list(body.inputs)
     asked = await _asked(request, body, "tag", texts)
-    tagged = [shown(answer.value.said) for answer in asked.answers]
+    tagged = [shape(answer.value.said) for answer in asked.answers]
     return reply(request, tagged[0] if single else tagged, asked)
 
 
@@ -123,8 +125,8 @@ async def _fill_mask(body: PipelineBody, request: Request, model: ServedModel) -
     how = service.how(top=given.top, guesses=service.limits.guesses)
     asked = await service.ask(request, model, "fill", texts, how)
     texts_guesses = [[[_guess(guess) for guess in mask] for mask in answer.value] for answer in asked.answers]
-    shown = [masks[0] if len(masks) == 1 else masks for masks in texts_guesses]
-    return reply(request, shown[0] if isinstance(given.inputs, str) else shown, asked)
+    guesses = [masks[0] if len(masks) == 1 else masks for masks in texts_guesses]
+    return reply(request, guesses[0] if isinstance(given.inputs, str) else guesses, asked)
 
 
 def _guess(guess: dict[str, Any]) -> dict[str, Any]:
@@ -183,11 +185,11 @@ async def _table_answering(body: PipelineBody, request: Request, model: ServedMo
     prediction = asked.answers[0].value.said
     hits = [place for place in places if place[0] < prediction["end"] and prediction["start"] < place[1]]
     cells = [context[start:end] for start, end, _, _ in hits]
-    shown = {
+    answer_of_table = {
         "answer": ", ".join(cells), "coordinates": [[row, column] for _, _, row, column in hits], "cells": cells,
         "aggregator": "NONE",
     }  # fmt: skip
-    return reply(request, shown, asked)
+    return reply(request, answer_of_table, asked)
 
 
 async def _zero_shot(body: PipelineBody, request: Request, model: ServedModel) -> Response:

@@ -39,7 +39,7 @@ async def embeddings(body: OpenAIBody, request: Request) -> Response:
     asked = await service.ask(request, model, "embed", inputs, service.how(), most=service.limits.openai_items)
     vectors = shaped(stacked(asked), body.dimensions, True)
     tokens = sum(answer.tokens for answer in asked.answers)
-    found = {
+    content = {
         "object": "list",
         "data": [
             {"object": "embedding", "index": n, "embedding": FORMATS[body.encoding_format](vector)}
@@ -48,7 +48,7 @@ async def embeddings(body: OpenAIBody, request: Request) -> Response:
         "model": model.name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    return reply(request, found, asked)
+    return reply(request, content, asked)
 
 
 @router.get("/models")
@@ -65,6 +65,7 @@ async def model(name: str, request: Request) -> dict[str, Any]:
 
 
 def _about(request: Request, name: str) -> dict[str, Any]:
+    """A served model as OpenAI's `/v1/models` describes it."""
     served = service_of(request).registry[name]
     return {
         "id": name, "object": "model", "created": STARTED, "owned_by": "bertkit",

@@ -198,6 +198,7 @@ async def models(request: Request) -> Response:
 
 @lru_cache(64)  # it looks at the whole vocabulary
 def _described(model: ServedModel) -> dict[str, Any]:
+    """A served model as the page describes it: its sizes, and which views it has."""
     engine, config, tokenizer = model.predictor.engine, model.predictor.config, model.predictor.tokenizer
     trained = {name for name in engine.heads if is_trained(name, engine.untrained)}
     masks = "mlm" in trained and tokenizer.mask_id is not None and not config.causal
@@ -223,6 +224,7 @@ def _has_three_vectors(predictor: Predictor) -> bool:
 
 
 async def _shown(request: Request, view: str, body: ShowBody | MapBody | MeaningBody, **more: Any) -> Response:
+    """Ask the service for a view of the page."""
     service = service_of(request)
     model = service.model(request, body.model, "tokenize")
     asked = await service.ask(request, model, "show", [{"view": view, **body.model_dump(exclude={"model"}), **more}])
@@ -278,9 +280,9 @@ async def ancestors(request: Request) -> Response:
 @router.post("/show/ancestor")
 async def ancestor(body: AncestorBody, request: Request) -> Response:
     """What word2vec, ELMo, a GPT or the Transformer makes of a sentence (bertkit.ancestors.lineage.ancestor_shown)."""
-    found = _ancestor(request, body.name)
+    computed = _ancestor(request, body.name)
     body_text = ShowBody(model=body.model, text=body.text)
-    return await _shown(request, "ancestor", body_text, word=body.word, ancestor=found)
+    return await _shown(request, "ancestor", body_text, word=body.word, ancestor=computed)
 
 
 def _ancestor(request: Request, name: str) -> Any:
@@ -375,7 +377,7 @@ async def tune(body: TuneBody, request: Request) -> Response:
 
 
 async def _streamed(service: InferenceService, events: Iterator[dict[str, Any]]) -> Response:
-    """For the page: events of a generator in its own thread; it ends when the client leaves or the server stops."""
+    """The events of a generator in its own thread, for the page; it ends when the client leaves or the server stops."""
     for _ in range(30):  # one that was just left needs a moment to end
         if _learning.acquire(blocking=False):
             break

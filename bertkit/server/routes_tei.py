@@ -13,9 +13,9 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 from bertkit.errors import UserError
 from bertkit.server.errors import ApiError
 from bertkit.server.models import ServedModel
-from bertkit.server.operations import Scores
+from bertkit.server.operations import LabelScores
 from bertkit.server.schemas import EmbedBody, PredictBody, Prompted, RerankBody, SimilarityBody, TokenizeBody
-from bertkit.server.service import Asked, reply, service_of
+from bertkit.server.service import ServiceResult, reply, service_of
 
 router = APIRouter()
 
@@ -46,7 +46,7 @@ class Piece(TypedDict):
 
 
 def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.ndarray:
-    """For TEI's /embed: the first `dimensions` numbers of each vector, scaled to length 1 if requested: (n, width)."""
+    """The vectors of TEI's /embed, cut to `dimensions` and scaled to length 1 if requested: (n, width)."""
     if dimensions is not None and dimensions > vectors.shape[1]:
         raise ApiError(
             "invalid", f"dimensions is {dimensions}; this model's vectors have {vectors.shape[1]}.", param="dimensions"
@@ -57,13 +57,13 @@ def shaped(vectors: np.ndarray, dimensions: int | None, normalize: bool) -> np.n
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-def stacked(asked: Asked) -> np.ndarray:
-    """For TEI's /embed: the vectors of a job: (n, width)."""
+def stacked(asked: ServiceResult) -> np.ndarray:
+    """The vectors of a job as TEI's /embed needs them: (n, width)."""
     return np.stack([answer.value for answer in asked.answers])
 
 
 def prompted(model: ServedModel, inputs: Sequence[Any], body: Prompted | None = None) -> list[Any]:
-    """For TEI's /embed: inputs as (prompt, text), with the body's prompt, else the model's default; ids stay.
+    """Inputs of TEI's /embed as (prompt, text), with the body's prompt, else the model's default; ids stay.
 
     An embedding model's default prompt goes before texts alone: ids are taken as they are sent.
     """
@@ -78,7 +78,7 @@ def prompted(model: ServedModel, inputs: Sequence[Any], body: Prompted | None = 
 
 
 def _sides(model: ServedModel, query: str, texts: Sequence[str]) -> list[Any]:
-    """For TEI's /rerank and /similarity: a query and its texts, each with the model's prompt for its side, if any."""
+    """A query and its texts for TEI's /rerank and /similarity, each with the model's prompt for its side, if any."""
     pooling = model.predictor.pooling
     query_prompt, text_prompt = pooling.prompt_for("query"), pooling.prompt_for("document")
     return [(query_prompt, query), *((text_prompt, text) for text in texts)]
@@ -100,18 +100,18 @@ async def predict(body: PredictBody, request: Request) -> Response:
     service = service_of(request)
     model = service.model(request, body.model, "predict")
     inputs = body.listed()
-    for one in inputs:
-        if model.pairs is not None and model.pairs != isinstance(one, tuple):
+    for text in inputs:
+        if model.pairs is not None and model.pairs != isinstance(text, tuple):
             wanted = "pairs of texts: [a, b], or [[a, b], …]" if model.pairs else "single texts: a, or [[a], [b], …]"
             raise ApiError("invalid", f"The model '{model.name}' reads {wanted}.")
     how = service.how(body.truncate, body.truncation_direction)
     asked = await service.ask(request, model, "predict", inputs, how)
-    found = [labels_of(model, answer.value, body.raw_scores) for answer in asked.answers]
-    return reply(request, found[0] if body.single else found, asked)
+    labels = [labels_of(model, answer.value, body.raw_scores) for answer in asked.answers]
+    return reply(request, labels[0] if body.single else labels, asked)
 
 
-def labels_of(model: ServedModel, scores: Scores, raw: bool) -> list[Label]:
-    """For TEI's /predict: the labels with their scores, best first."""
+def labels_of(model: ServedModel, scores: LabelScores, raw: bool) -> list[Label]:
+    """The labels of TEI's /predict with their scores, best first."""
     numbers = model.predictor.task.label_scores(scores.raw, scores.said, raw)
     return [Label(score=numbers[name], label=name) for name in sorted(numbers, key=lambda name: -numbers[name])]
 
@@ -139,18 +139,18 @@ async def rerank(body: RerankBody, request: Request) -> Response:
         scores = (1 / (1 + np.exp(-np.clip(scores, -60, 60)))).tolist()  # after sorting: large numbers all become 1
     ranked: list[dict[str, Any]] = [{"index": n, "score": scores[n]} for n in order]
     if body.return_text:
-        ranked = [one | {"text": body.texts[one["index"]]} for one in ranked]
+        ranked = [row | {"text": body.texts[row["index"]]} for row in ranked]
     return reply(request, ranked, asked)
 
 
-def _relevance(scores: Scores, body: RerankBody, model: ServedModel) -> float:
-    """For TEI's /rerank: the score of the label that was asked for; without label names, the one number."""
+def _relevance(scores: LabelScores, body: RerankBody, model: ServedModel) -> float:
+    """The score that TEI's /rerank sorts by: that of the label asked for; without label names, the one number."""
     numbers = model.predictor.task.label_scores(scores.raw, scores.said, body.raw_scores)
     return float(numbers[body.label] if body.label in numbers else next(iter(numbers.values())))
 
 
-def _cosines(asked: Asked) -> list[float]:
-    """For TEI's /rerank and /similarity: cosines of the first vector with each of the others."""
+def _cosines(asked: ServiceResult) -> list[float]:
+    """Cosines of the first vector with each of the others, for TEI's /rerank and /similarity."""
     vectors = shaped(stacked(asked), None, True)
     return (vectors[1:] @ vectors[0]).tolist()
 

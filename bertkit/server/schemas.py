@@ -26,7 +26,7 @@ Direction = Literal["Left", "Right", "left", "right"]
 
 
 def _text(value: str) -> str:
-    """In a request's body: refuse strings that JSON allows but that are not text: NUL and lone surrogates."""
+    """Refuse strings in a request's body that JSON allows but that are not text: NUL and lone surrogates."""
     if "\0" in value:
         raise ValueError("a text contains a NUL character: remove it")
     try:
@@ -44,7 +44,7 @@ def parsed(kind: type[Kind], body: dict[str, Any]) -> Kind:
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+        raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from None
 
 
 NO_NUL = "^[^\\u0000]*$"
@@ -97,8 +97,8 @@ class EmbedBody(Cut, Prompted):
         """The inputs of an /embed body as a list."""
         if isinstance(self.inputs, str):
             return [self.inputs]
-        ids = [one for one in self.inputs if isinstance(one, int)]
-        return [ids] if ids else [one for one in self.inputs if not isinstance(one, int)]
+        ids = [item for item in self.inputs if isinstance(item, int)]
+        return [ids] if ids else [item for item in self.inputs if not isinstance(item, int)]
 
 
 ONE_OR_TWO = Field(json_schema_extra={"minItems": 1, "maxItems": 2})
@@ -115,8 +115,8 @@ class PredictBody(Cut):
     @model_validator(mode="after")
     def _one_or_two(self) -> PredictBody:
         if isinstance(self.inputs, list):
-            flat = all(isinstance(one, str) for one in self.inputs)
-            if any(len(one) not in (1, 2) for one in ([self.inputs] if flat and self.inputs else self.inputs)):
+            flat = all(isinstance(item, str) for item in self.inputs)
+            if any(len(item) not in (1, 2) for item in ([self.inputs] if flat and self.inputs else self.inputs)):
                 raise ValueError("inputs must be a text, a pair of two texts, or a list of lists of one or two texts")
         return self
 
@@ -128,7 +128,7 @@ class PredictBody(Cut):
     def listed(self) -> list[str | tuple[str, ...]]:
         """The inputs of a /predict body as a list of texts or pairs."""
         rows: Any = [self.inputs] if self.single else self.inputs
-        return [one if isinstance(one, str) else one[0] if len(one) == 1 else tuple(one) for one in rows]
+        return [item if isinstance(item, str) else item[0] if len(item) == 1 else tuple(item) for item in rows]
 
 
 class RerankBody(Cut):
@@ -183,7 +183,7 @@ class OpenAIBody(Prompted):
 
     def listed(self) -> list[str | Ids]:
         """The inputs of an OpenAI body as a list; OpenAI refuses empty ones."""
-        single = isinstance(self.input, str) or any(isinstance(one, int) for one in self.input)
+        single = isinstance(self.input, str) or any(isinstance(item, int) for item in self.input)
         return [self.input] if single else list(self.input)  # type: ignore[list-item, arg-type]
 
 
@@ -251,7 +251,7 @@ class AnswerBody(OwnBody):
         rows = self.inputs if isinstance(self.inputs, list) else [self.inputs] if self.inputs else None
         if rows is None:
             return [{"question": self.question or "", "context": self.context or ""}]
-        return [one.model_dump() for one in rows]
+        return [question.model_dump() for question in rows]
 
 
 class Choices(BaseModel):

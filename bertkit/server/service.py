@@ -19,7 +19,7 @@ from bertkit.errors import UserError
 from bertkit.notify import note
 from bertkit.server.errors import ApiError, Limits
 from bertkit.server.models import ModelRegistry, ServedModel
-from bertkit.server.operations import OPERATIONS, Answer, How
+from bertkit.server.operations import OPERATIONS, Answer, ReadingOptions
 from bertkit.server.queue import Computed, Job, Queue
 
 # What a request is for → how it is computed; what a task can be asked for is computed by "predict".
@@ -29,7 +29,7 @@ TRUNCATE = {True: "truncate", False: "error"}  # TEI's word for what to do with 
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServiceResult:
     """The result of a job."""
 
     model: ServedModel
@@ -67,6 +67,7 @@ class Turns:
             self._taken += 1
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the next waiting requests take their turn."""
         self._taken = 0
         while self._waiting and self._taken < self.EACH:
             turn = self._waiting.popleft()
@@ -113,7 +114,7 @@ class InferenceService:
         self.queue.abandon()
         self.stopped.set()
 
-    def _compute(self, key: tuple[str, str, How], inputs: list[Any]) -> Computed:
+    def _compute(self, key: tuple[str, str, ReadingOptions], inputs: list[Any]) -> Computed:
         """The service computes a batch, in the queue's thread."""
         name, operation, how = key
         done = OPERATIONS[operation](self.registry[name].predictor, inputs, how)
@@ -128,15 +129,15 @@ class InferenceService:
         """The service's model for a request: by its path, its body, or the operation."""
         return self.registry.pick(request.state.model or name, ability)
 
-    def how(self, truncate: bool | None = None, direction: str = "Right", **more: Any) -> How:
+    def how(self, truncate: bool | None = None, direction: str = "Right", **more: Any) -> ReadingOptions:
         """TEI's options for long texts in the service's terms. By default, long texts are read in windows."""
         on_long = self.on_long if truncate is None else TRUNCATE[truncate]
-        return How(on_long=on_long, from_start=direction.lower() == "left", **more)
+        return ReadingOptions(on_long=on_long, from_start=direction.lower() == "left", **more)
 
     async def ask(
-        self, request: Request, model: ServedModel, ability: str, inputs: Sequence[Any], how: How = How(),  # noqa: B008
-        beside: int = 0, most: int = 0,
-    ) -> Asked:  # fmt: skip
+        self, request: Request, model: ServedModel, ability: str, inputs: Sequence[Any],
+        how: ReadingOptions = ReadingOptions(), beside: int = 0, most: int = 0,  # noqa: B008
+    ) -> ServiceResult:  # fmt: skip
         """The service queues inputs, and waits for their answers as long as the client does.
 
         beside: inputs not counted as items. most: items the route allows (default: the general limit).
@@ -161,8 +162,8 @@ class InferenceService:
             "duration": time.perf_counter() - request.state.began, "queue_duration": done.waited,
             "tokenization_duration": done.tokenizing, "inference_duration": done.inferring,
         }  # fmt: skip
-        self.metrics.answered(operation, [one.tokens for one in done.answers], seconds)
-        return Asked(model, done.answers, done, size)
+        self.metrics.answered(operation, [answer.tokens for answer in done.answers], seconds)
+        return ServiceResult(model, done.answers, done, size)
 
     def _checked(self, inputs: Sequence[Any], beside: int, most: int) -> int:
         """The service checks its limits. Returns the number of characters of the inputs."""
@@ -190,6 +191,7 @@ class InferenceService:
             )
 
     async def _await(self, request: Request, job: Job) -> Computed:
+        """Wait for a job's result until the client leaves, time runs out or the server stops."""
         waiting = asyncio.wrap_future(job.future)
         gone = asyncio.ensure_future(_disconnected(request))
         any_of: set[asyncio.Future[Any]] = {waiting, gone, asyncio.ensure_future(self.stopped.wait())}
@@ -224,19 +226,19 @@ def service_of(request: Request) -> InferenceService:
 
 
 def _characters(value: Any) -> int:
-    """For the service's limits: the characters of all nested texts; an id counts as a short word."""
+    """The characters of all nested texts of a request, for the service's limits; an id counts as a short word."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(_characters(one) for one in value.values())
-    return sum(_characters(one) for one in value) if isinstance(value, (list, tuple)) else 4
+        return sum(_characters(item) for item in value.values())
+    return sum(_characters(item) for item in value) if isinstance(value, (list, tuple)) else 4
 
 
-def reply(request: Request, body: Any, asked: Asked) -> Response:
+def reply(request: Request, body: Any, asked: ServiceResult) -> Response:
     """The service's response with its headers: time taken, tokens seen, tokens truncated."""
     total = time.perf_counter() - request.state.began
-    tokens = [one.tokens for one in asked.answers]
-    cut = [one.cut for one in asked.answers]
+    tokens = [answer.tokens for answer in asked.answers]
+    cut = [answer.cut for answer in asked.answers]
     times = {
         "compute-time": total, "total-time": total, "tokenization-time": asked.done.tokenizing,
         "queue-time": asked.done.waited, "inference-time": asked.done.inferring,
@@ -246,11 +248,11 @@ def reply(request: Request, body: Any, asked: Asked) -> Response:
         "x-compute-characters": str(asked.characters),
         "x-compute-tokens": str(sum(tokens)),
         "x-input-tokens": str(sum(tokens) + sum(cut)),
-        "x-truncated-inputs": str(sum(one > 0 for one in cut)),
-        "x-unknown-tokens": str(sum(one.unknown for one in asked.answers)),
+        "x-truncated-inputs": str(sum(answer > 0 for answer in cut)),
+        "x-unknown-tokens": str(sum(answer.unknown for answer in asked.answers)),
     }
     if request.query_params.get("details", "").lower() in ("true", "1"):
-        body = {"results": body, "truncated": [one > 0 for one in cut], "tokens": tokens, "cut": cut}
+        body = {"results": body, "truncated": [answer > 0 for answer in cut], "tokens": tokens, "cut": cut}
     return Response(to_json(body), media_type="application/json", headers=headers)
 
 
@@ -277,11 +279,11 @@ class Histogram:
 
     def lines(self, name: str) -> list[str]:
         """The histogram in Prometheus' format, with cumulative buckets."""
-        shown, sofar = [], 0
+        buckets, sofar = [], 0
         for bound, count in zip((*self.bounds, "+Inf"), self.counts or [0] * (len(self.bounds) + 1)):
             sofar += count
-            shown.append(f'{name}_bucket{{le="{bound}"}} {sofar}')
-        return [f"# TYPE {name} histogram", *shown, f"{name}_sum {self.total:.6f}", f"{name}_count {sofar}"]
+            buckets.append(f'{name}_bucket{{le="{bound}"}} {sofar}')
+        return [f"# TYPE {name} histogram", *buckets, f"{name}_sum {self.total:.6f}", f"{name}_count {sofar}"]
 
 
 class Metrics:

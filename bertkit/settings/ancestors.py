@@ -16,7 +16,7 @@ ON_LONG = ("drop", "truncate", "error")
 
 
 @dataclass(frozen=True)
-class Shape:
+class Seq2SeqShape:
     """The numbers of the Transformer, an ancestor: encoder and decoder.
 
     The paper's base model: width 512, depth 6, heads 8, inner 2048.
@@ -107,7 +107,7 @@ class Seq2SeqSettings(Common):
     resume: bool = option(False, "Continue the run in --out.")
     save_minutes: float = option(5.0, "Save at least this often.", at_least=0)
     micro_tokens: int = option(8192, "Tokens of both sides computed at once.", hidden=True, at_least=1)
-    model: Shape = option(factory=Shape)
+    model: Seq2SeqShape = option(factory=Seq2SeqShape)
 
 
 # ---- BiLSTM.

@@ -36,7 +36,7 @@ class DistillSettings(SupervisedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareSettings(TableSettings):
+class MeasureSettings(TableSettings):
     """Options of the commands that compress a model (quantize, prune, export) and compare it before and after."""
 
     model: str = option(help="Embedded name, folder, or hub name.", argument=True)
@@ -47,7 +47,7 @@ class CompareSettings(TableSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportSettings(CompareSettings):
+class ExportSettings(MeasureSettings):
     """Options of `bertkit export`."""
 
     format: str = option("onnx", "An ONNX file, a plain transformers folder, or a page that runs in a browser.",
@@ -74,7 +74,7 @@ class ExportSettings(CompareSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeSettings(CompareSettings):
+class QuantizeSettings(MeasureSettings):
     """Options of `bertkit quantize`."""
 
     to: str = option("int8", "int8 opens only in bertkit; bf16 and fp16 open in transformers too.",
@@ -82,7 +82,7 @@ class QuantizeSettings(CompareSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PruneSettings(CompareSettings):
+class PruneSettings(MeasureSettings):
     """Options of `bertkit prune`."""
 
     layers: int = option(0, "Keep this many layers; 0: all.", at_least=0)

@@ -118,25 +118,25 @@ class Config:
 
     @property
     def key_width(self) -> int:
-        """From a model's settings: the width of all keys, and of all values, of one token."""
+        """The width of all keys, and of all values, of one token in this model."""
         return (self.key_heads or self.heads) * self.head_width
 
     def __repr__(self) -> str:
         """Every number that is on, and all of version 0.1: a resumed run must have the same."""
-        shown = [f for f in fields(self) if f.name not in LATER or getattr(self, f.name) != f.default]
-        return f"Config({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+        set_fields = [f for f in fields(self) if f.name not in LATER or getattr(self, f.name) != f.default]
+        return f"Config({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in set_fields)})"
 
     @property
     def head_width(self) -> int:
-        """From a model's settings: the width of one attention head."""
+        """The width of one attention head of this model."""
         return self.width // self.heads
 
     def is_global(self, layer: int) -> bool:
-        """By a model's settings: whether this layer sees the whole text."""
+        """Whether this layer of the model sees the whole text."""
         return not self.local_window or layer % self.global_every == 0
 
     def rotary(self, layer: int) -> float:
-        """By a model's settings: the rotation base of this layer; 0 means none."""
+        """The rotation base of this layer of the model; 0 means none."""
         return self.rotary_base if self.is_global(layer) else (self.local_rotary_base or self.rotary_base)
 
 
@@ -165,12 +165,12 @@ HEADS = {
 
 
 def rows_for(vocabulary: int) -> int:
-    """By a model's settings: rows of the embedding table for so many pieces; a multiple of 64 multiplies faster."""
+    """Rows of a model's embedding table for so many pieces; a multiple of 64 multiplies faster."""
     return -(-vocabulary // 64) * 64
 
 
 def is_trained(kind: str, untrained: Collection[str]) -> bool:
-    """By a model's settings: whether a head can be used: neither it nor the pooler it sees is untrained."""
+    """Whether a model's head can be used: neither it nor the pooler it sees is untrained."""
     return kind not in untrained and HEADS[kind].looks_at not in untrained
 
 

@@ -20,7 +20,7 @@ HEIGHTS = ((5 / 12, 1 / 2), (8 / 12, 5 / 6), (10 / 12, 1.0))  # depths of matche
 
 @dataclass(frozen=True)
 class TeachingSettings:
-    """In pretraining: how the states of --teacher are matched at every word."""
+    """How pretraining matches the states of --teacher at every word."""
 
     pairs: tuple[tuple[int, ...], ...] = option(
         (), "Pairs of matched layers, teacher's and model's; empty: three at similar relative depths."

@@ -34,7 +34,7 @@ BEST = 20  # starts and ends looked at
 IGNORED = -100  # a target that cross-entropy passes over
 
 
-class Found(NamedTuple):
+class AnswerSpan(NamedTuple):
     """The best answer to a question, and where it stands in the context.
 
     margin: how much better no answer scores; share: how likely it is among all spans of the context.
@@ -64,31 +64,31 @@ class Answer(Task):
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[Question]:
         """Question answering reads SQuAD files or JSON lines."""
-        found = list(read_questions(path, encoding=reading.encoding))
-        silent = [q for q in found if not q.answers and not q.impossible] if labelled is True else []
+        questions = list(read_questions(path, encoding=reading.encoding))
+        silent = [q for q in questions if not q.answers and not q.impossible] if labelled is True else []
         if silent:
             raise UserError(
-                f"{path}: {len(silent)} of {len(found)} have no 'answers' (first: {silent[0].question!r:.60}). "
-                "Give them, an empty list where the context holds none, or leave the questions out."
+                f"{path}: {len(silent)} of {len(questions)} have no 'answers' (first: {silent[0].question!r:.60}). "
+                "Add them (an empty list if the context has no answer), or leave the questions out."
             )
-        return found
+        return questions
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Question]:
         """Question answering takes dicts with question and context, or pairs of them."""
-        found = []
-        for number, one in enumerate(inputs, first):
-            if isinstance(one, Question):
-                found.append(one)
+        questions = []
+        for number, given in enumerate(inputs, first):
+            if isinstance(given, Question):
+                questions.append(given)
                 continue
-            if isinstance(one, dict) and "question" in one and "context" in one:
-                one = (one["question"], one["context"])
-            if not isinstance(one, (list, tuple)) or len(one) != 2:
-                raise UserError(f"Input {number} is {one!r}; it must be a dict with 'question' and 'context'.")
-            found.append(Question(str(number), str(one[0]), str(one[1]), line=number))
-        return found
+            if isinstance(given, dict) and "question" in given and "context" in given:
+                given = (given["question"], given["context"])
+            if not isinstance(given, (list, tuple)) or len(given) != 2:
+                raise UserError(f"Input {number} is {given!r}; it must be a dict with 'question' and 'context'.")
+            questions.append(Question(str(number), str(given[0]), str(given[1]), line=number))
+        return questions
 
     def fit_labels(self, examples: Sequence[Question]) -> None:
-        """For question answering: whether some questions have no answer; there must be something to learn."""
+        """Learn whether some questions have no answer; there must be something to learn."""
         if not any(q.impossible or any(start >= 0 for _, start in q.answers) for q in examples):
             raise UserError(
                 "No answer occurs in the context of its question: there is nothing to learn. Correct the rows."
@@ -100,10 +100,10 @@ class Answer(Task):
         return 2
 
     def encode(self, examples: Sequence[Question], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """For question answering: the question whole, the context in windows."""
+        """Encode questions whole, and their contexts in windows."""
         questions, contexts = [q.question for q in examples], [q.context for q in examples]
-        found = encode_rows(tokenizer, questions, contexts, replace(windows, side=1), keep=True)
-        return [Item.of(question, rows) for question, rows in zip(examples, found)]
+        encoded = encode_rows(tokenizer, questions, contexts, replace(windows, side=1), keep=True)
+        return [Item.of(question, rows) for question, rows in zip(examples, encoded)]
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """Start and end token of the first answer that a row holds whole, 0 ([CLS]) where it holds none.
@@ -128,17 +128,17 @@ class Answer(Task):
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """The best answer span over all windows: {answer, start, end, score}; "" where no answer is likelier."""
-        found = self._found(item, output)
-        margin = found.margin - float(self.options.get("threshold", 0.0))
-        certainty = found.share
+        span = self._best_span(item, output)
+        margin = span.margin - float(self.options.get("threshold", 0.0))
+        certainty = span.share
         if self.options.get("impossible"):  # how likely it is against no answer, not among all spans
             certainty = float(1 / (1 + np.exp(np.clip(margin, -50, 50))))
         seen = {"tokens": item.tokens, "cut": item.cut}
-        if found.start < 0 or (self.options.get("impossible") and margin > 0):
+        if span.start < 0 or (self.options.get("impossible") and margin > 0):
             return {"answer": "", "start": -1, "end": -1, "score": 1 - certainty, **seen}
-        return {"answer": found.text, "start": found.start, "end": found.end, "score": certainty, **seen}
+        return {"answer": span.text, "start": span.start, "end": span.end, "score": certainty, **seen}
 
-    def _found(self, item: Item, output: np.ndarray) -> Found:
+    def _best_span(self, item: Item, output: np.ndarray) -> AnswerSpan:
         """The best answer to a question over all windows, even where no answer is likelier."""
         best, null = (-np.inf, -1, -1), np.inf
         at = 0
@@ -155,9 +155,9 @@ class Answer(Task):
             mass = np.logaddexp(mass, np.logaddexp.reduce(inside, axis=0))
         score, start, end = best
         if not np.isfinite(score):  # a context without a word
-            return Found("", -1, -1, np.inf, 0.0)
+            return AnswerSpan("", -1, -1, np.inf, 0.0)
         share = float(np.exp(score - mass.sum()))
-        return Found(item.example.context[start:end], start, end, float(null - score), share)
+        return AnswerSpan(item.example.context[start:end], start, end, float(null - score), share)
 
     @property
     def has_thresholds(self) -> bool:
@@ -165,22 +165,23 @@ class Answer(Task):
         return bool(self.options.get("impossible"))
 
     def choose_thresholds(self, items: Sequence[Item], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """For question answering: how much better no answer must score, for the highest F1 on these rows."""
+        """Choose how much better no answer to a question must score, for the highest F1 on these rows."""
         gold = [[text for text, _ in item.example.answers] for item in items]
-        found = list(map(self._found, items, outputs))
-        margins = np.array([one.margin for one in found])
+        spans = list(map(self._best_span, items, outputs))
+        margins = np.array([span.margin for span in spans])
         inside = np.isfinite(margins)  # a context without a word is never answered
         if not LEAST_ROWS <= sum(map(bool, gold)) <= len(gold) - LEAST_ROWS or not inside.any():
             return {}
         answered, unanswered = (
-            answers_tallies(gold, said)[0].columns[:, 0] for said in ([one.text for one in found], [""] * len(gold))
+            answers_tallies(gold, predicted)[0].columns[:, 0]
+            for predicted in ([span.text for span in spans], [""] * len(gold))
         )
         chosen = no_answer_threshold(margins[inside], answered[inside], unanswered[inside])
         at_zero, f1 = (float(np.where(margins <= least, answered, unanswered).mean()) for least in (0.0, chosen))
         self.options["threshold"] = chosen
         note(
-            f"No answer is given where it scores more than {chosen:.2f} above the best one: F1 is {f1:.4f} on "
-            f"{len(gold):,} dev rows, and {at_zero:.4f} where it only has to be better."
+            f"No answer is given if it scores more than {chosen:.2f} above the best one: F1 is {f1:.4f} on "
+            f"{len(gold):,} dev rows, and {at_zero:.4f} with a threshold of 0."
         )
         return {"no_answer": {"threshold": chosen, "f1": f1, "f1_at_zero": at_zero, "rows": len(gold)}}
 
@@ -242,6 +243,7 @@ class Answer(Task):
 
 
 def _place(row: Row, question: Question) -> tuple[int, int]:
+    """The first and last token of a question's answer in a row; (0, 0) where there is none, IGNORED if unknown."""
     if not question.placed:
         return (0, 0) if question.impossible else (IGNORED, IGNORED)
     encoding = row.encoding

@@ -59,9 +59,9 @@ class Item:
     cut: int
 
     @classmethod
-    def of(cls, example: Any, found: Rows) -> Item:
+    def of(cls, example: Any, rows: Rows) -> Item:
         """A task's item from an example and its rows."""
-        return cls(example, found.rows, found.tokens, found.cut)
+        return cls(example, rows.rows, rows.tokens, rows.cut)
 
 
 @dataclass
@@ -125,11 +125,11 @@ class Task:
         self, tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, windows: Windows
     ) -> list[Rows]:
         """Texts, or two side by side; two without an order (option `symmetric`) both ways, which `merge` averages."""
-        found = encode_rows(tokenizer, texts, pairs, windows)
+        encoded = encode_rows(tokenizer, texts, pairs, windows)
         if pairs is None or not self.options.get("symmetric"):
-            return found
+            return encoded
         turned = encode_rows(tokenizer, pairs, texts, windows)
-        return [Rows([*one.rows, *other.rows], one.tokens, one.cut) for one, other in zip(found, turned)]
+        return [Rows([*rows.rows, *other.rows], rows.tokens, rows.cut) for rows, other in zip(encoded, turned)]
 
     def fit_labels(self, examples: Sequence[Any]) -> None:
         """Every task: take what must be known of all examples: label names, the scale of numbers."""
@@ -190,7 +190,7 @@ class Task:
         return torch.tensor([float(given.get(name, 1.0)) for name in self.labels], device=device) if given else None
 
     def wanted(self, items: Sequence[Item]) -> Wanted:
-        """Every task: what an engine is asked about the rows of items."""
+        """What a task needs an engine to compute for the rows of items."""
         return Wanted(self.head)
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
@@ -203,8 +203,8 @@ class Task:
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Scores:
         """Every task: how good predictions are; the first key is the headline."""
-        metric, gold, said, extra = self.metric_inputs(examples, predictions)
-        return metric(gold, said, **extra)
+        metric, gold, predicted, extra = self.metric_inputs(examples, predictions)
+        return metric(gold, predicted, **extra)
 
     def check(self, examples: Sequence[Any], where: str) -> None:
         """Every task: refuse answers it does not know before any work is done; `where` names their file."""
@@ -362,7 +362,8 @@ class Task:
             known = ", ".join(self.labels[:20])
             raise UserError(
                 f"{where}: label {label!r} is not one of {known}. {suggest(str(label), list(self.labels))} "
-                "Correct the row, or teach that label too: a model knows those it was trained with (finetune --labels)."
+                "Correct the row, or train with that label, too: a model knows only those it was trained with "
+                "(finetune --labels)."
             ) from None
 
 

@@ -47,10 +47,10 @@ class SupervisedFeed:
 
     def step(self, step: int) -> list[Batch]:
         """A task's batches of this step: this rank's share, cut into parts that fit."""
-        mine = [self.items[n] for n in self.numbers(step)[self.rank :: self.ranks]]
-        sizes = [sum(len(row.ids) for row in item.rows) for item in mine]
+        items = [self.items[n] for n in self.numbers(step)[self.rank :: self.ranks]]
+        sizes = [sum(len(row.ids) for row in item.rows) for item in items]
         limit = self.micro_tokens if not self.task.options.get("whole_batch") else sum(sizes) + 1
-        return [self.collate([mine[n] for n in part]) for part in batches_by_tokens(sizes, limit)]
+        return [self.collate([items[n] for n in part]) for part in batches_by_tokens(sizes, limit)]
 
     def collate(self, items: Sequence[Item]) -> Batch:
         """A task's items as one batch with their answers."""
@@ -61,6 +61,6 @@ class SupervisedFeed:
 
 
 def outputs_of(engine: Engine, task: Task, items: Sequence[Item], *, steady: bool = False) -> list[np.ndarray]:
-    """In batches: the head's numbers for each item of a task; steady: the same bits in any batch."""
+    """The head's numbers for each item of a task, batch by batch; steady: the same bits in any batch."""
     rows = [row for item in items for row in item.rows]
     return task.answers(engine, engine.run(rows, task.wanted(items), steady=steady), items)

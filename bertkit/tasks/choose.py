@@ -51,23 +51,25 @@ class Choose(Task):
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Choice]:
         """Multiple choice takes dicts with text and choices."""
-        found = []
-        for number, one in enumerate(inputs, first):
-            if isinstance(one, dict) and isinstance(one.get("choices"), (list, tuple)):
-                one = Choice(str(one.get("text", "")), tuple(map(str, one["choices"])), one.get("label"), number)
-            if not isinstance(one, Choice):
-                raise UserError(f"Input {number} is {one!r}; it must be a dict with 'text' and 'choices'.")
-            if not one.choices:
+        examples = []
+        for number, given in enumerate(inputs, first):
+            if isinstance(given, dict) and isinstance(given.get("choices"), (list, tuple)):
+                given = Choice(
+                    str(given.get("text", "")), tuple(map(str, given["choices"])), given.get("label"), number
+                )
+            if not isinstance(given, Choice):
+                raise UserError(f"Input {number} is {given!r}; it must be a dict with 'text' and 'choices'.")
+            if not given.choices:
                 raise UserError(f"Input {number} has no choices. Give at least one.")
-            found.append(one)
-        return found
+            examples.append(given)
+        return examples
 
     def outputs(self) -> int:
         """Multiple choice's head gives one score a choice."""
         return 1
 
     def encode(self, examples: Sequence[Choice], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """For multiple choice: text and choice side by side, one row a choice."""
+        """Encode a multiple choice: text and choice side by side, one row per choice."""
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate", windows.overlap)
         items = []
         for number, example in enumerate(examples):
@@ -77,18 +79,18 @@ class Choose(Task):
                 texts = [example.text] * len(example.choices)
                 encodings = tokenizer.encode_batch(texts, list(example.choices))
             for encoding in encodings:
-                found = rows_of(tokenizer, encoding, how, number)
-                rows += found.rows
-                tokens, cut = tokens + found.tokens, cut + found.cut
+                encoded_choice = rows_of(tokenizer, encoding, how, number)
+                rows += encoded_choice.rows
+                tokens, cut = tokens + encoded_choice.tokens, cut + encoded_choice.cut
             items.append(Item(example, rows, tokens, cut))
         return items
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """For multiple choice: the number of the right choice."""
+        """The number of the right choice."""
         return {"target": torch.tensor([item.example.label for item in items])}
 
     def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
-        """For multiple choice: (items, most choices); where a question has fewer, what no one would choose."""
+        """Logits of the choices: (items, most choices); where a question has fewer, what no one would choose."""
         scores = encoded.batch.restore(model.ask("choice", encoded))[:, 0].float()
         parts = scores.split(torch.bincount(encoded.batch.extra["owner"], minlength=items).tolist())
         return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True, padding_value=NEVER)
@@ -102,7 +104,7 @@ class Choose(Task):
         return torch.stack([F.cross_entropy(part, wanted) for part, wanted in pairs]).sum()
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """For multiple choice: one score a choice: (choices,)."""
+        """One score per choice: (choices,)."""
         rows = iter(outputs)
         return [np.concatenate([next(rows) for _ in item.rows]) for item in items]
 

@@ -67,6 +67,7 @@ class Classify(Task):
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
+        """The labelled rows of a file, with one or several labels each."""
         separator = reading.label_separator
         if separator and not self.multi:
             raise UserError("--label-separator is for rows with several labels. Pass --multi-label too.")
@@ -84,15 +85,15 @@ class Classify(Task):
         return [text_row(given, number, self.paired) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """For classification: label names, sorted."""
-        found = [name for row in examples for name in (row.label if isinstance(row.label, tuple) else (row.label,))]
-        self.labels = learnt_labels([str(name) for name in found], self.labels, "training data")
+        """Learn the label names of a classification, sorted."""
+        names = [name for row in examples for name in (row.label if isinstance(row.label, tuple) else (row.label,))]
+        self.labels = learnt_labels([str(name) for name in names], self.labels, "training data")
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """For classification: one text, or two side by side."""
+        """Encode what is classified: one text, or two side by side."""
         pairs = [row.text_b or "" for row in examples] if self.paired else None
-        found = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
-        return [Item.of(row, rows) for row, rows in zip(examples, found)]
+        encoded = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
+        return [Item.of(row, rows) for row, rows in zip(examples, encoded)]
 
     def check(self, examples: Sequence[TextRow], where: str) -> None:
         """Refuse labels that the classifier has not learnt."""
@@ -101,7 +102,7 @@ class Classify(Task):
                 self.check_label(name, f"{where}, line {row.line}")
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """For classification: label numbers, (items,), or (items, labels) for several."""
+        """Label numbers of a classification, (items,), or (items, labels) for several."""
         if not self.multi:
             numbers = [self.check_label(item.example.label, f"line {item.example.line}") for item in items]
             return {"target": torch.tensor(numbers)}
@@ -112,7 +113,7 @@ class Classify(Task):
         return {"target": table}
 
     def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
-        """For classification: (items, labels), float32."""
+        """Logits of a classification: (items, labels), float32."""
         rows = encoded.batch.restore(model.ask(self.head, encoded)).float()
         owner = encoded.batch.extra["owner"]
         merged = self.merged(rows, owner, items)
@@ -160,7 +161,7 @@ class Classify(Task):
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """For several labels: label → the least probability with which a text has it."""
+        """The least probability with which a text has each of several labels."""
         chosen = self.options.get("thresholds", {})
         return {name: float(chosen.get(name, self.options.get("threshold", 0.5))) for name in self.labels}
 
@@ -273,10 +274,11 @@ def _agreed(rows: list[TextRow], path: str | Path) -> list[TextRow]:
     """Without those that SNLI and its kin label '-', because the annotators did not agree; elsewhere '-' is a label."""
     if {row.label for row in rows} - {"-", None} - INFERENCE:
         return rows
-    kept = [row for row in rows if row.label != "-"]
-    if len(kept) < len(rows):
-        note(f"{path}: {len(rows) - len(kept)} rows labelled '-' (no agreement) are left out, {len(kept)} are kept.")
-    return kept
+    labelled = [row for row in rows if row.label != "-"]
+    if len(labelled) < len(rows):
+        left_out = len(rows) - len(labelled)
+        note(f"{path}: {left_out} rows labelled '-' (no agreement) are left out, {len(labelled)} are kept.")
+    return labelled
 
 
 # ---- One label for two texts: entailment, paraphrase, any relation.

@@ -83,7 +83,7 @@ class Embed(Task):
         return [text_row(given, number, True) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """For learning embeddings: whether the pairs are scored. The batch is compared as a whole."""
+        """Learn whether the pairs to embed are scored. The batch is compared as a whole."""
         self.options.setdefault("scored", all(row.label is not None for row in examples))
         self.options["whole_batch"] = True
 
@@ -92,7 +92,7 @@ class Embed(Task):
         return 0
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """For embeddings: two or three texts, each by itself; a long one is cut to its first window, and counted."""
+        """Encode two or three texts to embed, each by itself; a long one is cut to its first window, and counted."""
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
         prompt = self.pooling.prompt() if self.pooling else ""
         self._skip = tokenizer.prompt_tokens(prompt) if self.pooling and not self.pooling.include_prompt else 0
@@ -111,7 +111,7 @@ class Embed(Task):
         return items
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """For embeddings: scores, or the pair's own number; which row is an item's first text, which are third ones."""
+        """Scores of embedded pairs, or the pair's number; which row is an item's first text, which are third ones."""
         starts = np.cumsum([0, *(len(item.rows) for item in items)])
         thirds = [start + 2 for start, item in zip(starts.tolist(), items) if len(item.rows) > 2]
         rows = {"first": torch.from_numpy(starts[:-1]), "third": torch.tensor(thirds, dtype=torch.long)}
@@ -135,6 +135,7 @@ class Embed(Task):
         return torch.stack(losses).mean()
 
     def _contrast(self, vectors: Tensor, encoded: Encoded) -> Tensor:
+        """The loss of sentence embeddings: partners must be nearer than the batch's other texts; CoSENT on scores."""
         extra = encoded.batch.extra
         first, third, target = (extra[name] for name in ("first", "third", "target"))
         left, right = vectors[first], vectors[first + 1]
@@ -155,7 +156,7 @@ class Embed(Task):
         return self.pooling.mode if self.pooling and (self.pooling.steps or self.pooling.mode not in POOLS) else learnt
 
     def wanted(self, items: Sequence[Item]) -> Wanted:
-        """For embeddings: a vector per text, or the tokens' where an engine does not pool as the folder does."""
+        """What is wanted to embed a text: a vector, or the tokens' where an engine does not pool as the folder does."""
         return Wanted(pool=self._pool if self._pool in POOLED_BY_ENGINES and not self._skip else "none")
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
@@ -202,7 +203,7 @@ def _same_texts(rows: Sequence[TextRow]) -> dict[str, Tensor]:
 
 
 def _partners(rows: Sequence[TextRow], left: np.ndarray, right: np.ndarray) -> list[int]:
-    """For each embedded text, the row of the nearest text_b: its own row if that text_b is right for the text."""
+    """The row of the nearest text_b for each embedded text: its own row if that text_b is right for the text."""
     known = _rights_of(rows)
     blocks = (left[start : start + BLOCK] @ right.T for start in range(0, len(left), BLOCK))
     nearest = (int(n) for block in blocks for n in block.argmax(1))
@@ -228,12 +229,12 @@ def widths_of(given: str, width: int) -> list[int]:
     return sorted(map(int, parts))
 
 
-def agreement(gold: Sequence[float], said: Sequence[float]) -> Scores:
+def agreement(gold: Sequence[float], predicted: Sequence[float]) -> Scores:
     """How well cosines of embeddings agree with scores: correlations alone.
 
     The distance of a cosine from a score of another scale says nothing.
     """
-    scores = metrics.regression(gold, said)
+    scores = metrics.regression(gold, predicted)
     for name in ("mae", "rmse"):
         scores.pop(name)
     return scores
@@ -260,7 +261,7 @@ class Taught(Embed):
     _centre: np.ndarray | None = None
 
     def read(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """For embeddings taught by another model: pairs where the file has two columns of texts, else texts."""
+        """Read what a teacher embeds: pairs where the file has two columns of texts, else texts."""
         asked = (reading.text, reading.text_b, reading.label)
         columns = columns_of(path, asked, reading.encoding)
         pairs = asks_for_pairs(columns, reading.text_b)
@@ -272,11 +273,11 @@ class Taught(Embed):
         )  # fmt: skip
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """For taught embeddings: the batch is compared as a whole."""
+        """Taught embeddings have no labels to learn: the batch is compared as a whole."""
         self.options["whole_batch"] = True
 
     def ask(self, examples: Sequence[TextRow]) -> None:
-        """For taught embeddings: keep the teacher's vectors of new texts, centred on those of the first call.
+        """Ask the teacher for the vectors of new texts and keep them, centred on those of the first call.
 
         The cosines of many encoders crowd together (gte-small: 0.74 ± 0.05 for unrelated texts), and their softmax
         would be nearly flat; centred, they spread (0.10 ± 0.14) in almost the same order.
@@ -291,26 +292,26 @@ class Taught(Embed):
             self._known.update(zip(new, (vectors / lengths).astype(np.float16)))
 
     def check(self, examples: Sequence[TextRow], where: str) -> None:
-        """For taught embeddings: unscored texts are judged by their cosines with each other; one or two say nothing."""
+        """Refuse too few unscored texts for taught embeddings: they are judged by their cosines with each other."""
         if examples and not _scored(examples) and sum(len(_texts(row)) for row in examples) < 3:
             raise UserError(
                 f"{where}: too few texts are held out to evaluate on. Give more rows, or a --dev file of scored pairs."
             )
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """For taught embeddings: each text by itself, and the teacher's word on it; a long one is cut, and counted."""
+        """Encode texts that a teacher embeds, each by itself, with its vector; a long one is cut, and counted."""
         self.ask(examples)
         how = Windows(windows.limit, "error" if windows.on_long == "error" else "truncate")
-        found = iter(encode_rows(tokenizer, [text for row in examples for text in _texts(row)], None, how))
+        encoded = iter(encode_rows(tokenizer, [text for row in examples for text in _texts(row)], None, how))
         items = []
         for row in examples:
-            parts = [next(found) for _ in _texts(row)]
-            rows = [one for part in parts for one in part.rows]
+            parts = [next(encoded) for _ in _texts(row)]
+            rows = [window for part in parts for window in part.rows]
             items.append(Item(row, rows, sum(part.tokens for part in parts), sum(part.cut for part in parts)))
         return items
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """For taught embeddings: the teacher's vector of every text."""
+        """The teacher's vector of every embedded text."""
         vectors = [self._known[text] for item in items for text in _texts(item.example)]
         return {"target": torch.from_numpy(np.stack(vectors)).float()}
 
@@ -330,8 +331,8 @@ class Taught(Embed):
 
     def decode(self, item: Item, output: np.ndarray) -> Prediction:
         """Taught embeddings as a pair's {similarity}; the vectors of both or of one text."""
-        found = super().decode(item, output) if len(output) > 1 else {"tokens": item.tokens, "cut": item.cut}
-        return {**found, "vectors": output}
+        prediction = super().decode(item, output) if len(output) > 1 else {"tokens": item.tokens, "cut": item.cut}
+        return {**prediction, "vectors": output}
 
     def metric_inputs(
         self, examples: Sequence[TextRow], predictions: Sequence[Prediction]
@@ -341,8 +342,8 @@ class Taught(Embed):
             return super().metric_inputs(examples, predictions)
         self.ask(examples)
         gold = np.stack([self._known[text] for row in examples for text in _texts(row)]).astype(np.float32)
-        said = np.concatenate([p["vectors"] for p in predictions])
-        return agreement, _cosines(gold), _cosines(said), {}
+        predicted = np.concatenate([p["vectors"] for p in predictions])
+        return agreement, _cosines(gold), _cosines(predicted), {}
 
 
 def _scored(examples: Sequence[TextRow]) -> bool:

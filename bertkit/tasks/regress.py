@@ -53,6 +53,7 @@ class Regress(Task):
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
+        """The rows of a file with numbers as labels."""
         if "paired" not in self.options:
             names = columns_of(path, (reading.text, reading.text_b, reading.label), reading.encoding)
             self.options["paired"] = asks_for_pairs(names, reading.text_b)
@@ -66,7 +67,7 @@ class Regress(Task):
         return [text_row(given, number, self.reads_pairs) for number, given in enumerate(inputs, first)]
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """For regression: the numbers' mean and spread, and whether there are second texts."""
+        """Learn the mean and spread of a regression's numbers, and whether there are second texts."""
         self.options.setdefault("paired", any(row.text_b is not None for row in examples))
         if self.options.get("symmetric") and not self.options["paired"]:
             raise UserError("--symmetric is for pairs of texts, and the rows have one text each. Leave it out.")
@@ -79,7 +80,7 @@ class Regress(Task):
         self.options |= {"mean": float(values.mean()), "spread": float(values.std()) or 1.0}
 
     def finalize(self, model: Model) -> None:
-        """After regression: the head's last map gives the user's scale itself, so that transformers reads the same."""
+        """Fold the scale of a regression into the head's last map, so that transformers reads the same numbers."""
         out = model.head("text").out
         assert out is not None
         mean = self.options["mean"]
@@ -97,18 +98,18 @@ class Regress(Task):
         return 1
 
     def encode(self, examples: Sequence[TextRow], tokenizer: Tokenizer, windows: Windows) -> list[Item]:
-        """For regression: one text, or two side by side."""
+        """Encode what is regressed: one text, or two side by side."""
         pairs = [row.text_b or "" for row in examples] if self.options.get("paired") else None
-        found = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
-        return [Item.of(row, rows) for row, rows in zip(examples, found)]
+        encoded = self.encode_pairs(tokenizer, [row.text for row in examples], pairs, windows)
+        return [Item.of(row, rows) for row, rows in zip(examples, encoded)]
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """For regression: standardised numbers."""
+        """A regression's numbers, standardised."""
         values = torch.tensor([float(item.example.label) for item in items])
         return {"target": (values - self.options["mean"]) / self.options["spread"]}
 
     def logits(self, model: Model, encoded: Encoded, items: int) -> Tensor:
-        """For regression: (items, 1), standardised while it learns."""
+        """Outputs of a regression: (items, 1), standardised while it learns."""
         batch = encoded.batch
         return self.merged(batch.restore(model.ask("text", encoded)).float(), batch.extra["owner"], items)
 
@@ -234,7 +235,7 @@ class Rank(Regress):
         return pairs
 
     def fit_labels(self, examples: Sequence[TextRow]) -> None:
-        """For ranking, a regression of relevance: labels are probabilities, there is nothing to scale."""
+        """Ranking is a regression of relevance: labels are probabilities, and there is nothing to scale."""
         self.options |= {"paired": True, "mean": 0.0, "spread": 1.0}
 
     def loss(self, model: Model, encoded: Encoded) -> Tensor:

@@ -55,21 +55,21 @@ class Words:
 
 
 def words_of(row: Row) -> list[tuple[int, int, int]]:
-    """For tagging: (place, pieces, word) of every word whose first piece this row owns.
+    """(place, pieces, word) of every word to tag whose first piece this row owns.
 
     Where it begins, how many pieces it has.
     """
     encoding = row.encoding
     assert encoding is not None
     words, special = encoding.words, encoding.special
-    found = []
+    places = []
     for place in range(*row.core):
         if not special[place] and (place == 0 or words[place] != words[place - 1] or special[place - 1]):
             end = place + 1
             while end < len(words) and words[end] == words[place] and not special[end]:
                 end += 1
-            found.append((place, end - place, words[place]))
-    return found
+            places.append((place, end - place, words[place]))
+    return places
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Tag(Task):
 
     @classmethod
     def options_of(cls, settings: FinetuneSettings) -> dict[str, Any]:
-        """For tagging: also a CRF where the tags are made for one, unless words are weighed one by one."""
+        """The options of tagging: also a CRF where the tags are made for one, unless words are weighed one by one."""
         if settings.crf and settings.class_weights:
             raise UserError("--class-weights weighs words one by one, and --crf chooses tags together. Leave one out.")
         undecided = settings.crf is None and not settings.class_weights
@@ -112,6 +112,7 @@ class Tag(Task):
         yield from self._sentences(path, reading, labelled=False)
 
     def _sentences(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[Words]:
+        """The sentences of a file: tagged, annotated with spans, or plain text."""
         if labelled is False and holds_texts(path, reading.encoding, self.labels):
             for number, line in enumerate(open_text(path, reading.encoding), 1):
                 yield from self.from_inputs([line], number) if line.strip() else ()
@@ -131,34 +132,34 @@ class Tag(Task):
         yield from map(_joined, read_tagged(path, labelled=labelled, encoding=reading.encoding))
 
     def _is_table_of_texts(self, path: str | Path, reading: Reading) -> bool:
-        """For tagging: whether a file is a table with a column of texts, not one of words."""
+        """Whether a file to tag is a table with a column of texts, not one of words."""
         kind = kind_of(path)
         if kind in ("jsonl", "json", "rows"):
             return not {"tokens", "words"} & set(columns_of(path, [reading.text], reading.encoding))
         return kind in ("csv", "parquet", "xlsx") or (kind == "tsv" and reading.text in first_cells(path, reading))
 
     def reads_table(self, path: str | Path, reading: Reading) -> bool:
-        """For tagging: a table where a row is a text or a sentence, not CoNLL's columns."""
+        """Whether tagging reads a table where a row is a text or a sentence, not CoNLL's columns."""
         kind = kind_of(path)
         return kind in ("jsonl", "json") or (kind in ROW_KINDS and self._is_table_of_texts(path, reading))
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Words]:
         """Tagging takes texts, or lists of words."""
-        found = []
-        for number, one in enumerate(inputs, first):
-            if isinstance(one, Words):
-                found.append(one)
-            elif isinstance(one, str):
-                found.append(Words(TaggedSentence((), None, number), one, ()))
+        sentences = []
+        for number, given in enumerate(inputs, first):
+            if isinstance(given, Words):
+                sentences.append(given)
+            elif isinstance(given, str):
+                sentences.append(Words(TaggedSentence((), None, number), given, ()))
             else:
-                tokens = one.get("tokens") if isinstance(one, dict) else one
+                tokens = given.get("tokens") if isinstance(given, dict) else given
                 if not isinstance(tokens, (list, tuple)) or not all(isinstance(w, str) for w in tokens):
-                    raise UserError(f"Input {number} is {one!r}; it must be a text or a list of words.")
-                found.append(_joined(TaggedSentence(tuple(tokens), None, number)))
-        return found
+                    raise UserError(f"Input {number} is {given!r}; it must be a text or a list of words.")
+                sentences.append(_joined(TaggedSentence(tuple(tokens), None, number)))
+        return sentences
 
     def fit_labels(self, examples: Sequence[Words]) -> None:
-        """For tagging: all tags that occur."""
+        """Learn all tags that occur."""
         tags = [tag for words in examples for tag in words.sentence.tags or ()]
         self.labels = learnt_labels(tags, self.labels, "training data")
         if self.options.get("crf") == AUTO:
@@ -202,15 +203,15 @@ class Tag(Task):
         return items
 
     def collate(self, items: Sequence[Item], training: bool, steady: bool = False) -> Batch:
-        """For tagging: as any task, with each word's row, place, pieces, word (words seen,), and words an item."""
+        """A tagging batch: any task's, with each word's row, place, pieces, word (words seen,), and words per item."""
         batch = super().collate(items, training, steady)
         rows = [(n, row) for n, item in enumerate(items) for row in item.rows]
-        found = [(at, *spot, n) for at, (n, row) in enumerate(rows) for spot in words_of(row)]
-        columns = torch.tensor(found, dtype=torch.long).reshape(-1, 5).unbind(1)
+        places = [(at, *spot, n) for at, (n, row) in enumerate(rows) for spot in words_of(row)]
+        columns = torch.tensor(places, dtype=torch.long).reshape(-1, 5).unbind(1)
         return replace(batch, extra=batch.extra | dict(zip(("row", "place", "pieces", "word", "item"), columns)))
 
     def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """For tagging: the tags of all words that are seen, item after item."""
+        """The tags of all words that are seen, item after item."""
         tags = []
         for item in items:
             sentence = item.example.sentence
@@ -219,7 +220,7 @@ class Tag(Task):
         return {"target": torch.tensor(tags, dtype=torch.long)}
 
     def logits(self, model: Model, encoded: Encoded, items: int = 0) -> Tensor:
-        """For tagging: (words seen, labels), float32, item after item."""
+        """Logits of tags: (words seen, labels), float32, item after item."""
         from bertkit.model.inference import join_tokens
 
         batch = encoded.batch
@@ -245,12 +246,12 @@ class Tag(Task):
         return -model.crf(chains, tags, counts).sum()
 
     def wanted(self, items: Sequence[Item]) -> Wanted:
-        """For tagging: the words whose first piece a row owns."""
+        """What is wanted to tag words: the place of each word whose first piece a row owns."""
         places = [[(place, pieces) for place, pieces, _ in words_of(row)] for item in items for row in item.rows]
         return Wanted(self.head, places, self.options.get("word", "first"))
 
     def answers(self, engine: Engine, outputs: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
-        """For every word the number of its tag, then the log-probabilities of all tags: (words, 1 + labels).
+        """The number of every word's tag, then the log-probabilities of all tags: (words, 1 + labels).
 
         With a CRF these are the best sequence and the marginals, over the whole sentence whatever its windows.
         """
@@ -267,7 +268,7 @@ class Tag(Task):
         return _chosen(scores, chain)
 
     def _silence(self) -> np.ndarray:
-        """For tagging: the scores of a word that is not seen, cut off or invisible: outside. (1, labels)."""
+        """The tag scores of a word that is not seen, cut off or invisible: outside. (1, labels)."""
         outside = [0.0 if "O" not in self.labels or tag == "O" else crf.FORBIDDEN for tag in self.labels]
         return np.array([outside], np.float32)
 
@@ -316,7 +317,7 @@ class Tag(Task):
         return ""
 
     def digest_of(self, example: Words) -> list[Any]:
-        """For tagging: nothing beside the tags."""
+        """Nothing beside the tags tells a tagged row from others."""
         return [None, None]
 
     def answer_in(self, prediction: Prediction) -> tuple[str, ...]:
@@ -374,12 +375,12 @@ class Tag(Task):
 
 
 def first_cells(path: str | Path, reading: Reading) -> list[str]:
-    """For tagging: the cells of a file's first line."""
+    """The cells of the first line of a file to tag."""
     return next(open_text(path, reading.encoding), "").split("\t")
 
 
 def _annotated(path: str | Path, encoding: str, labelled: Labelled) -> Iterator[Words]:
-    """For tagging: texts with spans as words with tags; without labels, the texts alone."""
+    """Texts with spans as words with tags; without labels, the texts alone."""
     tagger = SpanTagger()
     is_folder = Path(path).is_dir()
     for annotated in read_annotated(path, encoding):
@@ -397,12 +398,12 @@ def _annotated(path: str | Path, encoding: str, labelled: Labelled) -> Iterator[
 
 
 def _starts(batch: Batch) -> Tensor:
-    """For tagging: first token of each row, in the caller's order."""
+    """First token of each row of a tagging batch, in the caller's order."""
     return batch.restore(batch.starts)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """For tagging: log-probabilities of logits (words, labels)."""
+    """Log-probabilities of tags from logits: (words, labels)."""
     shifted = logits - logits.max(-1, keepdims=True, initial=-np.inf)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
@@ -426,7 +427,7 @@ def _chosen(scores: Sequence[np.ndarray], chain: crf.Chain) -> list[np.ndarray]:
 
 
 def _joined(sentence: TaggedSentence) -> Words:
-    """For tagging: words with single spaces between them (none between Chinese characters)."""
+    """Tagged words with single spaces between them (none between Chinese characters)."""
     spans, text = [], ""
     for word in sentence.tokens:
         wide = len(word) == 1 and ord(word) > 0x2E7F
@@ -438,7 +439,7 @@ def _joined(sentence: TaggedSentence) -> Words:
 
 
 def _split(words: Words, tokenizer: Tokenizer) -> Words:
-    """For tagging: a text split into words as the tokenizer splits it."""
+    """A text to tag, split into words as the tokenizer splits it."""
     encoding = tokenizer.encode(words.text)
     spans: dict[int, tuple[int, int]] = {}
     for word, (start, end) in zip(encoding.words, encoding.offsets):

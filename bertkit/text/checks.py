@@ -62,6 +62,7 @@ def refuse_bad_rows(texts: Sequence[str], what: str = "Row") -> None:
 
 
 def _fault(text: object) -> str:
+    """What is wrong with a text that the tokenizer cannot take; empty if nothing is."""
     if not isinstance(text, str):
         return f"is {type(text).__name__} {text!r:.60}, not text. Convert it to a string first."
     if "\0" in text:
@@ -149,7 +150,7 @@ def refuse_harmful(backend: tokenizers.Tokenizer, path: Path) -> None:
 
 
 def _rules(part: Any) -> Iterator[dict[str, Any]]:
-    """For checking a tokenizer: the rules of a normalizer, pre-tokenizer or post-processor, laid out flat."""
+    """The rules of a tokenizer's normalizer, pre-tokenizer or post-processor, laid out flat to be checked."""
     waiting = [json.loads(part.__getstate__())] if part is not None else []
     while waiting:
         rule = waiting.pop()
@@ -159,7 +160,7 @@ def _rules(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _growth(rule: dict[str, Any]) -> float:
-    """For checking a tokenizer: how many times as long a rule may make a text."""
+    """How many times as long a rule of a tokenizer may make a text."""
     if rule["type"] == "Replace":
         replaced = rule["pattern"].get("String")
         # A regular expression may match the empty string before every character.
@@ -174,6 +175,6 @@ def _growth(rule: dict[str, Any]) -> float:
 
 
 def _texts(rule: dict[str, Any]) -> int:
-    """For checking a tokenizer: how many texts the template of a pair holds."""
+    """How many texts a tokenizer's template of a pair holds."""
     sides = [[part for part in rule.get(side) or [] if "Sequence" in part] for side in ("single", "pair")]
     return max(len(sides[0]) * 2, len(sides[1]))

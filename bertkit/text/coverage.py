@@ -85,13 +85,13 @@ def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top
 
 
 def _words(encoding: Encoding, unk_id: int | None) -> tuple[Counter[int], list[int]]:
-    """For coverage: pieces per word, and the positions of unknown pieces."""
+    """Pieces per word, and the positions of unknown pieces, to measure coverage by."""
     own = [(i, word) for i, word in enumerate(encoding.words) if word >= 0]
     return Counter(word for _, word in own), [i for i, _ in own if encoding.ids[i] == unk_id]
 
 
 def _writable(tokenizer: Tokenizer, char: str) -> bool:
-    """For coverage: whether some piece can represent this character; spaces and what the rules remove count."""
+    """Whether some piece of the vocabulary covers this character; spaces and what the rules remove count."""
     return tokenizer.unk_id not in tokenizer.pieces_batch([char])[0]
 
 
@@ -137,10 +137,10 @@ def survey(texts: Iterable[str]) -> Survey:
 
     def flush() -> None:
         codes = np.frombuffer("\n".join(["", *waiting]).encode("utf-32-le"), dtype=np.uint32)
-        found = np.bincount(codes, minlength=CODES)
-        found[ord("\n")] -= len(waiting)
-        counts[:] += found
-        for code in np.flatnonzero((found > 0) & ~known):
+        code_counts = np.bincount(codes, minlength=CODES)
+        code_counts[ord("\n")] -= len(waiting)
+        counts[:] += code_counts
+        for code in np.flatnonzero((code_counts > 0) & ~known):
             known[code] = True
             breaks[code] = _ends_word(chr(code))
         inside[codes[1:][~breaks[codes[:-1]] & ~breaks[codes[1:]]]] = True
@@ -160,7 +160,7 @@ def survey(texts: Iterable[str]) -> Survey:
 
 
 def _ends_word(char: str) -> bool:
-    """For coverage: whether BERT's rule ends a word at this character. ASCII symbols count as punctuation."""
+    """Whether BERT's rule ends a covered word at this character. ASCII symbols count as punctuation."""
     if char.isspace() or is_cjk(char) or unicodedata.category(char)[0] in "PZ":
         return True
     return char.isascii() and char.isprintable() and not char.isalnum()

@@ -107,7 +107,7 @@ def truncated(encoding: Encoding, limit: int, from_start: bool = False) -> tuple
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """For truncating a pair's encoding: tokens of each text that fit `room`: all of the shorter if it fits half."""
+    """Tokens of each text of a pair that fit `room` when it is truncated: all of the shorter if it fits half."""
     half = room // 2
     if min(first, second) <= half:
         return (first, room - first) if first <= second else (room - second, second)
@@ -116,6 +116,7 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def _check_room(room: int, limit: int, overlap: int, is_pair: bool, other: int) -> None:
+    """Refuse windows that leave too little room for their text."""
     if is_pair and 4 * room < limit:
         raise UserError(
             f"One text of a pair takes {other} of {limit} tokens and leaves {max(room, 0)} for windows over the other, "

@@ -79,6 +79,7 @@ def _refuse_other_classes(folder: Path, config: Config, file: str) -> None:
 
 
 def _from_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    """A tokenizer from tokenizer.json."""
     path = paths[0]
     content = read_text(path)
     if capacity := re.search(r'"cache_capacity"\s*:\s*(\d{8,})', content):
@@ -100,6 +101,7 @@ def _from_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
 
 
 def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    """BERT's tokenizer from vocab.txt."""
     path = paths[0]
     pieces = [line.strip() for line in read_text(path).split("\n")]
     while pieces and not pieces[-1]:
@@ -132,6 +134,7 @@ def _from_vocab_txt(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
 
 
 def _from_merges(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    """A byte-level BPE tokenizer from vocab.json and merges.txt."""
     vocabulary = read_json(paths[0])
     if not all(isinstance(number, int) for number in vocabulary.values()):
         raise DamagedFile(f"{paths[0]}: not a mapping of pieces to numbers. Download it again.")
@@ -164,6 +167,7 @@ def _from_spiece(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
 
 
 def _from_lone_json(paths: list[Path], config: Config) -> tokenizers.Tokenizer:
+    """A tokenizer from one JSON file, which must be a whole tokenizer.json."""
     if "model" not in read_json(paths[0]):
         raise UserError(
             f"{paths[0]}: contains pieces but no merges. A vocab.json needs merges.txt next to it; pass the folder."
@@ -233,6 +237,7 @@ def lowers(backend: tokenizers.Tokenizer) -> bool | None:
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
+    """A tokenizer folder's settings from tokenizer_config.json and special_tokens_map.json."""
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -248,6 +253,7 @@ def _name(config: Config, role: str, usual: Mapping[str, str]) -> str:
 
 
 def _lower(path: Path, pieces: list[str], config: Config) -> bool:
+    """Whether a vocabulary is lower-cased: as its config says, or as its pieces show."""
     if isinstance(config.get("do_lower_case"), bool):
         return bool(config["do_lower_case"])
     # Markers such as [CLS] and the <S> of Google's Chinese vocabulary say nothing about the words.
@@ -260,6 +266,7 @@ def _lower(path: Path, pieces: list[str], config: Config) -> bool:
 
 
 def _with_added(backend: tokenizers.Tokenizer, folder: Path) -> tokenizers.Tokenizer:
+    """The tokenizer with the pieces of added_tokens.json."""
     path = folder / "added_tokens.json"
     if not path.is_file():
         return backend

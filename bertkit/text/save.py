@@ -68,7 +68,7 @@ def config_for_transformers(tokenizer: Tokenizer, max_tokens: int, segments: int
 
 
 def _class_and_settings(shape: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """For a saved tokenizer: transformers' class for its rules and settings; the generic class if none fits."""
+    """The class in transformers for a saved tokenizer's rules, and its settings; the generic class if none fits."""
     plain: tuple[str, dict[str, Any]] = (PLAIN_CLASS, {})
     entry = CLASSES.get(shape["model"]["type"])
     # Only the plain class rebuilds an added token with its own rules.
@@ -86,6 +86,7 @@ def _class_and_settings(shape: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _bert_settings(shape: dict[str, Any]) -> dict[str, Any]:
+    """The settings of transformers' BertTokenizer for this tokenizer."""
     rules = shape["normalizer"]
     return {
         "do_lower_case": rules["lowercase"],
@@ -95,6 +96,7 @@ def _bert_settings(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bert_rules(shape: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The rules that transformers' BertTokenizer builds from its settings."""
     return {
         "model": _model(unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100),
         "normalizer": {
@@ -115,6 +117,7 @@ def _roberta_settings(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _roberta_rules(shape: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The rules that transformers' RobertaTokenizer builds from its settings."""
     ids = {token["content"]: token["id"] for token in shape["added_tokens"]}
     prefix = settings["add_prefix_space"]
     flags = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
@@ -137,6 +140,7 @@ def _albert_settings(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _albert_rules(shape: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The rules that transformers' AlbertTokenizer builds from its settings."""
     steps = shape["normalizer"]["normalizers"]
     expected = [*QUOTES, *([] if settings["keep_accents"] else ACCENTS)]
     expected += [{"type": "Lowercase"}] if settings["do_lower_case"] else []
@@ -156,6 +160,8 @@ def _model(**rules: Any) -> dict[str, Any]:
 
 
 def _template(shape: dict[str, Any], cls: str, sep: str) -> dict[str, Any]:
+    """The post-processor that puts special tokens around one or two texts."""
+
     def special(name: str, segment: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": name, "type_id": segment}}
 

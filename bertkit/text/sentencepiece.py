@@ -64,7 +64,7 @@ def read(path: Path) -> Pieces:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FamilyLayout:
     """How a family numbers and prepares the pieces of its SentencePiece file."""
 
     family: str
@@ -119,7 +119,7 @@ def build(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     return backend
 
 
-def _layout_of(path: Path, config: Mapping[str, Any]) -> Layout:
+def _layout_of(path: Path, config: Mapping[str, Any]) -> FamilyLayout:
     """Which family's SentencePiece file this is: by its name, or by tokenizer_config.json or config.json."""
     layouts = LAYOUTS.get(path.name, LAYOUTS["spiece.model"])
     named = str(config.get("tokenizer_class", "")).lower()
@@ -179,9 +179,9 @@ _FAIRSEQ: dict[str, Any] = {
     "pair": ROBERTA_PAIR,
     "ends": ("<s>", "</s>"),
 }
-LAYOUTS: dict[str, tuple[Layout, ...]] = {
+LAYOUTS: dict[str, tuple[FamilyLayout, ...]] = {
     "spiece.model": (
-        Layout(
+        FamilyLayout(
             "ALBERT",
             lambda config, charsmap: albert_normalizer(
                 lower=config.get("do_lower_case", True),
@@ -195,8 +195,8 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     ),
     # fairseq numbers special pieces of its own first, and leaves those of the file out (XLM-RoBERTa) or in (CamemBERT).
     "sentencepiece.bpe.model": (
-        Layout("XLMRoberta", first=("<s>", "<pad>", "</s>", "<unk>"), replaced=3, **_FAIRSEQ),
-        Layout(
+        FamilyLayout("XLMRoberta", first=("<s>", "<pad>", "</s>", "<unk>"), replaced=3, **_FAIRSEQ),
+        FamilyLayout(
             "CamemBERT",
             first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
             replaced=1,
@@ -204,7 +204,7 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
         ),
     ),
     "spm.model": (
-        Layout(
+        FamilyLayout(
             "DeBERTa",
             _deberta_normalizer,
             _dress_as_deberta,
@@ -227,6 +227,7 @@ def _last(message: Fields, number: int, default: Any) -> Any:
 
 
 def _fields(raw: bytes) -> Fields:
+    """The fields of a protobuf message by number."""
     message: Fields = {}
     for number, value in _walk(raw):
         message.setdefault(number, []).append(value)
@@ -234,7 +235,7 @@ def _fields(raw: bytes) -> Fields:
 
 
 def _walk(raw: bytes) -> Iterator[tuple[int, Any]]:
-    """Of a SentencePiece file's protobuf: (field number, value) for each field: int for varints, bytes otherwise."""
+    """The fields of a SentencePiece file's protobuf: (field number, value), int for varints, bytes otherwise."""
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
@@ -256,6 +257,7 @@ def _walk(raw: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A number of a protobuf message, and where it ends."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(raw):

@@ -63,7 +63,7 @@ Way = Callable[[Tokenizer, str], tuple[list[str], list[dict[str, Any]]]]
 
 
 def _words(tokenizer: Tokenizer, text: str) -> Iterator[tuple[str, Way | None]]:
-    """For showing the tokenizer's steps: the normalized words of a text, and how each is split."""
+    """The words of a text as the tokenizer's first steps normalize them, and how each is split."""
     backend = tokenizer.backend
     added = sorted((token.content for token in backend.get_added_tokens_decoder().values()), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, added))})", text) if added else [text]
@@ -135,9 +135,9 @@ def unigram(tokenizer: Tokenizer, word: str) -> tuple[list[str], list[dict[str, 
             if known or start == end - 1:
                 score = scores[piece] if known else penalty
                 candidates.append((best[start][0] + score, start))
-                shown = piece if known else unknown
-                edges.append({"start": start, "end": end, "piece": shown, "score": score, "best": False})
-        best.append(max(candidates, key=lambda one: one[0]))
+                token = piece if known else unknown
+                edges.append({"start": start, "end": end, "piece": token, "score": score, "best": False})
+        best.append(max(candidates, key=lambda candidate: candidate[0]))
     path: list[tuple[int, int]] = []
     end = len(word)
     while end:

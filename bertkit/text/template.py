@@ -25,7 +25,7 @@ ROBERTA_PAIR = "{cls}:0 $A:0 {sep}:0 {sep}:0 $B:0 {sep}:0"
 
 
 def add_specials(backend: tokenizers.Tokenizer, names: Iterable[str], *, eats_space: Iterable[str] = ()) -> None:
-    """For the template: mark these tokens as special. Those in `eats_space` absorb the space before them."""
+    """Mark these tokens as special. Those in `eats_space` absorb the space before them."""
     eaters = set(eats_space)
     backend.add_special_tokens([AddedToken(n, lstrip=n in eaters, normalized=False, special=True) for n in names])
 
@@ -55,7 +55,7 @@ def set_roberta_template(backend: tokenizers.Tokenizer, add_prefix_space: bool) 
 
 
 def roles_of(backend: tokenizers.Tokenizer, config: Mapping[str, Any], unknown: str | None) -> dict[str, str]:
-    """For the template: which special token has which role: as named in `config`, else by its usual name."""
+    """Which special token has which role in the template: as named in `config`, else by its usual name."""
     specials = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     roles = {}
     for role in ROLES:

@@ -225,6 +225,7 @@ class Tokenizer:
         pairs: Sequence[str] | None,
         **options: bool,
     ) -> list[Result]:
+        """Encode texts or pairs with the tokenizers library and pick what is needed of each."""
         refuse_bad_rows(texts)
         inputs: list[Any] = list(texts)
         if pairs is not None:
@@ -256,6 +257,7 @@ def _ids(raw: tokenizers.Encoding) -> list[int]:
 
 
 def _encoding(raw: tokenizers.Encoding) -> Encoding:
+    """A raw encoding of the tokenizers library as ours."""
     sides = [-1 if side is None else side for side in raw.sequence_ids]
     return Encoding(
         ids=raw.ids,

@@ -97,6 +97,7 @@ def learn(texts: Iterable[str], settings: VocabularySettings | None = None) -> T
 
 
 def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings, seen: Survey) -> tokenizers.Tokenizer:
+    """Learn a WordPiece vocabulary."""
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=not settings.cased)
     if settings.simplify:
@@ -123,7 +124,7 @@ def _learn_wordpiece(batches: Iterator[list[str]], settings: VocabularySettings,
 
 
 def _alphabet(seen: Survey, settings: VocabularySettings) -> tuple[list[str], list[str]]:
-    """For learning a vocabulary: the most frequent characters, and '##' forms of those inside words."""
+    """The most frequent characters for a new vocabulary, and '##' forms of those inside words."""
     ranked = sorted(seen.counts, key=lambda char: (-seen.counts[char], char))
     alphabet, inner, room = [], [], settings.size - len(BERT_SPECIALS)
     for char in ranked[: settings.alphabet_limit]:
@@ -142,6 +143,7 @@ def _alphabet(seen: Survey, settings: VocabularySettings) -> tuple[list[str], li
 
 
 def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, seen: Survey) -> tokenizers.Tokenizer:
+    """Learn a byte-level BPE vocabulary."""
     # Byte-level text keeps its case: RoBERTa has no normalizer, and its class in transformers supports none.
     if not settings.cased:
         note("A byte-level vocabulary always keeps case; 'cased' is set to true.")
@@ -165,6 +167,7 @@ def _learn_bpe(batches: Iterator[list[str]], settings: VocabularySettings, seen:
 
 
 def _learn_unigram(batches: Iterator[list[str]], settings: VocabularySettings, seen: Survey) -> tokenizers.Tokenizer:
+    """Learn a unigram vocabulary."""
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.normalizer = albert_normalizer(lower=not settings.cased, keep_accents=settings.cased)
     dress_as_albert(backend)
@@ -221,6 +224,7 @@ def _checked(texts: Iterable[str], label: str) -> Iterator[str]:
 
 
 def _first(stream: Iterator[str], characters: int) -> list[str]:
+    """The first texts of a stream, up to a number of characters."""
     first = []
     while characters > 0 and (text := next(stream, None)) is not None:
         first.append(text)
@@ -229,6 +233,7 @@ def _first(stream: Iterator[str], characters: int) -> list[str]:
 
 
 def _alphabet_limit(seen: Survey, kind: str) -> int:
+    """How many different characters a vocabulary keeps: more for Chinese."""
     if seen.chinese_share() < MUCH_CHINESE:
         return ALPHABET
     if kind == "wordpiece":
@@ -273,7 +278,7 @@ def extended(tokenizer: Tokenizer, new_tokens: Sequence[str]) -> Tokenizer:
 
 
 def _one_word(tokenizer: Tokenizer, token: str) -> str:
-    """For extending a vocabulary: the token as the rules leave it. A byte-level word gets the space before it."""
+    """The token that would extend a vocabulary, as the rules leave it. A byte-level word gets the space before it."""
     backend = tokenizer.backend
     word = token.strip()
     if backend.normalizer is not None:
@@ -295,11 +300,13 @@ def _unknown(tokenizer: Tokenizer, word: str) -> bool:
 
 
 def _grow_wordpiece(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: int) -> int:
+    """Add a word to a WordPiece vocabulary."""
     model["vocab"][word] = next_id
     return next_id + 1
 
 
 def _grow_bpe(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: int) -> int:
+    """Add a word to a BPE vocabulary, with the merges that lead to it."""
     # New merges come last, so a text is first split into its old pieces, which are then joined from the left.
     backend = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.shape | {"model": model}))
     pieces = backend.encode(word, add_special_tokens=False).tokens
@@ -314,13 +321,14 @@ def _grow_bpe(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: i
 
 
 def _grow_unigram(tokenizer: Tokenizer, model: dict[str, Any], word: str, next_id: int) -> int:
+    """Add a word to a unigram vocabulary, with a score that wins."""
     # One more than its best score so far is enough to be preferred, and changes least for other words.
     model["vocab"].append(["▁" + word, _best_score(dict(model["vocab"]), "▁" + word) + 1])
     return next_id + 1
 
 
 def _best_score(scores: dict[str, float], word: str) -> float:
-    """For extending a vocabulary: the score of the best split of a word, including the words added before it."""
+    """The score of the best split of a word into pieces of the vocabulary, including words added before it."""
     unknown = min(scores.values()) - 10
     best = [0.0]
     for end in range(1, len(word) + 1):

@@ -116,6 +116,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _ends(text: str) -> Iterator[int]:
+    """Where the sentences of a text end."""
     begin = 0
     for match in (_ENDS_ASCII if text.isascii() else _ENDS).finditer(text):
         first = text[match.start()]
@@ -187,7 +188,7 @@ def sentences_of(document: str) -> list[str]:
 
 
 def suspicious_lines(document: str) -> dict[str, int]:
-    """For the report of `prepare` and `doctor`: the number of lines of each kind that is rarely prose."""
+    """The number of lines of each kind that is rarely prose, as `prepare` and `doctor` report them."""
     counts = {}
     for kind, (needles, pattern) in SUSPICIONS.items():
         if any(needle in document for needle in needles) and (

@@ -84,20 +84,20 @@ def under_current_names(tensors: Mapping[str, Tensor], known: Collection[str]) -
 
     A name may stand after a prefix and a colon.
     """
-    found = {}
+    renamed = {}
     for full, tensor in tensors.items():
         prefix, colon, name = full.rpartition(":")
         if name not in known:
             for now, before in RENAMED:
                 name = f".{name}".replace(before, now)[1:]
-        found[f"{prefix}{colon}{name}"] = tensor
-    return found
+        renamed[f"{prefix}{colon}{name}"] = tensor
+    return renamed
 
 
 def list_generations(folder: Path) -> list[Path]:
     """The checkpoints (generations) in `folder` by name, oldest first; nothing is verified."""
-    found = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=age)
+    folders = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(folders, key=age)
 
 
 def newest_generation(folder: Path) -> Generation | None:
@@ -186,6 +186,7 @@ def _open(path: Path) -> Generation:
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
+    """Errors while reading a checkpoint's file as damage."""
     try:
         yield
     except FileNotFoundError:
@@ -218,6 +219,7 @@ def _manifest(path: Path, raw: bytes) -> dict[str, Any]:
 
 
 def _verify(file: Path, handle: int, facts: dict[str, Any]) -> None:
+    """Check size and SHA-256 of a checkpoint's file."""
     size = os.fstat(handle).st_size
     if size != facts["bytes"]:
         raise _Unsound(f"{file} is damaged: {size:,} bytes instead of {facts['bytes']:,}.")
@@ -292,6 +294,7 @@ def save_generation(
 
 
 def _check_request(folder: Path, step: int, tensors: Mapping[str, Any], keep: int) -> None:
+    """Refuse to save a checkpoint that could not be read again."""
     if keep < 2:
         raise UserError(
             f"keep is {keep}, but at least 2 checkpoints must stay: one may turn out damaged. Use 2 or more."

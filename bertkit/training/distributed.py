@@ -120,13 +120,13 @@ class World:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """In distributed training: say in words that a peer is gone."""
+    """Say in words that another rank of distributed training is gone."""
     try:
         yield
     except RuntimeError as error:
         raise UserError(
-            f"The connection to another process was lost ({str(error).splitlines()[0]}). Its own messages say why it "
-            "ended. torchrun starts all of them again if --max-restarts allows it; otherwise start the same command "
+            f"The connection to another process was lost ({str(error).splitlines()[0]}). Its messages say why it "
+            "ended. torchrun restarts all processes if --max-restarts allows it; otherwise start the same command "
             "again with --resume."
         ) from error
 
@@ -159,7 +159,7 @@ class Exchange:
         self._hooks: list[Any] = []
 
     def overlap(self) -> None:
-        """In distributed training: call before the last backward pass of a step."""
+        """Let ranks exchange gradients during the backward pass; call before the last one of a step."""
         if self.overlaps:
             self._missing = [len(bucket) for bucket in self.buckets]
             parameters = (parameter for bucket in self.buckets for parameter in bucket)
@@ -171,7 +171,7 @@ class Exchange:
             self._send()
 
     def _send(self) -> None:
-        """In distributed training: start adding up the next bucket of gradients."""
+        """Start adding up the next bucket of gradients over the ranks."""
         gradients = []
         for parameter in self.buckets[len(self._sent)]:
             if parameter.grad is None:
@@ -203,17 +203,17 @@ class Exchange:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """In distributed training: whether each rank holds only its part of this tensor."""
+    """Whether each rank holds only its part of this tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """In distributed training: the complete tensor; every rank must call this."""
+    """The complete tensor from all ranks' parts; every rank must call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def like(saved: Tensor, parameter: Tensor) -> Tensor:
-    """In distributed training: a complete tensor, sharded as `parameter` is."""
+    """A complete tensor, sharded over the ranks as `parameter` is."""
     if not is_sharded(parameter):
         return saved
     from torch.distributed.tensor import distribute_tensor

@@ -36,23 +36,23 @@ class Objective(nn.Module):
     passing: ClassVar[tuple[str, ...]] = ()  # prefixes of weights that may be missing on resume
 
     def weights_at(self, progress: float) -> dict[str, float]:
-        """For the training loop: the weights of an objective's terms when this fraction of the run is done."""
+        """The weights of an objective's terms when this fraction of the run is done."""
         return self.weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """For the training loop: each of an objective's terms' loss, SUMMED over the batch."""
+        """The loss of each of an objective's terms, SUMMED over the batch."""
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """For the training loop: what each of an objective's sums is divided by, over all ranks and micro-batches."""
+        """What each of an objective's sums is divided by, over all ranks and micro-batches."""
         raise NotImplementedError
 
     def judge(self, batch: Batch) -> dict[str, float]:
-        """For evaluation: sums of an objective's losses by name, and correct predictions under `name:right`."""
+        """Sums of an objective's losses by name for evaluation, and correct predictions under `name:right`."""
         raise NotImplementedError
 
     def dropout_masks(self) -> list[DropoutMasks]:
-        """For the training loop: every source of dropout among an objective's submodules."""
+        """Every source of dropout among an objective's submodules."""
         candidates = (getattr(module, "dropout_masks", None) for module in self.modules())
         return list({id(masks): masks for masks in candidates if isinstance(masks, DropoutMasks)}.values())
 

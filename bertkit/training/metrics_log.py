@@ -73,6 +73,7 @@ class MetricsLog:
         return os.fstat(self._handle).st_size
 
     def _drop_torn_row(self) -> None:
+        """Cut off a last row of metrics.jsonl that a crash left incomplete."""
         size = end = self._size()
         tail = b""
         while end and b"\n" not in tail:
@@ -109,6 +110,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _legal(value: Any) -> Any:
+    """A row's values as JSON allows them: NaN and infinity become names."""
     if isinstance(value, dict):
         return {key: _legal(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -91,7 +91,7 @@ class FloatMuon(torch.optim.Muon):
 
 
 def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:
-    """For Muon: the matrix with its singular values near one, by Newton-Schulz iterations (Jordan et al. 2024)."""
+    """Muon's matrix with its singular values near one, by Newton-Schulz iterations (Jordan et al. 2024)."""
     a, b, c = coefficients
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix

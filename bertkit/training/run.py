@@ -130,6 +130,7 @@ class Run(Generic[Result]):
         return self.finish()
 
     def _train(self) -> None:
+        """Train to the end, or until time, patience or a signal stops the run."""
         for step in self.training:
             self.tokens += step.tokens
             self._log(step)
@@ -152,6 +153,7 @@ class Run(Generic[Result]):
                 break
 
     def _interrupt(self, signal: int) -> None:
+        """End a run that a signal stopped, after saving."""
         if self.keep_best is None:  # otherwise the best weights are not chosen yet, and the last ones are not a result
             self.finish()
         raise Stopped(
@@ -160,6 +162,7 @@ class Run(Generic[Result]):
         )
 
     def _begin(self) -> None:
+        """Begin a run or resume it from its checkpoint, and plan its steps."""
         plan, training, planned = self.plan, self.training, self.training.steps
         if plan.ignored:
             self.tell(plan.ignored)
@@ -213,7 +216,7 @@ class Run(Generic[Result]):
         return round(self.world.sums({"steps": float(last) if self.world.is_main else 0.0})["steps"])
 
     def _replan(self) -> None:
-        """At each mark of a time budget, set the end of the run by the speed seen so far."""
+        """Set the end of the run by the speed so far, at each mark of a time budget."""
         if not self.plan.timed or self.replanned >= len(REPLAN) or len(self.recent) < FEWEST_TIMED:
             return
         passed = self.run.elapsed() / self.plan.seconds
@@ -224,7 +227,7 @@ class Run(Generic[Result]):
         # The speed includes evaluations and saves, so future ones are accounted for.
         steps = self._last_step(self._seconds_per_step())
         if self.plan.capped:
-            self._tell_shortened(steps)
+            self._report_shortened(steps)
             if steps == self.training.steps:
                 return
         if self.world.is_main:
@@ -232,7 +235,8 @@ class Run(Generic[Result]):
         self.training.set_steps(steps)
         self.planned()
 
-    def _tell_shortened(self, steps: int) -> None:
+    def _report_shortened(self, steps: int) -> None:
+        """Report how many of the planned steps fit into the time."""
         before, plan = self.shortened, self.plan
         fits = f"{steps:,} of {plan.steps:,} steps fit into {plan.minutes:.1f} minutes"
         self.shortened = fits if steps < plan.steps else ""
@@ -261,6 +265,7 @@ class Run(Generic[Result]):
     # ---- log, evaluation, saving
 
     def _log(self, step: Step) -> None:
+        """Write a step's row to metrics.jsonl and timing.jsonl, and report progress."""
         now, done = self.run.elapsed(), step.step + 1
         self.recent = [*self.recent[-SEEN:], (now, self.tokens)]
         if not self.world.is_main:
@@ -316,6 +321,7 @@ class Run(Generic[Result]):
         return f"stopped early: {self.bad_evaluations} evaluations without a better score"
 
     def _save(self) -> None:
+        """Save a checkpoint with the run's own state: tokens, best score, patience."""
         state = {
             "tokens": self.tokens, "replanned": self.replanned, "evaluation": self.scores,
             "minutes": self.plan.minutes, "best": self.best, "best_step": self.best_step, "bad": self.bad_evaluations,

@@ -32,7 +32,7 @@ FREE = FREE_AFTERWARDS | {"steps", "tokens", "minutes", "epochs", "patience", "t
 
 
 class Signals:
-    """While a run folder is open: SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step.
+    """SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step while a run folder is open.
 
     A second one stops at once.
     """
@@ -139,7 +139,7 @@ class RunFolder:
         return dict(newest.values["own"])
 
     def _start_over(self) -> None:
-        """Before a new run replaces a folder's: remove the old result first, because it marks a finished run."""
+        """Remove the old result before a new run replaces a folder's: it marks a finished run."""
         if self.world.is_main and (result := self.path / "result.json").is_file():
             with explained(f"{self.path} cannot be written to"):
                 calls.unlink(result)
@@ -147,14 +147,14 @@ class RunFolder:
         self.forget()
 
     def _was_replacing(self, settings: Any) -> bool:
-        """Whether a folder's run was begun with --overwrite and has no result yet: the model there is the old one."""
+        """Whether a folder's run was started with --overwrite and has no result yet: the model there is the old one."""
         path = self.path / "run.toml"
         if not hasattr(settings, "overwrite") or not path.is_file() or (self.path / "result.json").exists():
             return False
         return read_toml(path).get("overwrite") is True
 
     def _same(self, settings: Any) -> None:
-        """A run's folder with other settings than it was begun with is another run: only if that is asked for."""
+        """Refuse to resume a run with settings other than those it was started with, unless that is allowed."""
         path, changed = self.path / "run.toml", changed_settings(self.path, settings, FREE)
         if changed and not getattr(settings, "allow_changed_settings", True):
             raise UserError(
@@ -237,7 +237,7 @@ def changed_settings(folder: Path, settings: Any, free: Collection[str]) -> list
 
 def _flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """A run's settings with sections as dotted keys."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {at + key: value}
-    return found
+        flat |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {at + key: value}
+    return flat

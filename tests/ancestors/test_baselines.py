@@ -11,8 +11,17 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 from bertkit.ancestors.baselines.fasttext import FastText
-from bertkit.ancestors.baselines.linear import LinearModel, Majority, NaiveBayes, SharedWords, TfIdf, TfIdfNumber
-from bertkit.ancestors.baselines.ngrams_and_vectors import MeanOfVectors, NgramClassifier, VectorsNumber
+from bertkit.ancestors.baselines.linear import (
+    LinearModel,
+    Majority,
+    MeanOfVectors,
+    NaiveBayes,
+    NgramClassifier,
+    SharedWords,
+    TfIdf,
+    TfIdfNumber,
+    VectorsNumber,
+)
 from bertkit.ancestors.hmm import FrequentTag, Hmm
 from bertkit.runs.compare.contenders import Resources, contenders_for
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertkit.ancestors.transformer.beam_search import Hypothesis, normalised, search
-from bertkit.ancestors.transformer.data import Pair
+from bertkit.ancestors.transformer.data import TextPair
 from bertkit.errors import UserError
 from tests.support.small_transformer import VOCABULARY, outputs, transformer
 
@@ -23,7 +23,7 @@ penalties = st.sampled_from([0.0, 0.6, 1.0, 2.0])
 
 
 class Language:
-    """Any distribution over targets: the odds of the next piece are drawn anew for every source and beginning."""
+    """Any distribution over targets: the odds of the next piece are drawn afresh for every source and beginning."""
 
     def __init__(self, seed: int, sharpness: float = 2.0) -> None:
         self.seed, self.sharpness = seed, sharpness
@@ -160,7 +160,7 @@ def test_the_transformers_scores_are_those_of_reading_the_target_whole(beam) -> 
         for one in hypotheses:
             said = [*one.ids, END] if one.finished else one.ids
             given_ids = [BEGIN, *said[:-1]]
-            logits = model.words.logits(outputs(model, [Pair(source, given_ids, said)])[0]).detach()
+            logits = model.words.logits(outputs(model, [TextPair(source, given_ids, said)])[0]).detach()
             total = logits.log_softmax(-1)[torch.arange(len(said)), said].sum()
             assert one.score == pytest.approx(normalised(float(total), len(said), 0.6), abs=1e-4)
 
@@ -173,7 +173,7 @@ def test_the_transformers_best_target_is_the_best_of_all() -> None:
     )  # fmt: skip
     every = [[*ids, END] for size in range(4) for ids in product((7, 8, 9), repeat=size)]
     scores = []
-    for said, one in zip(every, outputs(model, [Pair([4, 5, 1], [BEGIN, *said[:-1]], said) for said in every])):
+    for said, one in zip(every, outputs(model, [TextPair([4, 5, 1], [BEGIN, *said[:-1]], said) for said in every])):
         total = model.words.logits(one).detach().log_softmax(-1)[torch.arange(len(said)), said].sum()
         scores.append((normalised(float(total), len(said), 0.6), said[:-1]))
     assert found[0].ids == max(scores)[1] and found[0].score == pytest.approx(max(scores)[0], abs=1e-4)

@@ -11,8 +11,7 @@ import pytest
 
 from bertkit.ancestors import folder
 from bertkit.ancestors.baselines.fasttext import FastText
-from bertkit.ancestors.baselines.linear import LinearModel, Majority, MeanNumber, NaiveBayes, TfIdf
-from bertkit.ancestors.baselines.ngrams_and_vectors import NgramClassifier
+from bertkit.ancestors.baselines.linear import LinearModel, Majority, MeanNumber, NaiveBayes, NgramClassifier, TfIdf
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.hmm import FrequentTag, HmmTagger
 from bertkit.ancestors.ngram.model import NgramModel, NgramSettings

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.language_model import gpt
-from bertkit.ancestors.language_model.base import KINDS, LanguageModelObjective, Nnlm, Shape, unpacked
+from bertkit.ancestors.language_model.base import KINDS, LanguageModelObjective, LanguageModelShape, Nnlm, unpacked
 from bertkit.ancestors.language_model.model import LanguageModel, network_of
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
@@ -36,7 +36,9 @@ def tokenizer() -> Tokenizer:
 
 def make(kind: str, vocabulary: int = VOCABULARY, **numbers: float) -> torch.nn.Module:
     torch.manual_seed(1)
-    return network_of(Shape(kind, vocabulary, **({"width": 12, "context": 3, "dropout": 0.0} | numbers))).eval()  # type: ignore[arg-type]
+    return network_of(
+        LanguageModelShape(kind, vocabulary, **({"width": 12, "context": 3, "dropout": 0.0} | numbers))
+    ).eval()  # type: ignore[arg-type]
 
 
 def model_of(kind: str, tokenizer: Tokenizer, **numbers: float) -> LanguageModel:
@@ -247,7 +249,7 @@ def test_a_folder_that_does_not_fit_together_is_refused(tokenizer: Tokenizer, tm
 )  # fmt: skip
 def test_numbers_that_mean_nothing_are_refused(change: dict, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Shape(**({"kind": "lstm", "vocabulary": 10} | change))
+        LanguageModelShape(**({"kind": "lstm", "vocabulary": 10} | change))
 
 
 # ---- GPT, measured with the same arithmetic

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.ancestors.language_model.base import LanguageModelObjective, Shape
+from bertkit.ancestors.language_model.base import LanguageModelObjective, LanguageModelShape
 from bertkit.ancestors.language_model.model import LanguageModel, network_of
 from bertkit.ancestors.lstm import transfer
 from bertkit.ancestors.lstm.classifiers import STARTS, Autoencode, DaiLe, DaiLeSettings, Ulmfit, UlmfitSettings, doubled
 from bertkit.ancestors.lstm.transfer import (
     POOLINGS,
     SLANTED,
-    Classify,
+    ClassifyObjective,
     Reader,
     RecurrentClassifier,
     Stage,
@@ -45,7 +45,7 @@ def model() -> LanguageModel:
     """A language model that has learnt the made-up language a little."""
     tokenizer = learn(synthetic.text(60), VocabularySettings(kind="wordpiece", size=400))
     torch.manual_seed(0)
-    network = network_of(Shape("lstm", 128, width=32, layers=2, dropout=0.0))
+    network = network_of(LanguageModelShape("lstm", 128, width=32, layers=2, dropout=0.0))
     rows = cut_rows(tokenizer.ids_batch(synthetic.text(60)), 48)
     for _ in Training(LanguageModelObjective(network), TextFeed(rows, batch=16, seed=0), 100, loop_of(1e-2)):
         pass
@@ -160,7 +160,7 @@ def test_only_thawed_groups_change(model: LanguageModel, groups: int) -> None:
     texts, labels = labelled(16, 0)
     reader.thaw(groups)
     feed = TextFeed(model.tokenizer.ids_batch(texts), labels, batch=8, seed=0)
-    for _ in Training(Classify(reader), feed, 2, loop_of(1e-2)):
+    for _ in Training(ClassifyObjective(reader), feed, 2, loop_of(1e-2)):
         pass
     changed = {reader.group(name) for name, p in reader.named_parameters() if not torch.equal(p, before[name])}
     assert changed == set(range(groups))
@@ -170,7 +170,7 @@ def test_lower_groups_learn_more_slowly_by_the_divisor(model: LanguageModel) -> 
     reader = reader_of(model)
     reader.thaw(4)
     training = Training(
-        Classify(reader), TextFeed([[1, 2]], [0], batch=1, seed=0), 1, loop_of(1.0),
+        ClassifyObjective(reader), TextFeed([[1, 2]], [0], batch=1, seed=0), 1, loop_of(1.0),
         scale=lambda name: 2.6 ** -reader.group(name),
     )  # fmt: skip
     scales = sorted({group["scale"] for optimizer in training.optimizers for group in optimizer.param_groups})
@@ -218,7 +218,7 @@ def test_the_autoencoder_guesses_the_second_half_only(model: LanguageModel) -> N
 
 def test_an_autoencoder_learns_to_repeat(model: LanguageModel) -> None:
     torch.manual_seed(0)
-    objective = Autoencode(network_of(Shape("lstm", 12, width=24, layers=1, dropout=0.0)))
+    objective = Autoencode(network_of(LanguageModelShape("lstm", 12, width=24, layers=1, dropout=0.0)))
     rows = [doubled([0, *chunk, 1]) for chunk in np.random.default_rng(0).integers(2, 12, (200, 2)).tolist()]
     losses = [step.loss for step in Training(objective, TextFeed(rows, batch=32, seed=0), 150, loop_of(2e-2))]
     assert losses[-1] < 0.35 * losses[0]
@@ -306,7 +306,7 @@ def test_a_time_budget_moves_the_end_of_the_schedule(model: LanguageModel, monke
     monkeypatch.setattr(training_loop, "time", SimpleNamespace(perf_counter=lambda: now["now"]))
     monkeypatch.setattr(MemoryFolder, "elapsed", lambda self: now["now"])
     feed = TextFeed([[1, 2]], [0], batch=1, seed=0)
-    stage = Stage(Classify(reader_of(model)), feed, StageSettings(2, 1e-3, 0, 5.0), scale=lambda name: 1.0)
+    stage = Stage(ClassifyObjective(reader_of(model)), feed, StageSettings(2, 1e-3, 0, 5.0), scale=lambda name: 1.0)
     stage.go()
     assert now["now"] == pytest.approx(5.0, abs=0.2) and len(stage.losses) == stage.training.steps > 40
 
@@ -321,7 +321,7 @@ def test_mistakes_are_reported(model: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="start is 'zero'"):
         DaiLe(model, "zero")
     with pytest.raises(UserError, match="not a nnlm"):
-        Ulmfit(LanguageModel(network_of(Shape("nnlm", 128, width=4)), model.tokenizer))
+        Ulmfit(LanguageModel(network_of(LanguageModelShape("nnlm", 128, width=4)), model.tokenizer))
     with pytest.raises(UserError, match="no such folder"):
         Ulmfit.load(tmp_path / "nowhere")
     texts, labels = labelled(8, 0)

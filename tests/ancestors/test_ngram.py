@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.ngram import model as ngram_words
-from bertkit.ancestors.ngram.counting import Runs, Windows, count_windows
+from bertkit.ancestors.ngram.counting import NgramWindows, Runs, count_windows
 from bertkit.ancestors.ngram.kneser_ney import FALLBACK, discounts
 from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
 from bertkit.errors import DamagedFile, UserError
@@ -168,7 +168,7 @@ def test_windows_too_wide_for_64_bits_are_counted_exactly(tmp_path, order, vocab
 
 
 def test_a_wide_window_grows_no_more_spans_than_it_needs():
-    windows = Windows(5, 2**17)
+    windows = NgramWindows(5, 2**17)
     windows.sizes[2] = 2**23
     assert windows.pieces(5) == [(2, 0), (2, 2), (1, 4)] and windows.fits()
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bertkit.ancestors.transformer.data import Pair, collate, places
+from bertkit.ancestors.transformer.data import TextPair, collate, places
 from bertkit.ancestors.transformer.model import Seq2Seq, Transformer, sinusoids
 from bertkit.ancestors.transformer.train import Rewriting
 from bertkit.errors import DamagedFile, UserError
@@ -26,10 +26,10 @@ LENGTHS = [(3, 5), (7, 2), (1, 1), (4, 9), (7, 7)]  # of sources and targets
 lengths = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=6)
 
 
-def pairs_of(sizes, seed: int = 0) -> list[Pair]:
+def pairs_of(sizes, seed: int = 0) -> list[TextPair]:
     chance = np.random.default_rng(seed)
     return [
-        Pair(*(chance.integers(0, VOCABULARY, n).tolist() for n in (source, target, target)))
+        TextPair(*(chance.integers(0, VOCABULARY, n).tolist() for n in (source, target, target)))
         for source, target in sizes
     ]
 
@@ -163,7 +163,7 @@ def test_a_memory_goes_on_with_the_rows_that_are_chosen() -> None:
         logits = model.step(torch.tensor([5, 6]), 2, memory)
         for last, ours in zip((5, 6), logits):
             given = [*targets[3][:2], last]
-            wanted = model.words.logits(outputs(model, [Pair(sources[1], given, given)])[0])[-1]
+            wanted = model.words.logits(outputs(model, [TextPair(sources[1], given, given)])[0])[-1]
             torch.testing.assert_close(ours, wanted, atol=2e-5, rtol=1e-4)
 
 

@@ -18,13 +18,13 @@ from bertkit.ancestors.transformer.train import train
 from bertkit.config import build
 from bertkit.data.examples import TextRow
 from bertkit.errors import Stopped, UserError
-from bertkit.settings.ancestors import Seq2SeqSettings, Shape
+from bertkit.settings.ancestors import Seq2SeqSettings, Seq2SeqShape
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from tests.support.command_line import CommandLine
 
 LETTERS = "abcdefgh"
-SMALL = Shape(width=16, depth=1, heads=2, inner=32, max_tokens=16)
+SMALL = Seq2SeqShape(width=16, depth=1, heads=2, inner=32, max_tokens=16)
 
 
 def reversals(count: int, seed: int, longest: int = 6) -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def small(folder: Path, out: str = "run", **other) -> Seq2SeqSettings:
 def test_it_learns_to_write_backwards(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", reversals(3000, 0, 5))
     dev = write(tmp_path / "dev.tsv", reversals(200, 1, 5))
-    shape = Shape(width=64, depth=1, heads=4, inner=128, max_tokens=16, dropout=0.0)
+    shape = Seq2SeqShape(width=64, depth=1, heads=4, inner=128, max_tokens=16, dropout=0.0)
     result = train(small(tmp_path, dev=dev, steps=260, batch=64, lr=3e-3, model=shape))
     assert result["metrics"]["exact_match"] > 0.95 and result["rows"] == 200
     model = Seq2Seq.load(tmp_path / "run")
@@ -83,7 +83,7 @@ class StopAt(list):
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path, monkeypatch, notes, stop, precision) -> None:
     write(tmp_path / "train.tsv", reversals(80, 0))
     numbers = {
-        "model": Shape(**vars(SMALL) | {"dropout": 0.2, "attention_dropout": 0.1}),
+        "model": Seq2SeqShape(**vars(SMALL) | {"dropout": 0.2, "attention_dropout": 0.1}),
         "micro_tokens": 40,
         "precision": precision,
     }

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.vectors.corpus import number, read_sentences, words_of
-from bertkit.ancestors.vectors.evaluate import Answers, analogies, similarities
+from bertkit.ancestors.vectors.evaluate import AnalogyCount, analogies, similarities
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.errors import DamagedFile, UserError
 
@@ -227,7 +227,7 @@ def test_analogy_scores_agree_with_gensim(tmp_path):
     _, sections = as_gensim(ours).evaluate_word_analogies(str(path), case_insensitive=False)
     for section in sections[:-1]:
         correct, wrong = len(section["correct"]), len(section["incorrect"])
-        assert found[section["section"]] == Answers(40, correct + wrong, correct)
+        assert found[section["section"]] == AnalogyCount(40, correct + wrong, correct)
     assert found["total"].correct > 0
     assert found["total"].asked == 80 and 0 < found["total"].coverage < 1
 

@@ -138,7 +138,7 @@ def test_a_table_of_sines_that_is_not_roformers_is_refused():
 
 
 @pytest.mark.parametrize("unknown, like", [("luke", "bert"), ("llama", "eurobert"), ("opt-like-gpt", "gpt2")])
-def test_an_unknown_family_is_told_which_are_known_and_which_has_its_parts(unknown, like):
+def test_an_unknown_family_is_reported_which_are_known_and_which_has_its_parts(unknown, like):
     raw = {key: value for key, value in CONFIGS[like].to_dict().items() if value is not None} | {"model_type": unknown}
     with pytest.raises(UserError) as mistake:
         family_of(raw, "config.json")

@@ -80,7 +80,9 @@ FIX = "Check the name and the network connection, or copy the folder to this mac
     "kind", [ConnectionRefusedError, TimeoutError, type("ConnectError", (Exception,), {}), ValueError]
 )
 @pytest.mark.parametrize("words", ["Connection refused\nby 127.0.0.1", ""])
-def test_whatever_the_network_says_is_told_in_one_line_with_the_fix(kind, words: str, tmp_path, monkeypatch) -> None:
+def test_whatever_the_network_says_is_reported_in_one_line_with_the_fix(
+    kind, words: str, tmp_path, monkeypatch
+) -> None:
     import huggingface_hub
 
     def fail(name: str) -> None:
@@ -93,7 +95,7 @@ def test_whatever_the_network_says_is_told_in_one_line_with_the_fix(kind, words:
     assert TOLD in text and kind.__name__ in text and text.endswith(FIX) and "\n" not in text
 
 
-def test_a_hub_name_in_offline_mode_is_told_too(tmp_path: Path) -> None:
+def test_a_hub_name_in_offline_mode_is_reported_too(tmp_path: Path) -> None:
     (told,) = asked("some-org/not-there", tmp_path, HF_HUB_OFFLINE="1")
     assert TOLD in told and told.endswith(FIX)
 
@@ -115,7 +117,7 @@ def test_a_folder_wins_over_a_hub_name(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "name", ["nothing", "a/b/c", "../x/y", "/no/where", "./org/name", "org/na me", "", "org/", "~/x"]
 )
-def test_a_name_that_is_none_is_told_without_the_network(name: str, tmp_path, monkeypatch, no_network) -> None:
+def test_a_name_that_is_none_is_reported_without_the_network(name: str, tmp_path, monkeypatch, no_network) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"There is no model|no such|no config\.json"):
         from bertkit.checkpoint.folder import read_folder
@@ -124,7 +126,7 @@ def test_a_name_that_is_none_is_told_without_the_network(name: str, tmp_path, mo
     assert no_network == []
 
 
-def test_embedded_names_are_told_and_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedded_names_are_reported_and_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("english", "chinese"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").touch()

@@ -232,7 +232,7 @@ def test_an_untied_word_head_answers_as_transformers_does(family: str, tmp_path:
     torch.testing.assert_close(again(torch.tensor([row])).logits[0], mine, atol=1e-5, rtol=0)
 
 
-def test_an_unknown_class_is_read_by_its_tensors_and_told(tmp_path: Path, notes) -> None:
+def test_an_unknown_class_is_read_by_its_tensors_and_reported(tmp_path: Path, notes) -> None:
     folders.write(tmp_path, "bert", "BertForMaskedLM")
     folders.change(tmp_path, architectures=["MyOwnBert"])
     assert list(read_folder(tmp_path).model.heads) == ["mlm"]
@@ -278,7 +278,7 @@ WRONG = {  # key → wrong value, what must be said beside file and key
 
 
 @pytest.mark.parametrize("key, value", [(key, value) for key, values in WRONG.items() for value in values])
-def test_a_wrong_number_in_the_config_is_told_with_file_and_key(key: str, value, tmp_path: Path) -> None:
+def test_a_wrong_number_in_the_config_is_reported_with_file_and_key(key: str, value, tmp_path: Path) -> None:
     folders.write(tmp_path, "bert", "BertModel")
     folders.change(tmp_path, **{key: value})
     with pytest.raises(UserError) as told:
@@ -312,7 +312,7 @@ def test_any_value_at_any_key_is_a_config_or_a_mistake_in_words(family: str, dat
         assert str(mistake).startswith("config.json: ")
 
 
-def test_layers_the_config_does_not_speak_of_are_told(tmp_path: Path, notes) -> None:
+def test_layers_the_config_does_not_speak_of_are_reported(tmp_path: Path, notes) -> None:
     folders.write(tmp_path, "bert", "BertModel")
     folders.change(tmp_path, num_hidden_layers=3)
     assert read_folder(tmp_path).model.config.depth == 3
@@ -332,7 +332,7 @@ def test_layers_the_config_does_not_speak_of_are_told(tmp_path: Path, notes) -> 
         (b'{"hidden_size": 32}', "model_type is None"),
     ],
 )
-def test_a_config_that_is_none_is_told(raw: bytes, told: str, tmp_path: Path) -> None:
+def test_a_config_that_is_none_is_reported(raw: bytes, told: str, tmp_path: Path) -> None:
     folders.write(tmp_path, "bert", "BertModel")
     (tmp_path / "config.json").write_bytes(raw)
     with pytest.raises(UserError, match=told):

@@ -183,7 +183,7 @@ def test_prompts_small_letters_and_the_similarity_stay_as_the_folder_says(pooled
     assert limits == {"max_seq_length": 50, "do_lower_case": True}
 
 
-def test_small_letters_and_the_default_prompt_are_told(pooled, notes):
+def test_small_letters_and_the_default_prompt_are_reported(pooled, notes):
     changed(pooled, "sentence_bert_config.json", lambda c: c | {"do_lower_case": True})
     prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     changed(pooled, "config_sentence_transformers.json", lambda c: c | prompts)
@@ -254,7 +254,7 @@ def test_learning_vectors_does_not_pass_a_pooler_off_as_trained(plain, tmp_path)
     assert read_folder(tmp_path / "out").model.untrained == ("pooler",)
 
 
-def test_layers_and_prompts_are_left_out_of_further_tuning_and_told(plain, tmp_path, notes):
+def test_layers_and_prompts_are_left_out_of_further_tuning_and_reported(plain, tmp_path, notes):
     plain.about = {}
     step = Step(
         "Dense", {"activation_function": "torch.nn.modules.activation.Tanh"}, {"linear.weight": np.ones((8, 64), "f4")}

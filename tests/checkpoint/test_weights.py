@@ -44,7 +44,7 @@ def same(folder: Path, whole: Path) -> bool:
     "prefix",
     ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "_forward_module.", "model.", "module.model."],
 )
-def test_a_training_wrappers_prefix_is_stripped_and_told(prefix: str, folder: Path, whole: Path, notes) -> None:
+def test_a_training_wrappers_prefix_is_stripped_and_reported(prefix: str, folder: Path, whole: Path, notes) -> None:
     save_file({prefix + k: v for k, v in folders.tensors_of(whole).items()}, folder / "model.safetensors")
     assert same(folder, whole)
     assert sum("left by a training wrapper; the prefix was stripped" in note for note in notes) == prefix.count(".")
@@ -105,13 +105,13 @@ def test_an_index_cannot_name_a_file_outside_the_folder(name, folder: Path, whol
 @pytest.mark.parametrize(
     "raw", ["", "{}", "[]", '{"weight_map": []}', '{"weight_map": 3}', '{"weight_map": {}}', "[" * 9999]
 )
-def test_a_broken_index_is_told(raw: str, folder: Path, whole: Path) -> None:
+def test_a_broken_index_is_reported(raw: str, folder: Path, whole: Path) -> None:
     shard(folder, whole).write_text(raw)
     with pytest.raises(UserError, match=r"index\.json"):
         read_folder(folder)
 
 
-def test_a_missing_shard_is_told_by_name(folder: Path, whole: Path) -> None:
+def test_a_missing_shard_is_reported_by_name(folder: Path, whole: Path) -> None:
     shard(folder, whole)
     (folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(DamagedFile, match=r"names model-00002-of-00003\.safetensors, which is not in the folder"):
@@ -166,7 +166,7 @@ def test_a_lying_header_is_refused_before_memory_is_taken(name: str, folder: Pat
         read_weights(folder)
 
 
-def test_shapes_that_do_not_fit_the_config_are_told_with_both(folder: Path, whole: Path) -> None:
+def test_shapes_that_do_not_fit_the_config_are_reported_with_both(folder: Path, whole: Path) -> None:
     tensors = folders.tensors_of(whole)
     key = "bert.encoder.layer.1.attention.self.key.weight"
     save_file(tensors | {key: torch.zeros(16, 32)}, folder / "model.safetensors")

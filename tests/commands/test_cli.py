@@ -204,7 +204,7 @@ def test_the_doctor_tells_of_this_machine(run: CommandLine, monkeypatch) -> None
 @pytest.mark.parametrize(
     ("text", "name"), [("the cat sat on the mat", "en"), ("北京是一座古老的城市，有很多人住在那里。", "zh")]
 )
-def test_the_doctor_counts_tokens_without_being_told_a_model(text, name, run, monkeypatch, tmp_path: Path) -> None:
+def test_the_doctor_counts_tokens_without_being_reported_a_model(text, name, run, monkeypatch, tmp_path: Path) -> None:
     from bertkit import machine
     from bertkit.text.tokenizer import Tokenizer
 

@@ -1,4 +1,4 @@
-"""A mistake is told in one line with exit code 2, before anything is read or written over."""
+"""A mistake is reported in one line with exit code 2, before anything is read or written over."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ NEEDS_A_FOLDER = {  # the words before --out; their input is not there, so --out
 
 @pytest.mark.parametrize("below", ["", "run"])
 @pytest.mark.parametrize("verb", NEEDS_A_FOLDER)
-def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(verb, below, run, tmp_path, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_before_anything_is_read(
+    verb, below, run, tmp_path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").write_text("mine")
     out = Path("notes", below, *(["page.html"] if verb == "inspect" else []))

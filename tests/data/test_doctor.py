@@ -109,7 +109,7 @@ def test_the_form_of_a_file_is_recognised(tmp_path: Path, name: str, content: st
     assert inspect_file(path).rows == rows
 
 
-def test_a_bom_is_told_and_another_encoding_is_read_when_named(tmp_path: Path) -> None:
+def test_a_bom_is_reported_and_another_encoding_is_read_when_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("\ufefftext,label\na,b\n".encode())
     assert inspect_file(tmp_path / "a.csv").encoding == "utf-8 with BOM"
     (tmp_path / "b.csv").write_bytes("text,label\n今天天气很好我们去公园,b\n".encode("gb18030"))

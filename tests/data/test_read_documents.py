@@ -25,7 +25,7 @@ def test_a_title_begins_a_wikitext_document(put: Any) -> None:
     ]
 
 
-def test_folders_are_walked_by_name_and_other_files_told(put: Any, tmp_path: Path, notes: list[str]) -> None:
+def test_folders_are_walked_by_name_and_other_files_reported(put: Any, tmp_path: Path, notes: list[str]) -> None:
     put("d/b/x.jsonl", '{"text": "third"}\n')
     put("d/a.txt", "first\n\nsecond\n")
     put("d/z.png", "x")

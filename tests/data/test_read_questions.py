@@ -42,7 +42,7 @@ def test_a_misplaced_answer_moves_to_its_nearest_place(put: Any, notes: list[str
     assert len(notes) == (said != found)
 
 
-def test_an_answer_that_stands_nowhere_is_kept_for_scoring_and_told(put: Any, notes: list[str]) -> None:
+def test_an_answer_that_stands_nowhere_is_kept_for_scoring_and_reported(put: Any, notes: list[str]) -> None:
     (question,) = read_questions(put("a.json", squad(ask(4, "dog"))))
     assert question.answers == (("dog", -1),)
     assert question.placed == ()

@@ -74,7 +74,7 @@ def test_a_header_is_noticed_even_when_columns_are_numbers(put: Any, notes: list
         ("premise\thypothesis\tgold_label", True),
     ],
 )
-def test_well_known_column_names_are_used_and_told(put: Any, notes: list[str], header: str, pair: bool) -> None:
+def test_well_known_column_names_are_used_and_reported(put: Any, notes: list[str], header: str, pair: bool) -> None:
     path = put("a.tsv", header + "\n" + ("one\ttwo\t1\n" if pair else "one\t1\n"))
     assert list(read_rows(path, text_b="text_b" if pair else None)) == [
         TextRow("one", "two" if pair else None, "1", line=2)
@@ -161,7 +161,7 @@ def test_labels_are_optional_where_they_may_be_absent(put: Any) -> None:
     ]
 
 
-def test_empty_texts_are_counted_and_told(put: Any, notes: list[str]) -> None:
+def test_empty_texts_are_counted_and_reported(put: Any, notes: list[str]) -> None:
     path = put("a.tsv", "text\tlabel\nb\tx\n \tx\n")
     assert [row.text for row in read_rows(path)] == ["b", " "]
     assert any("1 of 2 rows have an empty text" in note for note in notes)
@@ -190,7 +190,7 @@ def test_columns_by_number_lose_no_row_to_a_label_that_looks_like_a_name(content
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
-def test_a_csv_with_other_separators_is_read_and_told(put: Any, notes: list[str], separator: str) -> None:
+def test_a_csv_with_other_separators_is_read_and_reported(put: Any, notes: list[str], separator: str) -> None:
     path = put("a.csv", f"text{separator}label\na, b{separator}x\n")
     assert [(row.text, row.label) for row in read_rows(path)] == [("a, b", "x")]
     assert "separated by" in notes[0]

@@ -116,7 +116,7 @@ def test_an_altered_byte_is_found(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1}', b"\xff\xfe", b'{"format": 1, "files": {}}'])
-def test_a_store_json_that_is_none_is_told_as_damage(copy: Path, content: bytes) -> None:
+def test_a_store_json_that_is_none_is_reported_as_damage(copy: Path, content: bytes) -> None:
     (copy / "store.json").write_bytes(content)
     with pytest.raises(DamagedFile, match=r"store\.json"):
         Store.open(copy)
@@ -138,7 +138,7 @@ def test_a_pipe_in_place_of_a_file_does_not_wait_for_ever(copy: Path) -> None:
         Store.open(copy)
 
 
-def test_a_later_format_is_told(copy: Path) -> None:
+def test_a_later_format_is_reported(copy: Path) -> None:
     facts = json.loads((copy / "store.json").read_text())
     (copy / "store.json").write_text(json.dumps({**facts, "format": 99}))
     accept(copy)
@@ -146,7 +146,7 @@ def test_a_later_format_is_told(copy: Path) -> None:
         Store.open(copy)
 
 
-def test_what_is_no_store_is_told_with_the_command_that_makes_one(tmp_path: Path) -> None:
+def test_what_is_no_store_is_reported_with_the_command_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not exist.*bertkit prepare"):
         Store.open(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"is not a token store.*bertkit prepare"):

@@ -69,7 +69,7 @@ def test_nested_values_become_json_in_a_cell(tmp_path: Path) -> None:
         assert list(csv.reader(file))[1] == ['{"a": 0.5}', '["B", "O"]', "", "true"]
 
 
-def test_a_tsv_cell_keeps_its_row_together_and_it_is_told(tmp_path: Path, notes: list[str]) -> None:
+def test_a_tsv_cell_keeps_its_row_together_and_it_is_reported(tmp_path: Path, notes: list[str]) -> None:
     path = write(tmp_path / "a.tsv", [{"text": "a\tb\nc\r\nd", "label": "x"}])
     assert next(iter(read_rows(path))).text == "a b c d"
     assert "tabs and newlines were replaced with spaces in 1 rows" in notes[0]

@@ -1,4 +1,4 @@
-"""Where a run may write: told before the long work, and told well when the disk refuses."""
+"""Where a run may write: reported before the long work, and clearly when the disk refuses."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def trainer(folder, also=lambda: None):
         os.waitpid(child, 0)
 
 
-def test_a_second_trainer_is_refused_and_told_who_where_and_since_when(tmp_path):
+def test_a_second_trainer_is_refused_and_reported_who_where_and_since_when(tmp_path):
     with trainer(tmp_path / "run") as pid, pytest.raises(UserError) as refusal, RunLock(tmp_path / "run"):
         pass
     said = str(refusal.value)

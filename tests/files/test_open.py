@@ -90,7 +90,7 @@ def test_one_bad_line_in_a_good_file_is_called_damaged_with_its_number(tmp_path:
         list(open_text(path))
 
 
-def test_the_wrong_encoding_option_is_told_to_be_left_out(tmp_path: Path) -> None:
+def test_the_wrong_encoding_option_is_reported_to_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Leave --encoding out"):
         list(open_text(write(tmp_path, "a.txt", "é\n\xf5ß…‰".encode() * 3 + b"\n"), "shift_jis"))
     with pytest.raises(UserError, match=r"no text encoding 'gb18031'. Did you mean 'gb18030'"):

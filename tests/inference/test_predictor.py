@@ -1,4 +1,4 @@
-"""A loaded model answers: vectors, guesses, and what is told on the way."""
+"""A loaded model answers: vectors, guesses, and what is reported on the way."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_less_than_one_guess_is_refused(top: int, models) -> None:
 
 
 def test_a_list_of_texts_to_fill_is_refused_with_what_to_do(models) -> None:
-    with pytest.raises(UserError, match="fill takes one text, not list. Call it once for each text."):
+    with pytest.raises(UserError, match=r"fill takes one text, not list\. Call it once for each text\."):
         models("bert")[0].fill(["the [MASK]"])
 
 

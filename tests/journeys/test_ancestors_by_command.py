@@ -91,7 +91,7 @@ def test_a_store_and_a_text_are_not_taken_for_each_other(store, tmp_path):
         learn.run(learn.Settings(kind="ngram", source=(store,), out=tmp_path / "x"))
 
 
-def test_what_is_no_vector_or_no_guesser_is_told(tmp_path):
+def test_what_is_no_vector_or_no_guesser_is_reported(tmp_path):
     learn.run(learn.Settings(kind="ngram", source=(TEXT,), out=tmp_path / "n", order=2))
     with pytest.raises(UserError, match="no word vectors"):
         neighbours.run(neighbours.Settings(model=str(tmp_path / "n"), words=("x",)))

@@ -117,7 +117,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("words", MISTAKES, ids=lambda words: " ".join(words[:2]) + f" {len(words)}")
-def test_a_mistake_is_told_in_chinese(run: CommandLine, tmp_path: Path, monkeypatch, words: list[str]) -> None:
+def test_a_mistake_is_reported_in_chinese(run: CommandLine, tmp_path: Path, monkeypatch, words: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rows.csv").write_text("text,label\n你好,正常\n中奖了,垃圾\n", "utf-8")
     said = run(*words)

@@ -136,7 +136,7 @@ def test_every_task_predicts_a_file_and_evaluates_it(case, runs):
     assert evaluate.lines(result)
 
 
-def test_what_was_cut_is_told_at_the_end_of_a_prediction(made, tmp_path, notes):
+def test_what_was_cut_is_reported_at_the_end_of_a_prediction(made, tmp_path, notes):
     path = toy.write(tmp_path / "long.csv", [{"text": "bread " * 200}, {"text": "bread"}])
     result = predicted(made["out"], path, tmp_path / "said.jsonl", on_long="truncate")
     assert result["rows_cut"] == 1 and result["tokens_cut"] == 138

@@ -92,7 +92,7 @@ def test_predict_keeps_the_columns_of_the_input_and_gives_every_score_its_own(
         assert float(row["score_spam"]) == pytest.approx(answer["scores"]["spam"], abs=1e-6)
 
 
-def test_a_formula_in_the_input_is_text_in_a_sheet_and_told_of_in_a_csv(tmp_path, spam_folder, notes) -> None:
+def test_a_formula_in_the_input_is_text_in_a_sheet_and_reported_of_in_a_csv(tmp_path, spam_folder, notes) -> None:
     file = put_table(tmp_path / "in.csv", ROWS)
     assert [row["note"] for row in answers(spam_folder, file, tmp_path / "p.csv")] == ["'=1+1", "'@home", ""]
     assert any("2 cells begin like a formula" in note and ".xlsx" in note for note in notes)

@@ -430,7 +430,7 @@ def test_a_large_gap_on_few_rows_neither_excuses_the_cheap_one_nor_proves_the_de
     worse = CHEAP | {"score": 0.82, "p_value": 0.62}
     said = verdict([worse, DEAR])
     assert said.startswith("BERT scores best, 0.9100 against 0.8200 for TF-IDF") and "worth it" not in said
-    assert "cannot be told from chance, p = 0.62" in said and "use it" not in said
+    assert "may be due to chance, p = 0.62" in said and "use it" not in said
     assert said.endswith("The price is 200 times the time per text.")
     said = verdict([worse, DEAR], lang="zh")
     assert "值得" not in said and "无法断定差距不是偶然，p = 0.62" in said

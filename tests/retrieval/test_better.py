@@ -159,7 +159,7 @@ def test_a_reranker_cannot_learn_which_passages_are_wrong_whatever_is_asked():
 
 
 def test_what_is_right_for_a_question_is_never_its_negative(tmp_path):
-    """Questions that are asked of several passages: each of them is right for all of its rows."""
+    """Questions that several passages answer: each of them is right for all of its rows."""
     question, (a, b, *rest) = "Where is it?", [row["text_b"] for row in PAIRS]
     rows = [TextRow(question, a), TextRow(question, b), TextRow("Where is the river?", rest[0])]
 

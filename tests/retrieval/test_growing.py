@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.commands import index, search
+from bertkit.data.readers import read_documents_with_ids
 from bertkit.errors import UserError
 from bertkit.files.lock import RunLock
 from bertkit.retrieval import segments
+from bertkit.retrieval.conditions import Columns, Where
 from bertkit.retrieval.index import Index
-from bertkit.retrieval.passages import Columns, Where, read_with_ids
 from bertkit.retrieval.segments import Vectors, shortened, write_copies
 from tests.support import documents
 from tests.support.documents import write
@@ -323,7 +324,7 @@ def test_pages_and_office_files_are_documents(tmp_path):
         "utf-8",
     )
     (tmp_path / "b.md").write_text("# Head\n\nFirst part.\n\nSecond part.", "utf-8")
-    documents = list(read_with_ids([tmp_path / "a.html", tmp_path / "b.md"]))
+    documents = list(read_documents_with_ids([tmp_path / "a.html", tmp_path / "b.md"]))
     assert [each.text for each in documents] == ["Title\nA bold word & more.", "# Head\n\nFirst part.\n\nSecond part."]
     assert documents[1].id == str(tmp_path / "b.md")
 
@@ -334,12 +335,12 @@ def test_word_and_pdf_files_are_read_and_damaged_ones_named(tmp_path):
     document = docx.Document()
     document.add_paragraph("A paragraph of Word.")
     document.save(tmp_path / "a.docx")
-    assert "A paragraph of Word." in next(read_with_ids([tmp_path / "a.docx"])).text
+    assert "A paragraph of Word." in next(read_documents_with_ids([tmp_path / "a.docx"])).text
     writer = pypdf.PdfWriter()
     writer.add_blank_page(72, 72)
     writer.write(tmp_path / "empty.pdf")
-    assert list(read_with_ids([tmp_path / "empty.pdf"])) == []
+    assert list(read_documents_with_ids([tmp_path / "empty.pdf"])) == []
     for name in ("bad.pdf", "bad.docx"):
         (tmp_path / name).write_bytes(b"nothing of the kind")
         with pytest.raises(UserError, match=rf"{name}: cannot be read as"):
-            list(read_with_ids([tmp_path / name]))
+            list(read_documents_with_ids([tmp_path / name]))

@@ -25,8 +25,9 @@ from bertkit.commands import evaluate, index, search  # noqa: E402
 from bertkit.errors import UserError  # noqa: E402
 from bertkit.retrieval import index as folders  # noqa: E402
 from bertkit.retrieval import postgres  # noqa: E402
+from bertkit.retrieval.conditions import Columns, Where  # noqa: E402
 from bertkit.retrieval.index import Index, open_index  # noqa: E402
-from bertkit.retrieval.passages import Columns, Passage, Where  # noqa: E402
+from bertkit.retrieval.passages import Passage  # noqa: E402
 from tests.support import documents  # noqa: E402
 from tests.support.documents import write  # noqa: E402
 from tests.support.toy import make_model  # noqa: E402
@@ -203,7 +204,7 @@ def test_a_wrong_url_is_explained_without_its_password(tmp_path, given, message)
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_way_to_search_that_there_is_not_is_told(tmp_path, url):
+def test_a_way_to_search_that_there_is_not_is_reported(tmp_path, url):
     make(url, write(tmp_path / "a.jsonl", rows(0, 4)))
     with pytest.raises(UserError, match=r"by is 'bm25'\. Choose from: both, vectors, words"):
         open_index(url).search("the garden", 3, "bm25")

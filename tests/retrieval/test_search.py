@@ -183,7 +183,7 @@ def test_the_weight_of_vectors_grows_with_their_quality():
     assert trusted**2 == pytest.approx(good, abs=2e-3)
 
 
-def test_a_passage_is_found_by_itself_and_told_where_it_stands(made, documents):
+def test_a_passage_is_found_by_itself_and_reported_where_it_stands(made, documents):
     out, facts = made
     assert facts["passages"] > len(DOCUMENTS) and facts["files"] == 1
     opened = Index.open(out)
@@ -255,7 +255,7 @@ def test_ask_trains_a_reader_where_there_is_none(tmp_path, monkeypatch):
         ("checkpoints/step-00000006", r"mine holds an unfinished training\. Remove the folder, or name another"),
     ],
 )
-def test_a_reader_that_is_there_is_told_with_options_that_ask_has(tmp_path, left, told):
+def test_a_reader_that_is_there_is_reported_with_options_that_ask_has(tmp_path, left, told):
     if left == "config.json":
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / left).write_text("{}")
@@ -272,12 +272,12 @@ def test_a_reader_that_is_there_is_told_with_options_that_ask_has(tmp_path, left
 @pytest.mark.parametrize(
     "by, told", [("vector", "Did you mean 'vectors'"), ("bm25", "Choose from: both, vectors, words")]
 )
-def test_a_way_to_search_that_there_is_not_is_told_with_those_there_are(made, by, told):
+def test_a_way_to_search_that_there_is_not_is_reported_with_those_there_are(made, by, told):
     with pytest.raises(UserError, match=f"by is '{by}'. {told}"):
         Index.open(made[0]).search("the garden", 3, by)
 
 
-def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
+def test_what_cannot_be_searched_is_reported(made, tmp_path, documents):
     out, _ = made
     opened = Index.open(out)
     with pytest.raises(UserError, match="empty"):
@@ -299,7 +299,7 @@ def test_what_cannot_be_searched_is_told(made, tmp_path, documents):
 
 
 @pytest.mark.parametrize("kept", [0.4, 0.0])
-def test_an_index_whose_passages_were_cut_short_is_told_with_what_to_do(made, kept):
+def test_an_index_whose_passages_were_cut_short_is_reported_with_what_to_do(made, kept):
     path = made[0] / "passages.jsonl"
     path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
     accept(made[0])
@@ -307,7 +307,7 @@ def test_an_index_whose_passages_were_cut_short_is_told_with_what_to_do(made, ke
         Index.open(made[0])
 
 
-def test_a_passage_whose_line_was_altered_is_told(made):
+def test_a_passage_whose_line_was_altered_is_reported(made):
     path = made[0] / "passages.jsonl"
     path.write_bytes(b"x" * path.stat().st_size)
     with pytest.raises(DamagedFile, match=r"passages\.jsonl is damaged or was changed"):
@@ -400,7 +400,7 @@ def test_an_index_made_again_with_other_settings_remembers_those(tmp_path, docum
         assert read_toml(tmp_path / "index/run.toml")["passage"] == size
 
 
-def test_without_a_name_the_model_of_the_texts_language_is_taken_and_another_is_told(tmp_path, documents, notes):
+def test_without_a_name_the_model_of_the_texts_language_is_taken_and_another_is_reported(tmp_path, documents, notes):
     chinese = tmp_path / "zh.txt"
     chinese.write_text("今天下雨，我们在家看书。\n\n股票市场昨天上涨了。", "utf-8")
     for path, model in ((documents, "en"), (chinese, "zh")):

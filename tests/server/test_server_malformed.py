@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer has its family's shape and the server goes on."""
+"""Whatever is sent, the answer has its family's shape and the server keeps running."""
 
 from __future__ import annotations
 

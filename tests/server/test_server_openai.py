@@ -63,7 +63,7 @@ def test_input_may_be_a_string_strings_ids_or_lists_of_ids(client, registry) -> 
         ({"inptu": "a"}, 400, "inptu", None),
     ],
 )
-def test_a_mistake_is_told_in_openais_shape(client, change, status, param, code) -> None:
+def test_a_mistake_is_reported_in_openais_shape(client, change, status, param, code) -> None:
     answer = ask(client, **change)
     error = answer.json()["error"]
     assert answer.status_code == status, error

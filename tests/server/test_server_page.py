@@ -82,7 +82,7 @@ def test_the_page_lists_a_model_in_onnx_beside_one_in_torch() -> None:
     assert refused.status_code == 422 and "is open in onnx" in refused.json()["error"]
 
 
-def test_what_a_user_can_mend_is_told_and_is_no_fault_of_the_server(registry) -> None:
+def test_what_a_user_can_mend_is_reported_and_is_no_fault_of_the_server(registry) -> None:
     def looks_inside() -> None:
         raise UserError("words is open in onnx, which gives answers only.")
 

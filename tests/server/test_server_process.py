@@ -273,13 +273,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return CommandLine(monkeypatch, capsys)
 
 
-def test_a_taken_port_is_told_in_one_line(run: CommandLine, model: Path) -> None:
+def test_a_taken_port_is_reported_in_one_line(run: CommandLine, model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = run("serve", model, "--port", taken.getsockname()[1])
     assert said.code == 2 and "--port" in said.mistake
 
 
-def test_the_address_is_told_only_when_it_can_be_connected_to(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_is_reported_only_when_it_can_be_connected_to(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
     def note(message: str) -> None:
@@ -302,12 +302,12 @@ def test_the_address_is_told_only_when_it_can_be_connected_to(model: Path, monke
         (["--api-key-file", "none.txt"], "none.txt"),
     ],
 )
-def test_mistakes_in_options_are_told_in_one_line(run: CommandLine, model: Path, words, told: str) -> None:
+def test_mistakes_in_options_are_reported_in_one_line(run: CommandLine, model: Path, words, told: str) -> None:
     said = run("serve", model, *words)
     assert said.code == 2 and told in said.mistake and "Traceback" not in said.err
 
 
-def test_a_missing_extra_is_told_with_what_to_install(run: CommandLine, monkeypatch, model: Path) -> None:
+def test_a_missing_extra_is_reported_with_what_to_install(run: CommandLine, monkeypatch, model: Path) -> None:
     for name in [name for name in sys.modules if name.startswith("bertkit.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)

@@ -52,7 +52,7 @@ def test_embed_takes_ids_and_mixes_them_with_texts(client, registry) -> None:
     assert client.post("/embed", json={"inputs": list(range(5, 5 + LIMIT + 1))}).status_code == 422
 
 
-def test_a_long_text_is_read_whole_cut_or_refused_and_it_is_told(client, registry) -> None:
+def test_a_long_text_is_read_whole_cut_or_refused_and_it_is_reported(client, registry) -> None:
     predictor = registry["words"].predictor
     tokens = len(predictor.tokenizer.encode(LONG))
     assert tokens > 2 * LIMIT

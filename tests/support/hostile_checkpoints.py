@@ -52,7 +52,7 @@ AUTO_MAPS: list[dict] = [
 
 
 class Evil:
-    """Does what it was told when it is unpickled."""
+    """Does what it was made to do when it is unpickled."""
 
     def __init__(self, what: tuple) -> None:
         self.what = what

@@ -81,10 +81,10 @@ def finetuning_result() -> dict:
         counts[n][n] = draw.randint(55, 96)
     per_class = []
     for n, label in enumerate(LABELS):
-        gold, said = sum(counts[n]), sum(row[n] for row in counts)
-        precision, recall = counts[n][n] / said, counts[n][n] / gold
+        gold, predicted = sum(counts[n]), sum(row[n] for row in counts)
+        precision, recall = counts[n][n] / predicted, counts[n][n] / gold
         f1 = 2 * precision * recall / (precision + recall)
-        row = {"label": label, "precision": precision, "recall": recall, "f1": f1, "gold": gold, "predicted": said}
+        row = {"label": label, "precision": precision, "recall": recall, "f1": f1, "gold": gold, "predicted": predicted}
         per_class.append(row)
     curves: list[dict] = []
     for step in range(2, 401, 2):

@@ -106,7 +106,7 @@ def inspection(size: int = 11, layers: int = 2, heads: int = 4, *, is_tuned: boo
         }
         for layer in range(layers) for head in range(heads)
     ]  # fmt: skip
-    said = {"label": "delivery", "score": 0.9312, "baseline": 0.3104} if is_tuned else None
+    prediction = {"label": "delivery", "score": 0.9312, "baseline": 0.3104} if is_tuned else None
     return {
-        "text": TEXTS[0], "text_b": None, "tokens": tokens, "attention": maps, "said": said, "heads": habits,
+        "text": TEXTS[0], "text_b": None, "tokens": tokens, "attention": maps, "said": prediction, "heads": habits,
     }  # fmt: skip

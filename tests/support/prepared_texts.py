@@ -45,7 +45,7 @@ def written(folder: Path, texts: list[str], name: str = "text.txt") -> Path:
 
 def plainly(texts: list[str], tokenizer: Tokenizer) -> list[list[tuple[list[int], list[int]]]]:
     """The documents of a store made with BERT's rules, one sentence and one token at a time."""
-    found, seen = [], set()
+    documents, seen = [], set()
     for text in texts:
         key = text.split()
         if tuple(key) in seen:
@@ -61,16 +61,16 @@ def plainly(texts: list[str], tokenizer: Tokenizer) -> list[list[tuple[list[int]
                     whole = not is_cjk(sentence[start]) or start in first_characters
                     starts.append(int(not piece.startswith("##") and whole))
                 sentences.append((encoding.ids, starts))
-        found.append(sentences)
-    return found
+        documents.append(sentences)
+    return documents
 
 
 def read_back(store: Store) -> list[list[tuple[list[int], list[int]]]]:
-    found = []
+    sentences = []
     for first, last in zip(store.document_starts[:-1], store.document_starts[1:]):
         bounds = store.sentence_starts[first : last + 1]
-        found.append([(store.ids[a:b].tolist(), store.word_starts[a:b].tolist()) for a, b in pairwise(bounds)])
-    return found
+        sentences.append([(store.ids[a:b].tolist(), store.word_starts[a:b].tolist()) for a, b in pairwise(bounds)])
+    return sentences
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -51,9 +51,9 @@ def start_listed(folder):
 
 
 def opened_step(folder):
-    found = newest_generation(folder)
-    assert found.values == {"n": found.step} and (found.tensors("model")["w"] == found.step).all()
-    return "new" if found.step == 3 else {2: "old"}[found.step]
+    generation = newest_generation(folder)
+    assert generation.values == {"n": generation.step} and (generation.tensors("model")["w"] == generation.step).all()
+    return "new" if generation.step == 3 else {2: "old"}[generation.step]
 
 
 def opened_model(folder):

@@ -50,5 +50,5 @@ def folder(name: str, tokenizer: Any, seed: int = 0) -> Folder:
 def registry(*names: str) -> ModelRegistry:
     """Models by name, all with one vocabulary."""
     made = tokenizer()
-    found = names or tuple(KINDS)
-    return ModelRegistry([ServedModel(name, Predictor(folder(name, made, n), "fp32")) for n, name in enumerate(found)])
+    served = names or tuple(KINDS)
+    return ModelRegistry([ServedModel(name, Predictor(folder(name, made, n), "fp32")) for n, name in enumerate(served)])

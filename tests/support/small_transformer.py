@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bertkit.ancestors.transformer.data import Pair, collate
+from bertkit.ancestors.transformer.data import TextPair, collate
 from bertkit.ancestors.transformer.model import Transformer
-from bertkit.settings.ancestors import Shape
+from bertkit.settings.ancestors import Seq2SeqShape
 
 VOCABULARY = 30
 
 
-def shape(**numbers) -> Shape:
+def shape(**numbers) -> Seq2SeqShape:
     made = {"vocabulary": VOCABULARY, "width": 16, "depth": 2, "heads": 4, "inner": 24, "max_tokens": 12, "eps": 1e-5}
-    return Shape(**made | numbers)
+    return Seq2SeqShape(**made | numbers)
 
 
 def transformer(**numbers) -> Transformer:
@@ -28,7 +28,7 @@ def transformer(**numbers) -> Transformer:
     return model.eval()
 
 
-def outputs(model: Transformer, pairs: list[Pair], multiple: int = 1) -> list[Tensor]:
+def outputs(model: Transformer, pairs: list[TextPair], multiple: int = 1) -> list[Tensor]:
     """What the decoder makes of each target, in the order of the pairs."""
     batch = collate(pairs, multiple)
     with torch.no_grad():

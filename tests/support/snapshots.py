@@ -38,8 +38,8 @@ def same_rows(name: str, rows: list[dict[str, Any]]) -> None:
     assert [list(row) for row in short] == [list(row) for row in wanted]
     for row, other in zip(short, wanted, strict=True):
         for key, value in row.items():
-            kept = pytest.approx(other[key], rel=1e-3) if isinstance(value, float) else other[key]
-            assert value == kept, f"{name}, step {row.get('step')}: {key}"
+            expected = pytest.approx(other[key], rel=1e-3) if isinstance(value, float) else other[key]
+            assert value == expected, f"{name}, step {row.get('step')}: {key}"
 
 
 def _short(value: Any) -> Any:

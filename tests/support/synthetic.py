@@ -21,8 +21,8 @@ def document(chance: np.random.Generator, sentences: int) -> str:
     for _ in range(sentences):
         time = list(TIMES)[chance.integers(2)]
         verb = list(COMMANDS)[chance.integers(len(COMMANDS))]
-        said = COMMANDS[verb] if TIMES[time] else verb
-        lines.append(f"{time.capitalize()} {subject} {said} {OBJECTS[chance.integers(len(OBJECTS))]}.")
+        word = COMMANDS[verb] if TIMES[time] else verb
+        lines.append(f"{time.capitalize()} {subject} {word} {OBJECTS[chance.integers(len(OBJECTS))]}.")
     return " ".join(lines)
 
 

@@ -55,9 +55,9 @@ def words(rng: np.random.Generator, least: int = 4, most: int = 40) -> list[str]
 
 def with_word(rng: np.random.Generator, word: str, **lengths: int) -> str:
     """A text with this word somewhere in it."""
-    found = words(rng, **lengths)
-    found.insert(int(rng.integers(len(found) + 1)), word)
-    return " ".join(found)
+    tokens = words(rng, **lengths)
+    tokens.insert(int(rng.integers(len(tokens) + 1)), word)
+    return " ".join(tokens)
 
 
 def messages(

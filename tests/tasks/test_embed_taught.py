@@ -102,7 +102,7 @@ def test_a_student_comes_to_see_what_its_teacher_sees(tmp_path):
     assert bertkit.load(tmp_path / "run").task.name == "embed"
 
 
-def test_too_few_held_out_texts_are_told_before_anything_is_learnt(tmp_path):
+def test_too_few_held_out_texts_are_reported_before_anything_is_learnt(tmp_path):
     train, model = tmp_path / "texts.txt", make_model(tmp_path / "bert")
     train.write_text("\n".join(("house", "train", "bread", "garden", "school")) + "\n")
     with pytest.raises(UserError, match="too few texts are held out"):

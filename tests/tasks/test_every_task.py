@@ -215,7 +215,7 @@ def test_a_model_without_a_task_says_that_it_must_be_fine_tuned(runs):
         bertkit.load(str(runs.model)).predict(["text"])
 
 
-def test_a_label_that_says_none_is_known_is_told(notes):
+def test_a_label_that_says_none_is_known_is_reported(notes):
     assert learnt_labels(["ham", "nan", "spam", "nan"], (), "rows.csv") == ("ham", "nan", "spam")
     assert "'nan' (2 times) counts as a label" in notes[0]
 
@@ -261,7 +261,7 @@ def test_a_model_too_fond_of_no_answer_gets_its_margin_from_the_dev_questions(ru
     assert fond.options["threshold"] == told["threshold"] > 20
     assert (told["f1_at_zero"], told["f1"]) == pytest.approx((refused["f1"], reached["f1"]))
     assert reached["f1"] > refused["f1"] + 0.3
-    assert any("No answer is given where it scores more than" in line and "48 dev rows" in line for line in notes)
+    assert any("No answer is given if it scores more than" in line and "48 dev rows" in line for line in notes)
     assert all(one["score"] >= 0.5 for one in said), "the score is that of what is said"
 
 
@@ -270,7 +270,7 @@ def test_the_margin_of_no_answer_is_kept_shown_and_used(runs):
     chosen, folder = model.result["no_answer"], runs.folder / "run-answer-or-none"
     about = json.loads((folder / "bertkit.json").read_text("utf-8"))
     assert about["options"]["threshold"] == about["calibration"]["threshold"] == chosen["threshold"]
-    assert "gives no answer where" in (folder / "report.html").read_text("utf-8")
+    assert "gives no answer if" in (folder / "report.html").read_text("utf-8")
     assert model.evaluate(runs.folder / "answer-or-none-dev.jsonl")["f1"] == pytest.approx(chosen["f1"])
     assert "no_answer" not in runs("answer").result
 

@@ -1,4 +1,4 @@
-"""What a task makes of a file's rows: nothing is taught that the rows do not say, and what they lack is told."""
+"""What a task makes of a file's rows: nothing is learned that the rows do not say, and what they lack is reported."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_numbers_are_learnt_from_the_columns_that_were_named(content, reading, p
     assert task.options["paired"] is (pair is not None)
 
 
-def test_a_second_text_that_is_not_there_is_told_and_not_left_out(tmp_path):
+def test_a_second_text_that_is_not_there_is_reported_and_not_left_out(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,d,label\nfine words,so,3\n", "utf-8")
     with pytest.raises(UserError, match=r"there is no column 'dd'\. .*--text-b"):

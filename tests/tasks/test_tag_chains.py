@@ -242,7 +242,7 @@ def test_a_tagger_with_pooled_words_learns_and_remembers_how(how, runs):
     assert bertkit.load(str(out), precision="fp32").predict(rows) == run.predict(rows)
 
 
-def test_training_tags_that_break_bio_are_told_and_forbid_nothing(runs, notes):
+def test_training_tags_that_break_bio_are_reported_and_forbid_nothing(runs, notes):
     rows = toy.sentences(40, 3)
     for row in rows[::2]:
         row["tags"] = [tag.replace("B-PER", "I-PER") for tag in row["tags"]]

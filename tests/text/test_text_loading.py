@@ -72,14 +72,14 @@ def test_a_vocabulary_from_windows_opens_like_any_other(vocab):
     assert Tokenizer.load(folder / "vocab.txt").fingerprint() == plain
 
 
-def test_code_in_a_config_is_ignored_and_told(vocab, notes):
+def test_code_in_a_config_is_ignored_and_reported(vocab, notes):
     folder = vocab(do_lower_case=True, auto_map={"AutoTokenizer": ["evil.py", None]})
     (folder / "evil.py").write_text("raise SystemExit('executed')")
     Tokenizer.load(folder)
     assert any("auto_map" in message and "ignored" in message for message in notes)
 
 
-def test_cutting_and_padding_of_a_file_are_switched_off_and_told(learnt, tmp_path, notes):
+def test_cutting_and_padding_of_a_file_are_switched_off_and_reported(learnt, tmp_path, notes):
     backend = type(learnt["wordpiece"].backend).from_str(learnt["wordpiece"].backend.to_str())
     backend.enable_truncation(5)
     backend.enable_padding(length=16)
@@ -90,7 +90,7 @@ def test_cutting_and_padding_of_a_file_are_switched_off_and_told(learnt, tmp_pat
     assert tokenizer.fingerprint() == learnt["wordpiece"].fingerprint()
 
 
-def test_lower_casing_that_two_files_disagree_about_is_told(learnt, tmp_path, notes):
+def test_lower_casing_that_two_files_disagree_about_is_reported(learnt, tmp_path, notes):
     learnt["wordpiece"].save(tmp_path, 64)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"do_lower_case": False}))

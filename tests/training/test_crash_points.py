@@ -101,7 +101,7 @@ def test_the_crash_points_are_all_the_changing_system_calls_that_strace_sees(dis
 # Full disks (R5)
 
 
-def test_too_little_space_is_told_in_bytes_before_anything_is_written(disk, monkeypatch):
+def test_too_little_space_is_reported_in_bytes_before_anything_is_written(disk, monkeypatch):
     save(disk, 1)
     monkeypatch.setattr(atomic.calls, "free_bytes", lambda folder: 12_345)
     with pytest.raises(UserError, match=r"needs 24,576 bytes and 12,345 are free\. Free some space"):

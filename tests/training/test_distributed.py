@@ -203,7 +203,7 @@ def test_a_rank_invited_by_one_that_died_is_invited_again(monkeypatch):
         assert pool.submit(worlds._meeting, store, 0, 2).result() == guest.result() != "of-one-that-died"
 
 
-def test_ranks_that_never_all_come_are_told_what_to_check(monkeypatch):
+def test_ranks_that_never_all_come_are_reported_what_to_check(monkeypatch):
     monkeypatch.setattr(worlds, "PATIENCE", 0.1)
     with pytest.raises(UserError, match="--nnodes"):
         worlds._meeting(dist.HashStore(), 0, 2)

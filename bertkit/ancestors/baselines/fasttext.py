@@ -44,7 +44,7 @@ class FastTextNumbers:
 
 
 def bags(rows: Sequence[list[int]]) -> Batch:
-    """For fastText: the ids of several texts as one batch; a text may have none.
+    """The ids of several texts as one batch for fastText; a text may have none.
 
     Their order in a text does not matter.
     """
@@ -150,6 +150,7 @@ class FastText:
         self.words = {word: n for n, word in enumerate(words)}
 
     def _build(self, count: int, seed: int) -> None:
+        """fastText's vectors and linear layer, with new weights."""
         n, draw = self.numbers, torch.Generator().manual_seed(seed)
         self.vectors = nn.EmbeddingBag(len(self.words) + n.buckets, n.width, mode="mean", sparse=True)
         self.out = nn.Linear(n.width, count)
@@ -159,6 +160,7 @@ class FastText:
             self.out.bias.zero_()
 
     def _ids(self, text: str) -> list[int]:
+        """fastText's ids of a text: known words, and hashed pairs of neighbours."""
         words = _words(text)
         pairs = (zlib.crc32(f"{a} {b}".encode()) % self.numbers.buckets for a, b in pairwise(words))
         ids = (self.words.get(word) for word in words)
@@ -182,11 +184,13 @@ class FastText:
         return self.vectors.weight.numel() + self.out.weight.numel() + self.out.bias.numel()
 
     def _state(self) -> dict[str, Tensor]:
+        """Copies of fastText's weights, by name."""
         tensors = {"vectors": self.vectors.weight, "weight": self.out.weight, "bias": self.out.bias}
         return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
     @torch.no_grad()
     def _restore(self, state: dict[str, Tensor]) -> None:
+        """Put copied weights back into fastText."""
         for target, name in ((self.vectors.weight, "vectors"), (self.out.weight, "weight"), (self.out.bias, "bias")):
             target.copy_(state[name])
 

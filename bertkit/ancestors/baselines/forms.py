@@ -139,6 +139,7 @@ class _OfTexts(Form[Inner]):
     """A model of texts, or of pairs of texts: as tuples if the model says `reads_pairs`, else joined."""
 
     def _texts(self, rows: Sequence[Any]) -> list[Any]:
+        """A task's rows as texts, or as pairs where the contender reads pairs."""
         if getattr(self.model, "reads_pairs", False):
             return [(row.text, row.text_b) if row.text_b is not None else row.text for row in rows]
         return [row.text if row.text_b is None else f"{row.text} / {row.text_b}" for row in rows]
@@ -207,6 +208,7 @@ class Tags(Form[SentenceTagger]):
         return float(next(iter(metrics.tagging(*named).values())))
 
     def _split(self, rows: Sequence[Words]) -> tuple[list[list[str]], list[list[int]]]:
+        """The sentences of tagging rows, and the numbers of their tags."""
         number = {label: n for n, label in enumerate(self.task.labels)}
         return (
             [list(row.sentence.tokens) for row in rows],
@@ -228,6 +230,7 @@ def _pieces(text: Any) -> list[str]:
 
 
 def _with_words(example: Words) -> Words:
+    """A tagging row without words split into words, with their places in the text."""
     if example.spans or not example.text:
         return example
     spans, end = [], 0
@@ -306,6 +309,7 @@ class SeveralLabels:
         return np.array([[name in (row.label or ()) for name in self.labels] for row in rows])
 
     def _probabilities(self, rows: Sequence[Any]) -> NDArray[Any]:
+        """Each label's own logistic regression: (texts, labels)."""
         features = self.words.matrix([row.text for row in rows])
         columns = [
             model.probabilities(features)[:, 1] if isinstance(model, LinearModel) else np.full(len(rows), float(model))
@@ -314,7 +318,7 @@ class SeveralLabels:
         return np.column_stack(columns)
 
 
-class Alike:
+class PairSimilarity:
     """Two texts are alike as far as they share words, weighted by TF-IDF. Nothing else is learned."""
 
     name = "TF-IDF cosine"
@@ -333,17 +337,17 @@ class Alike:
         shared = np.flatnonzero((sides[0].getnnz(axis=0) > 0) & (sides[1].getnnz(axis=0) > 0))
         similarity = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
         # Words of one side alone change no product; of the others, the matrix keeps as many as fit into memory.
-        kept = shared[
+        cosines = shared[
             np.argsort(-sides[0][:, shared].getnnz(axis=0), kind="stable")[: 50_000_000 // max(1, len(examples))]
         ]
-        first, second = (side[:, kept].astype(np.float32).toarray() for side in sides)
+        first, second = (side[:, cosines].astype(np.float32).toarray() for side in sides)
         return [
             {"similarity": float(cosine), "vectors": np.stack(pair)}
             for cosine, pair in zip(similarity, zip(first, second))
         ]
 
 
-class SharedWords(Alike):
+class ChoiceSimilarity(PairSimilarity):
     """The choice that shares most words with the text."""
 
     def _texts(self, example: Any) -> list[str]:
@@ -365,6 +369,6 @@ BASELINES: dict[str, Callable[[int], Baseline]] = {  # task → its baseline for
     "regress": lambda size: Numbers("tfidf-numbers", TfIdfNumber.name, cast(Any, TfIdfNumber())),
     "tag": lambda size: Tags("hmm", Hmm.name, Hmm()),
     "multi-label": lambda size: SeveralLabels(),
-    "embed": lambda size: Alike(),
-    "choose": lambda size: SharedWords(),
+    "embed": lambda size: PairSimilarity(),
+    "choose": lambda size: ChoiceSimilarity(),
 }

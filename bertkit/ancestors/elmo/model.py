@@ -140,17 +140,19 @@ class BiLMObjective(Objective):
 
 
 def cutoffs(guesses: int) -> list[int]:
-    """For ELMo's adaptive softmax: where frequent words end and the rarer ones begin, which are put into clusters."""
+    """Where the clusters of ELMo's adaptive softmax begin: frequent words first, rarer ones in clusters."""
     return sorted({min(HEAD, guesses - 1), min(5 * HEAD, guesses - 1)})
 
 
 def _highway(width: int) -> nn.Linear:
+    """A highway layer of ELMo's character network (Srivastava et al., 2015)."""
     layer = nn.Linear(width, 2 * width)
     nn.init.ones_(layer.bias[width:])  # initially, most of the input passes through
     return layer
 
 
 def _lstm(width: int, cells: int) -> nn.LSTM:
+    """An LSTM layer of ELMo with a projection."""
     layer = nn.LSTM(width, cells, proj_size=width)
     nn.init.ones_(layer.get_parameter("bias_ih_l0")[cells : 2 * cells])  # the forget gate starts open
     return layer
@@ -226,6 +228,8 @@ class Elmo:
         return self._guesses((self.lexicon.cut(text) or [[]])[0], top, backwards=True)
 
     def _guesses(self, words: list[str], top: int, *, backwards: bool) -> list[dict[str, Any]]:
+        """ELMo's likeliest words after the last word, or before the first."""
+
         def use(batch: Batch) -> list[Tensor]:
             _, ahead, back = self.model(batch)
             # After the last word, whose border comes next; before the first, which follows its border.

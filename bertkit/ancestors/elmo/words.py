@@ -69,7 +69,7 @@ class Lexicon:
         return [words for line in sentences(text) if (words := cut(line, self.units, self.cased))]
 
     def number(self, word_lists: Sequence[Sequence[str]]) -> Numbered:
-        """Sentences of words as ELMo's numbers, borders around each; characters beyond a word's first 50 are told."""
+        """Sentences of words as ELMo's numbers, with borders; characters beyond a word's first 50 are reported."""
         numbers: defaultdict[str, int] = defaultdict(lambda: END + 1 + len(numbers))
         spelt = (words if self.cased else [word.lower() for word in words] for words in word_lists)
         rows = [np.array([BEGIN, *(numbers[word] for word in words), END], np.int32) for words in spelt]

@@ -24,7 +24,7 @@ State = Any  # a network's state after the pieces it has read; None at the begin
 
 
 @dataclass(frozen=True)
-class Shape:
+class LanguageModelShape:
     """The numbers of a language model's network.
 
     context: preceding pieces it sees (nnlm); layers: recurrent ones (others).
@@ -65,7 +65,7 @@ class Network(nn.Module):
     The vocabulary's product, which is most of the work, is computed in `dtype`.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LanguageModelShape) -> None:
         super().__init__()
         self.shape = shape
         self.dtype = torch.float32
@@ -110,7 +110,7 @@ class LockedDropout(nn.Module):
 
 
 def unpacked(batch: Batch) -> tuple[Tensor, Tensor]:
-    """For recurrent networks: the packed run as ids (texts, time), in packed order, and lengths (texts,).
+    """A packed run as recurrent networks read it: ids (texts, time), in packed order, and lengths (texts,).
 
     The last piece of a text is repeated to its right; time is a multiple of 8 (see data.batch.ROUND).
     """
@@ -167,7 +167,7 @@ class LanguageModelObjective(Objective):
 
 
 def add_bos_eos(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """For language models: the pieces of each text between the marks of its beginning and its end."""
+    """The pieces of each text as a language model reads them, between marks of beginning and end."""
     first, last = tokenizer.cls_id, tokenizer.sep_id
     if first is None or last is None:
         raise UserError("This tokenizer has no [CLS] and [SEP] (or <s> and </s>); train one with `bertkit tokenizer`.")
@@ -208,7 +208,7 @@ def perplexity_of(
 class Nnlm(Network):
     """Bengio's neural language model (2003). The state is the last `context` pieces."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LanguageModelShape) -> None:
         super().__init__(shape)
         side_by_side = shape.context * shape.width
         self.words = nn.Embedding(shape.vocabulary + 1, shape.width)  # the last row: before the text begins
@@ -247,7 +247,7 @@ CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "
 class Rnnlm(Network):
     """The recurrent language model: stacked LSTM, GRU or plain layers. The state is that of every layer."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LanguageModelShape) -> None:
         super().__init__(shape)
         self.words = nn.Embedding(shape.vocabulary, shape.width)
         widths = [shape.width, *[shape.inner] * shape.layers]

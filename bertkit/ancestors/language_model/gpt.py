@@ -83,6 +83,7 @@ def windows(ids: list[int], limit: int) -> list[tuple[list[int], int]]:
 
 
 def _scores(predictor: Causal, rows: Sequence[list[int]]) -> list[float]:
+    """Log-likelihoods of rows of ids, read by the causal encoder in windows."""
     limit = predictor.config.max_tokens
     runs = [(number, *run) for number, ids in enumerate(rows) for run in windows(ids, limit)]
     scores = [0.0] * len(runs)

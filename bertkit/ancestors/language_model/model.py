@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
-from bertkit.ancestors.language_model.base import Network, Nnlm, Rnnlm, Shape, add_bos_eos, perplexity_of
+from bertkit.ancestors.language_model.base import LanguageModelShape, Network, Nnlm, Rnnlm, add_bos_eos, perplexity_of
 from bertkit.data.batch import run_batched
 from bertkit.data.readers.frames import texts_of
 from bertkit.errors import DamagedFile, UserError
@@ -50,7 +50,7 @@ NETWORKS: dict[str, type[Network]] = {"nnlm": Nnlm, "rnnlm": Rnnlm}
 ANCESTOR = {"nnlm": "nnlm", "rnn": "rnnlm", "lstm": "rnnlm", "gru": "rnnlm"}  # kind → row of NETWORKS
 
 
-def network_of(shape: Shape) -> Network:
+def network_of(shape: LanguageModelShape) -> Network:
     """A language model's network with random weights (torch's generator)."""
     return NETWORKS[ANCESTOR[shape.kind]](shape)
 
@@ -76,7 +76,7 @@ class LanguageModel:
         return perplexity_of(texts, self._scores(rows), rows, self.tokenizer.unk_id)
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """For each row of ids, the language model's log-probability of every id but the first, (len(row) - 1,)."""
+        """The language model's log-probability of every id of each row but the first, (len(row) - 1,)."""
         results: list[np.ndarray] = [np.zeros(0)] * len(rows)
 
         def compute(numbers: list[int]) -> None:
@@ -166,7 +166,7 @@ class LanguageModel:
         folder = Path(folder)
         about, tensors = storage.load(folder, cls.LAYOUT)
         with storage.opened(folder, cls.LAYOUT):
-            shape = Shape(**about["numbers"])
+            shape = LanguageModelShape(**about["numbers"])
         tokenizer = Tokenizer.load(folder)
         if tokenizer.size > shape.vocabulary:
             raise DamagedFile(
@@ -176,7 +176,7 @@ class LanguageModel:
         return cls(with_weights(shape, tensors, str(folder / cls.LAYOUT.tensors)), tokenizer, about)
 
 
-def with_weights(shape: Shape, tensors: dict[str, Tensor], where: str) -> Network:
+def with_weights(shape: LanguageModelShape, tensors: dict[str, Tensor], where: str) -> Network:
     """A language model's network with these weights; their shapes are checked before memory is allocated."""
     try:
         with torch.device("meta"):

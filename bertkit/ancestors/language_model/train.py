@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bertkit import machine
-from bertkit.ancestors.language_model.base import LanguageModelObjective, Shape
+from bertkit.ancestors.language_model.base import LanguageModelObjective, LanguageModelShape
 from bertkit.ancestors.language_model.model import LanguageModel, fill, network_of
 from bertkit.data.batch import Batch, batches_by_tokens
 from bertkit.data.feed import Phase, PretrainingFeed, collate, phases
@@ -94,7 +94,7 @@ class _Learning(Run[dict[str, Any]]):
         documents, held_out = split(self.store, s.held_out, s.seed)
         # Rows of the word table: a multiple of 64 multiplies faster.
         vocabulary = rows_for(self.store.tokenizer.size)
-        self.shape = Shape(s.kind, vocabulary, s.width, s.hidden, s.layers, s.context, s.direct, s.dropout)
+        self.shape = LanguageModelShape(s.kind, vocabulary, s.width, s.hidden, s.layers, s.context, s.direct, s.dropout)
         torch.manual_seed(s.seed)
         self.objective = LanguageModelObjective(network_of(self.shape))
         self.objective.set_precision(choose(s.precision, world.device))

@@ -140,6 +140,7 @@ class BiLstm:
 
     @torch.no_grad()
     def _logits(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The BiLSTM's logits of every row, in the order of the rows."""
         assert self.model is not None
         self.model.eval()
         results: list[np.ndarray] = [np.zeros(0)] * len(rows)
@@ -221,6 +222,7 @@ class _Run(MemoryRun):
 
 
 def _check_targets(sentences: Sentences, targets: Sequence[Sequence[int]], labels: int) -> None:
+    """Refuse training data of the BiLSTM that is empty or has labels out of range."""
     if not sentences:
         raise UserError("There is nothing to learn from. Give at least one text with a word in it.")
     for number, answers in enumerate(targets, 1):

@@ -155,7 +155,7 @@ class GivenFeatures(nn.Module):
         """The BiLSTM's features from a function, checked: one (layers, words, width) per sentence."""
         arrays = [array[None] if array.ndim == 2 else array for array in map(np.asarray, features(sentences))]
         if len(arrays) != len(sentences):
-            raise UserError(f"The features are of {len(arrays)} sentences, and {len(sentences)} were asked for.")
+            raise UserError(f"The features cover {len(arrays)} sentences, but {len(sentences)} were requested.")
         for number, (array, words) in enumerate(zip(arrays, sentences), 1):
             if array.ndim != 3 or array.shape[1] != len(words) or array.shape[::2] != arrays[0].shape[::2]:
                 raise UserError(

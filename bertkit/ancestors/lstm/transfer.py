@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from bertkit import machine
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
-from bertkit.ancestors.language_model.base import LanguageModelObjective, Rnnlm, Shape, State, add_bos_eos, unpacked
+from bertkit.ancestors.language_model.base import (
+    LanguageModelObjective,
+    LanguageModelShape,
+    Rnnlm,
+    State,
+    add_bos_eos,
+    unpacked,
+)
 from bertkit.ancestors.language_model.model import LanguageModel, fill, network_of
 from bertkit.data.batch import Batch, batches_by_tokens, pack, run_batched
 from bertkit.errors import UserError
@@ -100,7 +107,7 @@ class Reader(nn.Module):
             parameter.requires_grad_(0 <= self.group(name) < groups)
 
 
-class Classify(Objective):
+class ClassifyObjective(Objective):
     """The objective of an LSTM classifier that transfers a language model: texts and their labels."""
 
     def __init__(self, reader: Reader) -> None:
@@ -128,9 +135,9 @@ class TextFeed:
         """The examples of a transfer stage's step, in parts that fit into memory."""
         epoch, place = divmod(step, self.steps_per_pass)
         order = np.random.default_rng((self.seed, 5, epoch)).permutation(len(self.rows))
-        mine = order[place * self.batch : (place + 1) * self.batch].tolist()
-        short = [n for n in mine if len(self.rows[n]) <= TAUGHT]
-        parts = [[n] for n in mine if len(self.rows[n]) > TAUGHT]
+        numbers = order[place * self.batch : (place + 1) * self.batch].tolist()
+        short = [n for n in numbers if len(self.rows[n]) <= TAUGHT]
+        parts = [[n] for n in numbers if len(self.rows[n]) > TAUGHT]
         parts += [[short[i] for i in part] for part in batches_by_tokens([len(self.rows[n]) for n in short], TAUGHT)]
         return [self._collate(part) for part in parts]
 
@@ -142,7 +149,7 @@ class TextFeed:
 
 
 def cut_rows(rows: Sequence[list[int]], length: int) -> list[list[int]]:
-    """For transfer: split rows from [CLS] to [SEP] into rows of at most `length` ids, each with its own marks."""
+    """Split rows from [CLS] to [SEP] for transfer into rows of at most `length` ids, each with its own marks."""
     room = length - 2
     return [
         [row[0], *row[start : min(start + room, len(row) - 1)], row[-1]]
@@ -288,7 +295,7 @@ class RecurrentClassifier:
     def _read_on(
         self, objective: LanguageModelObjective, rows: Sequence[list[int]], settings: StageSettings, *, batch: int
     ) -> None:
-        """Before transfer: train an LSTM language model on the texts themselves, without labels."""
+        """Train the LSTM language model further on the texts themselves, without labels, before the transfer."""
         objective.set_precision(choose("auto"))
         objective.requires_grad_(True)
         feed = TextFeed(rows, batch=batch, seed=settings.seed)
@@ -310,8 +317,8 @@ class RecurrentClassifier:
         reader = self._reader
         reader.thaw(groups)
         stage = self._newest = Stage(
-            Classify(reader), feed, settings, reader=reader, scores=lambda: self._judge(dev), earlier=self._newest,
-            scale=lambda name: settings.divisor ** -reader.group(name),
+            ClassifyObjective(reader), feed, settings, reader=reader, scores=lambda: self._judge(dev),
+            earlier=self._newest, scale=lambda name: settings.divisor ** -reader.group(name),
         )  # fmt: skip
         stage.go()
         self.stages.append({"groups": groups, "steps": stage.training.done, "loss": stage.losses[-1], **stage.scores})
@@ -329,6 +336,7 @@ class RecurrentClassifier:
         self.reader, self._newest = reader, None
 
     def _finish(self) -> Self:
+        """Take the best weights of the last stage, and end the classifier's training."""
         if self._newest is not None and self._newest.best_weights:
             self._reader.load_state_dict(self._newest.best_weights)
         self._reader.requires_grad_(False).eval()
@@ -386,7 +394,7 @@ class RecurrentClassifier:
         about, tensors = storage.load(folder, layout)
         model = cls._from(about)
         with storage.opened(folder, layout), torch.device("meta"):
-            network = network_of(Shape(**about["numbers"]))
+            network = network_of(LanguageModelShape(**about["numbers"]))
             if not isinstance(network, Rnnlm):
                 raise ValueError(f"its network is no recurrent one but {type(network).__name__}")
             model.reader = Reader(network, **about["head"], dropout=0.0)

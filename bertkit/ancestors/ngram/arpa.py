@@ -74,7 +74,7 @@ def write_arpa(model: NgramModel, path: str | Path) -> None:
 
 
 def words_of(model: NgramModel, order: int, ranks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """For an ARPA file: the word ids of n-grams given by rank, first word first: `order` arrays like ranks."""
+    """The word ids of n-grams as an ARPA file lists them, first word first: `order` arrays like ranks."""
     columns = []
     vocabulary = np.uint64(len(model.words))
     for level in reversed(model.levels[1:order]):
@@ -139,6 +139,7 @@ def _sections(path: Path, file: TextIO) -> Iterator[Section]:
 
 
 def _section(path: Path, lines: Iterator[tuple[int, str]], began: int, order: int, promised: int) -> Section:
+    """The n-grams of one order in an ARPA file, with their probabilities and back-off weights."""
     grams: list[list[str]] = []
     probs, weights = np.zeros(promised, np.float32), np.zeros(promised, np.float32)
     for number, line in lines:
@@ -167,6 +168,7 @@ def _single_words(
     path: Path, model: NgramModel, grams: list[list[str]], probs: NDArray[np.float32], weights: NDArray[np.float32],
     began: int,
 ) -> Level:  # fmt: skip
+    """The unigrams of an ARPA file name the words of the model."""
     names = [words[0] if words[0].lower() not in SPECIAL else words[0].lower() for words in grams]
     model.name_words([*SPECIAL, *(name for name in names if name not in SPECIAL)])
     if len(set(names)) != len(names):
@@ -185,6 +187,7 @@ def _level(
     path: Path, model: NgramModel, grams: list[list[str]], probs: NDArray[np.float32], weights: NDArray[np.float32],
     began: int,
 ) -> Level:  # fmt: skip
+    """The n-grams of a higher order of an ARPA file become a level of the model."""
     order = len(model.levels) + 1
     ids_by_word = {**model.ids, **{name.upper(): i for i, name in enumerate(SPECIAL) if name.upper() not in model.ids}}
     ids = np.array([[ids_by_word.get(word, -1) for word in words] for words in grams], np.int64).reshape(-1, order)

@@ -132,7 +132,7 @@ class Spool:
         yield from self.held
 
 
-class Windows:
+class NgramWindows:
     """Counting n-grams: packs windows of `order` words into 64-bit keys, and unpacks them."""
 
     def __init__(self, order: int, vocabulary: int) -> None:
@@ -170,6 +170,7 @@ class Windows:
         return self._join(ranks, order)
 
     def _join(self, ranks: dict[int, Keys], order: int) -> Keys:
+        """Keys of all windows of an order, joined from the ranks of shorter ones."""
         windows = max(0, len(ranks[1]) - order + 1)
         keys = np.zeros(windows, np.uint64)
         for length, offset in self.pieces(order):
@@ -210,7 +211,7 @@ def count_windows(
     Returns the words of the different windows, the last word first (`order` arrays, sorted by these columns),
     and their counts.
     """
-    windows = Windows(order, vocabulary)
+    windows = NgramWindows(order, vocabulary)
     while not windows.fits():
         length = 2 * max(windows.sizes)
         runs = Runs(budget // 2, folder)

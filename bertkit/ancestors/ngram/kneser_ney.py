@@ -51,7 +51,7 @@ class Grams:
 
 
 def gather(columns: list[Words], counts: Ids, start: int) -> list[Grams]:
-    """For Kneser-Ney: the n-grams of every order, from the counted windows of the highest.
+    """The n-grams of every order that Kneser-Ney smoothing needs, from the counted windows of the highest.
 
     columns: as `ngram_counting.count_windows` gives them; places before the sentence hold `start`.
     """
@@ -129,6 +129,7 @@ def estimate(orders: list[Grams], vocabulary: int, start: int, end: int) -> tupl
 
 
 def _single_words(grams: Grams, discount: tuple[float, float, float], vocabulary: int, start: int) -> Floats:
+    """Smoothed probabilities of single words; what is discounted goes to all words alike."""
     discounted = np.array((0.0, *discount))[np.minimum(grams.counts, 3)]
     total = grams.counts.sum()
     prob = np.full(vocabulary, discounted.sum() / total / (vocabulary - 1))
@@ -138,7 +139,7 @@ def _single_words(grams: Grams, discount: tuple[float, float, float], vocabulary
 
 
 def _contexts(first: Words, shorter: Ids, keys: NDArray[np.uint64], vocabulary: int, end: int) -> Ids:
-    """For Kneser-Ney's back-off: the rank of each n-gram without its last word; keys are those one order down."""
+    """The rank of each n-gram without its last word, for Kneser-Ney's back-off; keys are those one order down."""
     if not len(keys):
         return first.astype(np.int64)
     middle = keys[shorter] // np.uint64(vocabulary)

@@ -40,6 +40,7 @@ _HAN_FIRST = re.compile(f"[{HAN}]")
 
 
 def _segmented(text: str) -> list[str]:
+    """Chinese text cut into words by jieba."""
     try:
         import rjieba
     except ImportError as problem:
@@ -204,6 +205,7 @@ class NgramModel:
         self.ids = {word: i for i, word in enumerate(words)}
 
     def _chunks(self, spool: Spool, id_of_type: Ids, budget: int) -> Iterator[Ids]:
+        """The padded ids of an n-gram model's training text, in chunks that fit the memory budget."""
         parts: list[Ids] = []
         for ids in spool:
             parts.append(padded(id_of_type[ids], self.settings.order - 1))
@@ -379,7 +381,7 @@ class NgramModel:
         }
 
     def _measure(self, texts: Iterable[str]) -> Iterator[tuple[float, float, int, int]]:
-        """For each text: log probability by n-grams with `<unk>`, of spelling the unknown, words, unknown words."""
+        """n-gram log-probability of each text with `<unk>`, that of spelling unknown words, words, unknown words."""
         batch: list[str] = []
         size = 0
         for text in texts:
@@ -391,6 +393,7 @@ class NgramModel:
         yield from self._measure_some(batch)
 
     def _measure_some(self, texts: list[str]) -> Iterator[tuple[float, float, int, int]]:
+        """The n-gram model's log-probability of each word of some texts."""
         if not texts:
             return
         lines = [sentences(text) or [""] for text in texts]
@@ -453,7 +456,7 @@ class NgramModel:
 
 
 def padded(ids: Ids, starts: int) -> Ids:
-    """For an n-gram model: put so many START before each sentence. ids: (t,), every sentence closed by END."""
+    """Put so many START before each sentence of an n-gram model. ids: (t,), every sentence closed by END."""
     is_end = ids == END
     sentence = np.cumsum(is_end) - is_end
     stream = np.full(len(ids) + starts * int(is_end.sum()), START, np.int64)

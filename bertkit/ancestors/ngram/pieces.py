@@ -56,6 +56,7 @@ class PieceNgram:
         return model._fit(store, FullSentences(store, documents, length), int(memory_mb * 2**20))
 
     def _fit(self, store: Store, examples: FullSentences, budget: int) -> Self:
+        """Count the pieces of a store and estimate the n-gram model, in bounded memory."""
         order, size = self.model.settings.order, len(self.pieces)
         with tempfile.TemporaryDirectory(prefix="ngram-", ignore_cleanup_errors=True) as name:
             columns, counts = count_windows(
@@ -86,7 +87,7 @@ class PieceNgram:
     # ---- the interface of every left-to-right model
 
     def log_probs(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Of each row of ids from [CLS] to [SEP], the n-grams' log-probability of every piece but the first."""
+        """The n-gram model's log-probability of every piece but the first, in each row of ids from [CLS] to [SEP]."""
         streams = [np.array([START, *self.numbers[list(row[1:-1])], END]) for row in rows]
         logs = self.model.log10_of(np.concatenate(streams)) * np.log(10) if streams else np.zeros(0)
         bounds = np.cumsum([0, *map(len, streams)])

@@ -121,7 +121,7 @@ def search(
         steps[:, list(never)] = DEAD
         size = steps.shape[1]
         all_totals = (totals[:, :, None] + steps.view(len(going), beam, size)).flatten(1)
-        # Each row ends once, so twice the beam leaves a beam that goes on.
+        # Each row ends once, so twice the beam leaves a full beam to continue.
         best, positions = all_totals.topk(min(2 * beam, beam * size))
         continued: dict[int, list[Candidate]] = {}  # by the text's place among those going on
         for number, (values, spots) in enumerate(zip(best.tolist(), positions.tolist())):

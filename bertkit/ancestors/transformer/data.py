@@ -21,7 +21,7 @@ from bertkit.text.tokenizer import Tokenizer
 USUAL = (("text", "text_b"), ("source", "target"))  # taken by themselves where no column is named
 
 
-class Pair(NamedTuple):
+class TextPair(NamedTuple):
     """A pair of texts for the Transformer as ids.
 
     source: with its end; given: what the decoder reads; wanted: what it must say, as long.
@@ -54,6 +54,7 @@ def read_sources(path: Path, text: str, encoding: str = "utf-8") -> Iterator[str
 
 
 def _columns(path: Path, text: str, text_b: str, encoding: str) -> tuple[str, str]:
+    """Which columns of a file hold source and target texts."""
     if (text, text_b) != USUAL[0]:
         return text, text_b
     columns = columns_of(path, ("source", "1", "2"), encoding)
@@ -70,7 +71,7 @@ def _columns(path: Path, text: str, text_b: str, encoding: str) -> tuple[str, st
 
 def encode_pairs(
     rows: Sequence[TextRow], tokenizer: Tokenizer, limit: int, on_long: str, where: str
-) -> tuple[list[Pair], dict[str, int]]:
+) -> tuple[list[TextPair], dict[str, int]]:
     """Pairs for the Transformer as ids, and what became of long ones: {"pairs", "long", "tokens_cut"}, with a note.
 
     limit: tokens of a source and of a target, the end included. A target that is cut has no end, so that no model
@@ -92,7 +93,7 @@ def encode_pairs(
             continue
         cut += over
         tokens_of_target = [begin, *target, end]
-        pairs.append(Pair([*source[: limit - 1], end], tokens_of_target[:-1][:limit], tokens_of_target[1:][:limit]))
+        pairs.append(TextPair([*source[: limit - 1], end], tokens_of_target[:-1][:limit], tokens_of_target[1:][:limit]))
     if long:
         consequence = "are left out" if on_long == "drop" else f"are truncated, by {cut:,} tokens"
         note(f"{where}: {long:,} of {len(rows):,} pairs have more than {limit} tokens per side and {consequence}.")
@@ -126,7 +127,7 @@ class Pairs(Batch):
         return replace(moved, target=self.target.to(device))
 
 
-def collate(pairs: Sequence[Pair], multiple: int = ROUND) -> Pairs:
+def collate(pairs: Sequence[TextPair], multiple: int = ROUND) -> Pairs:
     """Pairs of texts as one batch of the Transformer, runs filled up to a multiple of tokens."""
     source = pack([pair.source for pair in pairs], multiple=multiple)
     target = pack([pair.given for pair in pairs], multiple=multiple)
@@ -145,7 +146,7 @@ def collate(pairs: Sequence[Pair], multiple: int = ROUND) -> Pairs:
 
 
 def places(batch: Batch) -> tuple[Tensor, Tensor]:
-    """For the Transformer's attention to sources: the places of each text's tokens in the run, and lengths.
+    """Places of each text's tokens in the run, and lengths: what the Transformer's attention to sources needs.
 
     (texts, longest), past a text's end its last token; in the caller's order.
     """
@@ -158,7 +159,7 @@ class PairFeed:
     """The Transformer's feed: every pair once per pass, in a random order: a pure function of (seed, step, rank)."""
 
     def __init__(
-        self, pairs: Sequence[Pair], *, batch: int, seed: int, micro_tokens: int, rank: int = 0, ranks: int = 1
+        self, pairs: Sequence[TextPair], *, batch: int, seed: int, micro_tokens: int, rank: int = 0, ranks: int = 1
     ) -> None:
         self.pairs, self.seed, self.micro_tokens = pairs, seed, micro_tokens
         self.batch = min(batch, len(pairs))
@@ -177,11 +178,11 @@ class PairFeed:
 
     def step(self, step: int) -> list[Batch]:
         """This rank's share of the Transformer's pairs, cut into parts that fit."""
-        mine = [self.pairs[n] for n in self.numbers(step)[self.rank :: self.ranks]]
-        return list(batches(mine, self.micro_tokens))
+        pairs = [self.pairs[n] for n in self.numbers(step)[self.rank :: self.ranks]]
+        return list(batches(pairs, self.micro_tokens))
 
 
-def batches(pairs: Sequence[Pair], tokens: int) -> Iterator[Pairs]:
+def batches(pairs: Sequence[TextPair], tokens: int) -> Iterator[Pairs]:
     """Pairs of texts in batches of about so many tokens of both sides, longest first."""
     for part in batches_by_tokens([len(pair.source) + len(pair.given) for pair in pairs], tokens):
         yield collate([pairs[n] for n in part])

@@ -20,14 +20,14 @@ from bertkit import __version__, config
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.transformer.beam_search import LENGTH_PENALTY, search
-from bertkit.ancestors.transformer.data import Pair, Pairs, collate, ends, places
+from bertkit.ancestors.transformer.data import Pairs, TextPair, collate, ends, places
 from bertkit.data.batch import Batch, batches_by_tokens, pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.model.attention import Attention, AttentionContext, mask, softmax
 from bertkit.model.encoder import Encoder, FeedForward
 from bertkit.model.inference import choose
 from bertkit.model.layers import Dropout, DropoutMasks, Linear, Norm
-from bertkit.settings.ancestors import Shape
+from bertkit.settings.ancestors import Seq2SeqShape
 from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.optimizer import named
@@ -47,7 +47,7 @@ class WordEmbeddings(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, shape: Shape, dropout_masks: DropoutMasks) -> None:
+    def __init__(self, shape: Seq2SeqShape, dropout_masks: DropoutMasks) -> None:
         super().__init__()
         self.words = nn.Embedding(shape.vocabulary, shape.width)
         self.register_buffer("positions", sinusoids(shape.max_tokens, shape.width), persistent=False)
@@ -232,7 +232,7 @@ LONGER = 50  # a target may have so many tokens more than its source, as in the 
 class Transformer(nn.Module):
     """The Transformer: encoder and decoder over one table of words."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Seq2SeqShape) -> None:
         super().__init__()
         self.shape = shape
         self.encoder = Encoder(shape.encoder)
@@ -340,7 +340,7 @@ class Seq2Seq:
         source = [*self.tokenizer.pieces_batch([text])[0][: limit - 1], end]
         ((written, _, finished),) = self.search_ids([source], 1)
         given = [begin, *written][:limit]
-        pairs = collate([Pair(source, given, [*written, end][:limit])]).to(self.model.words.words.weight.device)
+        pairs = collate([TextPair(source, given, [*written, end][:limit])]).to(self.model.words.words.weight.device)
         calls: list[tuple[CrossAttention, Any]] = []
         layers = [cast(DecoderLayer, layer).cross for layer in self.model.decoder.layers]
         hooks = [layer.register_forward_pre_hook(lambda layer, seen: calls.append((layer, seen))) for layer in layers]
@@ -374,7 +374,7 @@ class Seq2Seq:
         about, tensors = storage.load(folder, cls.LAYOUT)
         source = folder / cls.LAYOUT.tensors
         where = f"{folder / 'bertkit.json'}: model"
-        shape = config.build(Shape, about.get("model") or {}, where)
+        shape = config.build(Seq2SeqShape, about.get("model") or {}, where)
         tokenizer = Tokenizer.load(folder)
         stored = sum(tensor.numel() for tensor in tensors.values())
         if tokenizer.size > shape.vocabulary or shape.vocabulary * shape.width > stored or shape.depth > len(tensors):

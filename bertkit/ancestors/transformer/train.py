@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from bertkit import machine
-from bertkit.ancestors.transformer.data import Pair, PairFeed, Pairs, batches, encode_pairs, read_pairs
+from bertkit.ancestors.transformer.data import PairFeed, Pairs, TextPair, batches, encode_pairs, read_pairs
 from bertkit.ancestors.transformer.model import Seq2Seq, Transformer
 from bertkit.checkpoint.locate import locate
 from bertkit.config import build, to_plain
@@ -22,7 +22,7 @@ from bertkit.data.examples import TextRow
 from bertkit.errors import UserError
 from bertkit.model.inference import choose
 from bertkit.notify import note
-from bertkit.settings.ancestors import Seq2SeqSettings, Shape
+from bertkit.settings.ancestors import Seq2SeqSettings, Seq2SeqShape
 from bertkit.settings.training import LoopSettings, Plan
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
@@ -81,9 +81,9 @@ class Seq2SeqTraining:
         self.world = worlds.join(machine.device_for(s.device))
         rows = self._read()
         tokenizer = self._tokenizer(rows["train"])
-        shape = build(Shape, {"vocabulary": tokenizer.size}, "model", s.model)
+        shape = build(Seq2SeqShape, {"vocabulary": tokenizer.size}, "model", s.model)
         self.facts: dict[str, dict[str, int]] = {}
-        self.pairs: dict[str, list[Pair]] = {}
+        self.pairs: dict[str, list[TextPair]] = {}
         for role, members in rows.items():
             where = str(s.dev if role == "dev" and s.dev else s.train)
             self.pairs[role], self.facts[role] = encode_pairs(members, tokenizer, shape.max_tokens, s.on_long, where)

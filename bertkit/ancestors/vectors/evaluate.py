@@ -17,7 +17,7 @@ BATCH = 512  # questions answered by one product of matrices
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnalogyCount:
     """Score of word vectors on analogies.
 
     asked: questions in the file; answered: those whose words all have vectors; correct: of these.
@@ -37,9 +37,9 @@ class Answers:
         """Analogies answered among those asked."""
         return self.answered / self.asked if self.asked else 0.0
 
-    def __add__(self, other: Answers) -> Answers:
+    def __add__(self, other: AnalogyCount) -> AnalogyCount:
         """Two sections as one."""
-        return Answers(self.asked + other.asked, self.answered + other.answered, self.correct + other.correct)
+        return AnalogyCount(self.asked + other.asked, self.answered + other.answered, self.correct + other.correct)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Similarity:
         return self.known / self.pairs if self.pairs else 0.0
 
 
-def analogies(vectors: WordVectors, path: str | Path, encoding: str = "utf-8") -> dict[str, Answers]:
+def analogies(vectors: WordVectors, path: str | Path, encoding: str = "utf-8") -> dict[str, AnalogyCount]:
     """Evaluate word vectors on analogies: answers by section of a file like questions-words.txt or CA8, last 'total'.
 
     A line ': name' begins a section; others are four words. Words are taken in lower case if not known as they stand.
@@ -79,10 +79,10 @@ def analogies(vectors: WordVectors, path: str | Path, encoding: str = "utf-8") -
     if not sections:
         raise UserError(f"{path}: it contains no analogies.")
     answers = {name: _answer(vectors, np.array(places)) for name, places in sections.items()}
-    return {**answers, "total": sum(answers.values(), Answers())}
+    return {**answers, "total": sum(answers.values(), AnalogyCount())}
 
 
-def _answer(vectors: WordVectors, questions: np.ndarray) -> Answers:
+def _answer(vectors: WordVectors, questions: np.ndarray) -> AnalogyCount:
     """Answer analogies. questions: (n, 4) places of words, -1 for one without a vector."""
     answerable = questions[(questions >= 0).all(1)]
     unit, correct = vectors.unit, 0
@@ -92,7 +92,7 @@ def _answer(vectors: WordVectors, questions: np.ndarray) -> Answers:
         for question_word in (a, b, c):
             scores[np.arange(len(a)), question_word] = -np.inf
         correct += int((scores.argmax(1) == d).sum())
-    return Answers(len(questions), len(answerable), correct)
+    return AnalogyCount(len(questions), len(answerable), correct)
 
 
 def similarities(vectors: WordVectors, path: str | Path, encoding: str = "utf-8") -> Similarity:
@@ -110,6 +110,7 @@ def similarities(vectors: WordVectors, path: str | Path, encoding: str = "utf-8"
 
 
 def _scored(path: str | Path, encoding: str) -> Iterator[tuple[str, str, float]]:
+    """Pairs of words with the similarity that people gave them, line by line."""
     for number, line in enumerate(open_text(path, encoding), 1):
         if line.startswith("#") or not line.strip():
             continue

@@ -39,14 +39,14 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 @kernel
 def scramble(state: Any) -> Any:
-    """For the compiled kernels: 64 random bits out of a counter that grows by STRIDE (splitmix64)."""
+    """64 random bits out of a counter that grows by STRIDE (splitmix64); the compiled kernels draw with it."""
     bits = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
 
 
 def _fetch(context: Any, matrix: Any, place: Any) -> Any:
-    """For the compiled kernels: ask for the cache line of the number at `place` in a matrix before it is needed."""
+    """Ask for the cache line of the number at `place` in a matrix before a compiled kernel needs it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

@@ -68,6 +68,7 @@ def write_vectors(path: str | Path, words: list[str], matrix: Floats, kind: str 
 
 
 def _kind(path: str | Path, kind: str | None) -> str:
+    """The format of a file of word vectors, given or by its ending."""
     if kind is None:
         name = Path(path)
         name = name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name
@@ -100,6 +101,7 @@ def _check_count(path: str, announced: int, actual: int) -> None:
 
 
 def _text_rows(path: str, kind: str) -> Iterator[tuple[str, Floats]]:
+    """Words and vectors of a text file: word2vec's format with a header, or GloVe's without."""
     lines = enumerate(open_text(path), 1)
     first = next(lines, (1, ""))
     header = _header(first[1]) if kind == "text" else None
@@ -139,6 +141,7 @@ def _binary_rows(path: str, kind: str) -> Iterator[tuple[str, Floats]]:
 
 
 def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
+    """Words and vectors of word2vec's binary format."""
     header = _header(stream.readline(64).decode("latin-1"))
     if header is None:
         raise DamagedFile(f"{path}: a binary file of word vectors begins with two numbers, and this one does not.")
@@ -158,7 +161,7 @@ def _binary_words(path: str, stream: IO[bytes]) -> Iterator[tuple[str, Floats]]:
         word = raw.decode(errors="replace")
         unreadable += "\ufffd" in word
         if not raw or not np.isfinite(row).all():
-            raise DamagedFile(f"{where}: {word!r} has a vector that is not all numbers. Is the file whole?")
+            raise DamagedFile(f"{where}: {word!r} has a vector with values that are not numbers. Is the file complete?")
         yield word, row
     if waiting[start:].strip(b"\n") or stream.read(64).strip(b"\n"):
         raise DamagedFile(f"{path}: it contains more than the {count} words that its first line announces.")
@@ -267,6 +270,7 @@ class WordVectors:
         return self.matrix[known_places].mean(0) if known_places else np.zeros(self.width, np.float32)
 
     def _nearest(self, direction: Floats, but: list[str], top: int) -> list[tuple[str, float]]:
+        """The words nearest to a direction, with cosines, except some."""
         cosines = self.unit @ (direction / (float(np.linalg.norm(direction)) or 1.0))
         cosines[[self.places[word] for word in but]] = -np.inf
         top = max(0, min(top, len(self) - len(set(but))))

@@ -55,6 +55,7 @@ def _by_layer(raw: Raw, where: str) -> dict[str, Any]:
 
 
 def _layer_keys(config: Config) -> Raw:
+    """ModernBERT's config keys of its global and local layers."""
     kinds = ["full_attention" if config.is_global(i) else "sliding_attention" for i in range(config.depth)]
     ropes = {"full_attention": config.rotary_base, "sliding_attention": config.local_rotary_base}
     return {
@@ -402,6 +403,7 @@ def _relative(raw: Raw, where: str) -> dict[str, Any]:
 
 
 def _relative_keys(config: Config) -> Raw:
+    """DeBERTa's config keys of relative positions."""
     return {
         "position_biased_input": config.positions > 0,
         "relative_attention": config.relative_span > 0,

@@ -238,6 +238,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _bundle(prefix: Path, table: dict[bytes, bytes]) -> Bundle:
+    """A TensorFlow checkpoint's entries from its index table."""
     if b"" not in table:
         raise Malformed("the header entry is missing")
     header = _numbers(table.pop(b""))
@@ -315,6 +316,7 @@ MASK_DELTA = 0xA282EAD8
 
 
 def _shift_byte(state: int) -> int:
+    """CRC-32C: shift the register by eight zero bits."""
     for _ in range(8):
         state = (state >> 1) ^ (POLYNOMIAL if state & 1 else 0)
     return state
@@ -325,7 +327,7 @@ _BYTE_TABLE = [_shift_byte(byte) for byte in range(256)]
 
 @cache
 def _carry_tables(row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """For CRC32C: what each lower and upper half of a word becomes when `row_bytes` (a power of two) zeros follow."""
+    """What CRC-32C makes of each lower and upper half of a word when `row_bytes` (a power of two) zeros follow."""
     columns = [_shift_byte(1 << bit) for bit in range(32)]
     for _ in range(row_bytes.bit_length() - 1):
         columns = [_apply(columns, column) for column in columns]
@@ -333,6 +335,7 @@ def _carry_tables(row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _apply(columns: list[int], word: int) -> int:
+    """CRC-32C: multiply a matrix over GF(2), as columns of bits, with a word."""
     total = 0
     for bit, column in enumerate(columns):
         if word >> bit & 1:
@@ -341,6 +344,7 @@ def _apply(columns: list[int], word: int) -> int:
 
 
 def _spread(columns: list[int]) -> np.ndarray:
+    """CRC-32C: the products of a matrix with all numbers of as many bits, as a table."""
     table = np.zeros(1, dtype=np.uint32)
     for column in columns:
         table = np.concatenate([table, table ^ np.uint32(column)])
@@ -348,7 +352,7 @@ def _spread(columns: list[int]) -> np.ndarray:
 
 
 def _fold(data: np.ndarray, start: int, row_bytes: int) -> np.ndarray:
-    """For CRC32C: one row with the checksum of all of `data` (bytes,), at least one row; `start`: the state before."""
+    """One row with the CRC-32C of all of `data` (bytes,), at least one row; `start`: the state before."""
     low, high = _carry_tables(row_bytes)
     head_bytes = len(data) % row_bytes + row_bytes
     head = np.zeros(2 * row_bytes, dtype=np.uint8)  # zeros in front leave a remainder as it is

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Row(NamedTuple):
+class VariableRow(NamedTuple):
     """One stem of Google's variable names, the stem of tensor names it becomes, its kind and its sizes."""
 
     variable: str
@@ -32,7 +32,7 @@ TRANSPOSED = "/kernel"  # TensorFlow stores (in, out), Hugging Face (out, in)
 
 
 @dataclass(frozen=True)
-class Family:
+class GoogleFamily:
     """How Google's checkpoints of one family name their variables, and the config numbers Hugging Face wants for it."""
 
     model_type: str
@@ -40,12 +40,12 @@ class Family:
     mark: str  # a variable that only this family has
     embeddings: tuple[str, ...]  # scopes the embeddings may lie in: the first that is there holds them
     tensor_scope: str
-    body: tuple[Row, ...]
+    body: tuple[VariableRow, ...]
     layer: str  # scope of one layer, with a {} for each number counted
     layer_tensor: str
-    layer_rows: tuple[Row, ...]
+    layer_rows: tuple[VariableRow, ...]
     counted: tuple[str, ...]  # config keys of those counts
-    groups: dict[str, tuple[Row, ...]]  # what may be absent, but only as a whole
+    groups: dict[str, tuple[VariableRow, ...]]  # what may be absent, but only as a whole
     architectures: tuple[tuple[tuple[str, ...], str], ...]  # groups needed -> class; the first that fits
     sizes: dict[str, str]  # letter -> config key
     head_width: int  # for checkpoints without a config; 0: the family's models differ, the config must say
@@ -55,34 +55,34 @@ class Family:
 
 
 EMBEDDINGS = (
-    Row("word_embeddings", "embeddings.word_embeddings", "table", "VE"),
-    Row("position_embeddings", "embeddings.position_embeddings", "table", "PE"),
-    Row("token_type_embeddings", "embeddings.token_type_embeddings", "table", "TE"),
-    Row("LayerNorm", "embeddings.LayerNorm", "norm", "E"),
+    VariableRow("word_embeddings", "embeddings.word_embeddings", "table", "VE"),
+    VariableRow("position_embeddings", "embeddings.position_embeddings", "table", "PE"),
+    VariableRow("token_type_embeddings", "embeddings.token_type_embeddings", "table", "TE"),
+    VariableRow("LayerNorm", "embeddings.LayerNorm", "norm", "E"),
 )
 BERT_LAYER = (
-    Row("attention/self/query", "attention.self.query", "dense", "HH"),
-    Row("attention/self/key", "attention.self.key", "dense", "HH"),
-    Row("attention/self/value", "attention.self.value", "dense", "HH"),
-    Row("attention/output/dense", "attention.output.dense", "dense", "HH"),
-    Row("attention/output/LayerNorm", "attention.output.LayerNorm", "norm", "H"),
-    Row("intermediate/dense", "intermediate.dense", "dense", "HI"),
-    Row("output/dense", "output.dense", "dense", "IH"),
-    Row("output/LayerNorm", "output.LayerNorm", "norm", "H"),
+    VariableRow("attention/self/query", "attention.self.query", "dense", "HH"),
+    VariableRow("attention/self/key", "attention.self.key", "dense", "HH"),
+    VariableRow("attention/self/value", "attention.self.value", "dense", "HH"),
+    VariableRow("attention/output/dense", "attention.output.dense", "dense", "HH"),
+    VariableRow("attention/output/LayerNorm", "attention.output.LayerNorm", "norm", "H"),
+    VariableRow("intermediate/dense", "intermediate.dense", "dense", "HI"),
+    VariableRow("output/dense", "output.dense", "dense", "IH"),
+    VariableRow("output/LayerNorm", "output.LayerNorm", "norm", "H"),
 )
 ALBERT_LAYER = (
-    Row("attention_1/self/query", "attention.query", "dense", "HH"),
-    Row("attention_1/self/key", "attention.key", "dense", "HH"),
-    Row("attention_1/self/value", "attention.value", "dense", "HH"),
-    Row("attention_1/output/dense", "attention.dense", "dense", "HH"),
-    Row("LayerNorm", "attention.LayerNorm", "norm", "H"),
-    Row("ffn_1/intermediate/dense", "ffn", "dense", "HI"),
-    Row("ffn_1/intermediate/output/dense", "ffn_output", "dense", "IH"),
-    Row("LayerNorm_1", "full_layer_layer_norm", "norm", "H"),
+    VariableRow("attention_1/self/query", "attention.query", "dense", "HH"),
+    VariableRow("attention_1/self/key", "attention.key", "dense", "HH"),
+    VariableRow("attention_1/self/value", "attention.value", "dense", "HH"),
+    VariableRow("attention_1/output/dense", "attention.dense", "dense", "HH"),
+    VariableRow("LayerNorm", "attention.LayerNorm", "norm", "H"),
+    VariableRow("ffn_1/intermediate/dense", "ffn", "dense", "HI"),
+    VariableRow("ffn_1/intermediate/output/dense", "ffn_output", "dense", "IH"),
+    VariableRow("LayerNorm_1", "full_layer_layer_norm", "norm", "H"),
 )
 FINE_TUNED = {
-    "classify": (Row("", "classifier", "head", "LH"),),
-    "answer": (Row("cls/squad", "qa_outputs", "head", "2H"),),
+    "classify": (VariableRow("", "classifier", "head", "LH"),),
+    "answer": (VariableRow("cls/squad", "qa_outputs", "head", "2H"),),
 }
 SIZES = {
     "V": "vocab_size",
@@ -103,7 +103,7 @@ SETTINGS: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 
-BERT = Family(
+BERT = GoogleFamily(
     model_type="bert",
     parts=("",),
     mark="bert/encoder/layer_0/attention/self/query/kernel",
@@ -115,13 +115,13 @@ BERT = Family(
     layer_rows=BERT_LAYER,
     counted=("num_hidden_layers",),
     groups={
-        "pooler": (Row("bert/pooler/dense", "bert.pooler.dense", "dense", "HH"),),
+        "pooler": (VariableRow("bert/pooler/dense", "bert.pooler.dense", "dense", "HH"),),
         "predictions": (
-            Row("cls/predictions/transform/dense", "cls.predictions.transform.dense", "dense", "HH"),
-            Row("cls/predictions/transform/LayerNorm", "cls.predictions.transform.LayerNorm", "norm", "H"),
-            Row("cls/predictions", "cls.predictions", "bias", "V"),
+            VariableRow("cls/predictions/transform/dense", "cls.predictions.transform.dense", "dense", "HH"),
+            VariableRow("cls/predictions/transform/LayerNorm", "cls.predictions.transform.LayerNorm", "norm", "H"),
+            VariableRow("cls/predictions", "cls.predictions", "bias", "V"),
         ),
-        "pair": (Row("cls/seq_relationship", "cls.seq_relationship", "head", "2H"),),
+        "pair": (VariableRow("cls/seq_relationship", "cls.seq_relationship", "head", "2H"),),
         **FINE_TUNED,
     },
     architectures=(
@@ -138,27 +138,29 @@ BERT = Family(
     settings=SETTINGS,
 )
 
-ALBERT = Family(
+ALBERT = GoogleFamily(
     model_type="albert",
     parts=("",),
     mark="bert/encoder/transformer/group_0/inner_group_0/attention_1/self/query/kernel",
     embeddings=("bert/embeddings",),
     tensor_scope="albert",
     body=(
-        Row("bert/encoder/embedding_hidden_mapping_in", "albert.encoder.embedding_hidden_mapping_in", "dense", "EH"),
+        VariableRow(
+            "bert/encoder/embedding_hidden_mapping_in", "albert.encoder.embedding_hidden_mapping_in", "dense", "EH"
+        ),
     ),
     layer="bert/encoder/transformer/group_{}/inner_group_{}",
     layer_tensor="albert.encoder.albert_layer_groups.{}.albert_layers.{}",
     layer_rows=ALBERT_LAYER,
     counted=("num_hidden_groups", "inner_group_num"),
     groups={
-        "pooler": (Row("bert/pooler/dense", "albert.pooler", "dense", "HH"),),
+        "pooler": (VariableRow("bert/pooler/dense", "albert.pooler", "dense", "HH"),),
         "predictions": (
-            Row("cls/predictions/transform/dense", "predictions.dense", "dense", "HE"),
-            Row("cls/predictions/transform/LayerNorm", "predictions.LayerNorm", "norm", "E"),
-            Row("cls/predictions", "predictions", "bias", "V"),
+            VariableRow("cls/predictions/transform/dense", "predictions.dense", "dense", "HE"),
+            VariableRow("cls/predictions/transform/LayerNorm", "predictions.LayerNorm", "norm", "E"),
+            VariableRow("cls/predictions", "predictions", "bias", "V"),
         ),
-        "pair": (Row("cls/seq_relationship", "sop_classifier.classifier", "head", "2H"),),
+        "pair": (VariableRow("cls/seq_relationship", "sop_classifier.classifier", "head", "2H"),),
         **FINE_TUNED,
     },
     architectures=(
@@ -181,7 +183,7 @@ ALBERT = Family(
     },
 )
 
-DISCRIMINATOR = Family(
+DISCRIMINATOR = GoogleFamily(
     model_type="electra",
     parts=("", "discriminator"),
     mark="electra/encoder/layer_0/attention/self/query/kernel",
@@ -193,10 +195,12 @@ DISCRIMINATOR = Family(
     layer_rows=BERT_LAYER,
     counted=("num_hidden_layers",),
     groups={
-        "project": (Row("electra/embeddings_project", "electra.embeddings_project", "dense", "EH"),),
+        "project": (VariableRow("electra/embeddings_project", "electra.embeddings_project", "dense", "EH"),),
         "predictions": (
-            Row("discriminator_predictions/dense", "discriminator_predictions.dense", "dense", "HH"),
-            Row("discriminator_predictions/dense_1", "discriminator_predictions.dense_prediction", "dense", "H1"),
+            VariableRow("discriminator_predictions/dense", "discriminator_predictions.dense", "dense", "HH"),
+            VariableRow(
+                "discriminator_predictions/dense_1", "discriminator_predictions.dense_prediction", "dense", "H1"
+            ),
         ),
     },
     architectures=((("predictions",), "ElectraForPreTraining"), ((), "ElectraModel")),
@@ -213,7 +217,7 @@ DISCRIMINATOR = Family(
     elsewhere=("generator/", "generator_predictions/"),
 )
 
-GENERATOR = Family(
+GENERATOR = GoogleFamily(
     model_type="electra",
     parts=("generator",),
     mark="generator/encoder/layer_0/attention/self/query/kernel",
@@ -225,11 +229,11 @@ GENERATOR = Family(
     layer_rows=BERT_LAYER,
     counted=("num_hidden_layers",),
     groups={
-        "project": (Row("generator/embeddings_project", "electra.embeddings_project", "dense", "EH"),),
+        "project": (VariableRow("generator/embeddings_project", "electra.embeddings_project", "dense", "EH"),),
         "predictions": (
-            Row("generator_predictions/dense", "generator_predictions.dense", "dense", "HE"),
-            Row("generator_predictions/LayerNorm", "generator_predictions.LayerNorm", "norm", "E"),
-            Row("generator_predictions", "generator_lm_head", "bias", "V"),
+            VariableRow("generator_predictions/dense", "generator_predictions.dense", "dense", "HE"),
+            VariableRow("generator_predictions/LayerNorm", "generator_predictions.LayerNorm", "norm", "E"),
+            VariableRow("generator_predictions", "generator_lm_head", "bias", "V"),
         ),
     },
     architectures=((("predictions",), "ElectraForMaskedLM"), ((), "ElectraModel")),

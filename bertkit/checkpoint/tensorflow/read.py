@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.checkpoint.tensorflow.bundle import Bundle, is_bundle_index, read_bundle
-from bertkit.checkpoint.tensorflow.names import EMBEDDINGS, FAMILIES, KINDS, TRANSPOSED, Family, Row
+from bertkit.checkpoint.tensorflow.names import EMBEDDINGS, FAMILIES, KINDS, TRANSPOSED, GoogleFamily, VariableRow
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.json import parse_json, read_text
 from bertkit.notify import note
@@ -50,7 +50,7 @@ def read_google(
     numbers = ConfigNumbers(family, bundle, config_path, given)
     names, groups = _names(family, bundle, numbers)
     config = hugging_face_config(family, numbers, groups, exact)
-    _tell_left_out(bundle, set(names), family)
+    _report_left_out(bundle, set(names), family)
     arrays = {}
     for variable, tensor in names.items():
         array = bundle[variable]
@@ -62,11 +62,11 @@ def _prefix(path: Path) -> Path:
     """The prefix shared by the files of Google's checkpoint."""
     if not path.is_dir():
         return Path(CHECKPOINT_FILE.sub("", str(path)))
-    found = sorted(path.glob("*.index"))
-    found = [index for index in found if is_bundle_index(index)] or found
-    if not found:
+    indexes = sorted(path.glob("*.index"))
+    indexes = [index for index in indexes if is_bundle_index(index)] or indexes
+    if not indexes:
         raise UserError(f"{path}: this folder contains no TensorFlow checkpoint (a file ending in .index).")
-    names = [index.name.removesuffix(".index") for index in found]
+    names = [index.name.removesuffix(".index") for index in indexes]
     if len(names) == 1:
         return path / names[0]
     state = path / "checkpoint"  # TensorFlow's own note of the latest one; its folder is that of another machine
@@ -80,7 +80,8 @@ def _prefix(path: Path) -> Path:
     )
 
 
-def _family(bundle: Bundle, part: str) -> Family:
+def _family(bundle: Bundle, part: str) -> GoogleFamily:
+    """Which of Google's families a TensorFlow checkpoint belongs to, by its variables."""
     known = sorted({word for family in FAMILIES for word in family.parts if word})
     if part not in ("", *known):
         raise UserError(f"part '{part}' is unknown. {suggest(part, known)}")
@@ -103,7 +104,7 @@ def _family(bundle: Bundle, part: str) -> Family:
     )
 
 
-def _names(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> tuple[dict[str, str], set[str]]:
+def _names(family: GoogleFamily, bundle: Bundle, numbers: ConfigNumbers) -> tuple[dict[str, str], set[str]]:
     """Variable name -> tensor name for everything in Google's checkpoint, and its groups; fills `numbers`."""
     names: dict[str, str] = {}
 
@@ -132,7 +133,9 @@ def _names(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> tuple[dict
     return names, groups
 
 
-def _expand(rows: Iterable[Row], variable_scope: str = "", tensor_scope: str = "") -> Iterator[tuple[str, str, str]]:
+def _expand(
+    rows: Iterable[VariableRow], variable_scope: str = "", tensor_scope: str = ""
+) -> Iterator[tuple[str, str, str]]:
     """(Google's variable, tensor, letters) for each array of each row."""
     for row in rows:
         for variable_end, tensor_end, axes in KINDS[row.kind]:
@@ -141,27 +144,28 @@ def _expand(rows: Iterable[Row], variable_scope: str = "", tensor_scope: str = "
             yield variable, tensor_scope + row.tensor + tensor_end, letters
 
 
-def _places(family: Family, bundle: Bundle, numbers: ConfigNumbers) -> Iterator[tuple[int, ...]]:
+def _places(family: GoogleFamily, bundle: Bundle, numbers: ConfigNumbers) -> Iterator[tuple[int, ...]]:
     """Count the layers in the names of Google's variables."""
     pattern = re.compile(re.escape(family.layer + "/").replace(r"\{\}", "([0-9]+)"))
-    found = [tuple(map(int, match.groups())) for name in bundle if (match := pattern.match(name))]
+    places = [tuple(map(int, match.groups())) for name in bundle if (match := pattern.match(name))]
     counts = []
     for axis, key in enumerate(family.counted):
-        count = len({place[axis] for place in found})
+        count = len({place[axis] for place in places})
         numbers.learn(key, count, f"{bundle.prefix}.index (counted in its variables' names)")
         counts.append(count)
     return product(*map(range, counts))
 
 
-def _tell_left_out(bundle: Bundle, taken: set[str], family: Family) -> None:
+def _report_left_out(bundle: Bundle, taken: set[str], family: GoogleFamily) -> None:
+    """Report the variables of a TensorFlow checkpoint that are not read."""
     rest = [name for name in bundle if name not in taken]
     optimiser = [name for name in rest if OPTIMISER.search(name)]
     unknown = sorted(set(rest) - set(optimiser))
     unknown = [name for name in unknown if not name.startswith(family.elsewhere)]
-    told = [f"{len(optimiser)} of the optimizer"] if optimiser else []
-    told += [f"{len(unknown)} unknown ({_first(unknown)})"] if unknown else []
-    if told:
-        note(f"{bundle.prefix.name}: {len(taken)} variables read; left out: {' and '.join(told)}.")
+    counts = [f"{len(optimiser)} of the optimizer"] if optimiser else []
+    counts += [f"{len(unknown)} unknown ({_first(unknown)})"] if unknown else []
+    if counts:
+        note(f"{bundle.prefix.name}: {len(taken)} variables read; left out: {' and '.join(counts)}.")
 
 
 def _first(names: list[str]) -> str:
@@ -175,7 +179,7 @@ CONFIG_NAMES = ("bert_config.json", "albert_config.json", "electra_config.json",
 class ConfigNumbers:
     """The numbers of a Google checkpoint's config, each with its source; a second source must agree with the first."""
 
-    def __init__(self, family: Family, bundle: Bundle, config_path: Path | None, given: dict[str, Any]) -> None:
+    def __init__(self, family: GoogleFamily, bundle: Bundle, config_path: Path | None, given: dict[str, Any]) -> None:
         self.family, self.bundle, self.config_path, self.given = family, bundle, config_path, given
         self.known: dict[str, int] = {}
         self.sources: dict[str, str] = {}
@@ -246,29 +250,29 @@ class ConfigNumbers:
             )
 
 
-def given_config(folder: Path, family: Family) -> tuple[Path | None, dict[str, Any]]:
+def given_config(folder: Path, family: GoogleFamily) -> tuple[Path | None, dict[str, Any]]:
     """The config file next to a Google checkpoint and its content; (None, {}) if there is none, as with ELECTRA."""
-    found = sorted(path for path in folder.glob("*config*.json") if not path.name.startswith(OTHER_CONFIGS))
-    if len(found) > 1:
-        by_part = [path for path in found if any(word and word in path.name for word in family.parts)]
-        found = by_part or [folder / name for name in CONFIG_NAMES if (folder / name) in found][:1] or found
-    if not found:
+    configs = sorted(path for path in folder.glob("*config*.json") if not path.name.startswith(OTHER_CONFIGS))
+    if len(configs) > 1:
+        by_part = [path for path in configs if any(word and word in path.name for word in family.parts)]
+        configs = by_part or [folder / name for name in CONFIG_NAMES if (folder / name) in configs][:1] or configs
+    if not configs:
         return None, {}
-    if len(found) > 1:
+    if len(configs) > 1:
         raise UserError(
-            f"{folder}: several configs ({', '.join(path.name for path in found)}). Keep only the one that belongs to "
-            "the checkpoint."
+            f"{folder}: several configs ({', '.join(path.name for path in configs)}). Keep only the one that belongs "
+            "to the checkpoint."
         )
     try:
-        given = parse_json(read_text(found[0]), str(found[0]))
+        given = parse_json(read_text(configs[0]), str(configs[0]))
     except DamagedFile as error:
-        raise UserError(f"{found[0]}: not valid JSON ({error}). Download it again.") from error
+        raise UserError(f"{configs[0]}: not valid JSON ({error}). Download it again.") from error
     if not isinstance(given, dict):
-        raise UserError(f"{found[0]}: expected a JSON object of settings, not {type(given).__name__}.")
-    return found[0], {key: value for key, value in given.items() if value is not None}
+        raise UserError(f"{configs[0]}: expected a JSON object of settings, not {type(given).__name__}.")
+    return configs[0], {key: value for key, value in given.items() if value is not None}
 
 
-def hugging_face_config(family: Family, numbers: ConfigNumbers, groups: set[str], exact: bool) -> dict[str, Any]:
+def hugging_face_config(family: GoogleFamily, numbers: ConfigNumbers, groups: set[str], exact: bool) -> dict[str, Any]:
     """The config.json of a Google checkpoint: the class that fits its tensors, and all its numbers."""
     architecture = next(name for needed, name in family.architectures if groups.issuperset(needed))
     config: dict[str, Any] = {"architectures": [architecture], "model_type": family.model_type}

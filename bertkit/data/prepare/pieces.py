@@ -59,11 +59,11 @@ class PieceEncoder:
 
     @staticmethod
     def dtype_for(tokenizer: Tokenizer) -> str:
-        """Preparing a corpus: the smallest dtype that holds every id."""
+        """The smallest dtype of a store that holds every id."""
         return "uint16" if tokenizer.size < 1 << 16 else "uint32"
 
     def cut(self, sentences: Sequence[str], opens: Sequence[bool]) -> Pieces:
-        """Preparing a corpus: ids and word starts of sentences. opens: whether each opens its document."""
+        """Cut sentences into the ids and word starts of a store. opens: whether each opens its document."""
         texts = list(sentences)
         if self._spaced:
             texts = [text if first else " " + text for text, first in zip(texts, opens)]
@@ -75,6 +75,7 @@ class PieceEncoder:
         return self._by_library(texts)
 
     def _by_table(self, sentences: list[str]) -> Pieces | None:
+        """Ids and word starts of sentences by the table of words; None where it cannot tell Chinese words apart."""
         assert self.table is not None
         ids, is_cjk, lengths, odd = self.table.look_up(sentences)
         starts = self._plain_starts(ids, lengths)
@@ -88,13 +89,14 @@ class PieceEncoder:
         return Pieces(ids.astype(self.dtype), lengths, starts)
 
     def _agrees(self, sentences: list[str], pieces: Pieces) -> bool:
-        """Preparing a corpus: whether the tokenizers library gives the same ids for a few of the sentences."""
+        """Whether the tokenizers library gives the store's ids for a few of the sentences, too."""
         ends = np.cumsum(pieces.lengths)
         rows = range(0, len(sentences), max(len(sentences) // PROBES, 1))
         expected = self.tokenizer.pieces_batch([sentences[row] for row in rows])
         return all(pieces.ids[ends[r] - pieces.lengths[r] : ends[r]].tolist() == w for r, w in zip(rows, expected))
 
     def _by_library(self, sentences: list[str]) -> Pieces:
+        """Ids and word starts of sentences by the tokenizers library."""
         ids = self.tokenizer.pieces_batch(sentences)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
@@ -104,6 +106,7 @@ class PieceEncoder:
         return Pieces(flat.astype(self.dtype), lengths, starts)
 
     def _plain_starts(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Word starts of a store as the pieces alone show them."""
         punctuation = self._punctuation[ids]
         starts = self._begins[ids] | punctuation
         starts[1:] |= punctuation[:-1]
@@ -111,7 +114,7 @@ class PieceEncoder:
         return starts.astype(np.uint8)
 
     def _mark_chinese(self, rows: Iterable[int], sentences: list[str], lengths: np.ndarray, starts: np.ndarray) -> None:
-        """Preparing a corpus: correct the word starts of those of the sentences `rows` that contain Chinese."""
+        """Correct the store's word starts of those of the sentences `rows` that contain Chinese."""
         ends = np.cumsum(lengths)
         for row in rows:
             if lengths[row] and has_cjk(sentences[row]):
@@ -119,7 +122,7 @@ class PieceEncoder:
                 starts[span] = self._chinese_starts(sentences[row], starts[span])
 
     def _chinese_starts(self, text: str, plain: np.ndarray) -> np.ndarray:
-        """Preparing a corpus: word starts of a sentence with Chinese in it, by the place of its pieces."""
+        """Word starts of a sentence of the corpus with Chinese in it, by the place of its pieces."""
         with tokenizer_errors("The text cannot be encoded"):
             offsets = self.tokenizer.backend.encode(text, add_special_tokens=False).offsets
         firsts = {start for start, _ in segment(text)}
@@ -184,6 +187,7 @@ class WordTable:
         return pieces[indices].astype(np.int64), is_cjk[indices], np.diff(totals[bounds]), odd
 
     def _learn(self, new: set[str]) -> None:
+        """Add words with their pieces to the table."""
         with tokenizer_errors("The texts cannot be encoded"):
             for word in new:
                 if word.startswith(WHOLE):
@@ -220,12 +224,12 @@ class _Characters(dict[int, str]):
 
 
 def has_cjk(text: str) -> bool:
-    """Preparing a corpus: whether there is a Chinese character in the text."""
+    """Whether text of a corpus has a Chinese character."""
     return not text.isascii() and CJK.search(text) is not None
 
 
 def has_bert_rules(tokenizer: Tokenizer) -> bool:
-    """Preparing a corpus: whether the tokenizer splits words by BERT's own rules, special tokens aside."""
+    """Whether the tokenizer splits a corpus into words by BERT's own rules, special tokens aside."""
     shape = tokenizer.shape
     kinds = [(shape.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
     return (
@@ -236,7 +240,7 @@ def has_bert_rules(tokenizer: Tokenizer) -> bool:
 
 
 def _word_marks(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Preparing a corpus, per id: whether it begins a word, and whether it is punctuation, a word of its own."""
+    """Whether each piece begins a word in the corpus, and whether it is punctuation, a word of its own."""
     begins = ~np.array(tokenizer.continuation, dtype=bool)
     if tokenizer.kind == "wordpiece":  # its words already end at punctuation
         return begins, np.zeros_like(begins)
@@ -251,7 +255,7 @@ def _is_byte_level(tokenizer: Tokenizer) -> bool:
 
 
 def _inside_words(text: str) -> np.ndarray:
-    """Preparing a corpus, for each Chinese character in order: whether it is inside a word, not its first."""
+    """Whether each Chinese character of a corpus, in order, is inside a word, not its first."""
     if not text:
         return np.zeros(0, bool)
     segment("")  # raises the error if the library is missing; the lengths alone take half the time of its spans
@@ -268,7 +272,7 @@ def _inside_words(text: str) -> np.ndarray:
 
 
 def _firsts(lengths: np.ndarray) -> np.ndarray:
-    """Preparing a corpus: positions of the first token of each sentence that has one."""
+    """Positions of the first token of each sentence of a store that has one."""
     return (np.cumsum(lengths) - lengths)[lengths > 0]
 
 

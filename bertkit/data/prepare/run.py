@@ -15,7 +15,7 @@ import numpy as np
 from bertkit import __version__
 from bertkit.data.prepare.pieces import Arrays, PieceEncoder
 from bertkit.data.prepare.workers import in_order
-from bertkit.data.prepare.write_store import Progress, StoreWriter
+from bertkit.data.prepare.write_store import StoreProgress, StoreWriter
 from bertkit.data.readers.documents import document_files, read_documents
 from bertkit.data.store import FORMAT, Store
 from bertkit.errors import UserError, suggest
@@ -32,7 +32,7 @@ _EMPTY = bytes(WIDTH)
 
 
 def digest_of(document: str) -> bytes:
-    """For dropping duplicates while preparing: a 16-byte digest of a document that ignores spaces and line ends.
+    """A 16-byte digest of a document that ignores spaces and line ends, by which `prepare` drops duplicates.
 
     Among a billion documents, two different ones share a digest with a probability of 1 in 10^20.
     """
@@ -53,7 +53,7 @@ class Digests:
         return self._count
 
     def add(self, digest: bytes) -> bool:
-        """While preparing: add a document's digest. Returns whether it is new."""
+        """Add the digest of a document to prepare. Returns whether it is new."""
         at = self._find(digest)
         if self._slots[at : at + WIDTH] == digest:
             return False
@@ -64,6 +64,7 @@ class Digests:
         return True
 
     def _find(self, digest: bytes) -> int:
+        """The slot of a document's digest, or the empty one where it belongs."""
         slots, size = self._slots, len(self._slots)
         at = int.from_bytes(digest[:8], "little") * WIDTH % size
         while (slot := slots[at : at + WIDTH]) != digest and slot != _EMPTY:
@@ -71,6 +72,7 @@ class Digests:
         return at
 
     def _grow(self) -> None:
+        """Double the table of the documents' digests."""
         old = self._slots
         self._slots = bytearray(2 * len(old))
         for start in range(0, len(old), WIDTH):
@@ -87,7 +89,7 @@ AT_ONCE = 1 << 20
 
 
 def lengths_of(folder: Path) -> dict[str, dict[str, int]]:
-    """For the report of `prepare`: percentiles of tokens per sentence, and of sentences and tokens per document."""
+    """Percentiles for the report of `prepare`: tokens per sentence, and sentences and tokens per document."""
     sentences = np.memmap(folder / "sentences.bin", np.int64, mode="r")
     counts: dict[str, np.ndarray] = {}
     _count(counts, "tokens per sentence", (np.diff(part) for part in _parts(folder / "sentences.bin")))
@@ -97,14 +99,14 @@ def lengths_of(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def count_id(path: Path, dtype: str, token: int | None) -> int:
-    """For the report of `prepare`: how often one id occurs in tokens.bin."""
+    """How often one id occurs in tokens.bin, for the report of `prepare`."""
     if token is None:
         return 0
     return sum(int(np.count_nonzero(part == token)) for part in _parts(path, dtype, overlap=0))
 
 
 def _parts(path: Path, dtype: str = "int64", overlap: int = 1) -> Iterator[np.ndarray]:
-    """For the report of `prepare`: the array in a file, part by part; `overlap` items of a part come again."""
+    """The array in a store's file, part by part; `overlap` items of a part come again in the next."""
     width = np.dtype(dtype).itemsize
     with path.open("rb") as file:
         while len(part := np.fromfile(file, dtype, AT_ONCE)) > overlap:
@@ -113,6 +115,7 @@ def _parts(path: Path, dtype: str = "int64", overlap: int = 1) -> Iterator[np.nd
 
 
 def _count(counts: dict[str, np.ndarray], name: str, lengths: Iterator[np.ndarray]) -> None:
+    """Add lengths of sentences or documents to the counts of a store's report."""
     total = np.zeros(1, np.int64)
     for part in lengths:
         counted = np.bincount(part, minlength=len(total))
@@ -122,7 +125,7 @@ def _count(counts: dict[str, np.ndarray], name: str, lengths: Iterator[np.ndarra
 
 
 def _percentiles(counts: np.ndarray) -> dict[str, int]:
-    """For the report of `prepare`: percentiles of lengths from their counts."""
+    """Percentiles of lengths from their counts, as the report of `prepare` has them."""
     sums = np.cumsum(counts)
     return {str(share): int(np.searchsorted(sums, share / 100 * sums[-1])) for share in PERCENTILES}
 
@@ -244,7 +247,7 @@ def prepare(
 
 
 def _is_plain(file: Path) -> bool:
-    """While preparing: whether the file's size says how much text there is to read."""
+    """Whether a file's size says how much text `prepare` has to read."""
     return str(file) != "-" and file.suffix.lower() not in COMPRESSIONS and kind_of(file) != "parquet"
 
 
@@ -262,8 +265,8 @@ def _job(files: list[Path], reading: Reading, tokenizer: Tokenizer) -> str:
 
 
 def _chunks(files: list[Path], sizes: list[int], reading: Reading, writer: StoreWriter) -> Iterator[Chunk]:
-    """While preparing: continue reading where `writer` is."""
-    start: Progress = writer.progress
+    """Chunks of documents to prepare, from where `writer` stopped."""
+    start: StoreProgress = writer.progress
     seen = Digests()
     digests_so_far = writer.digests()
     for offset in range(0, len(digests_so_far), WIDTH):
@@ -297,6 +300,7 @@ def _chunks(files: list[Path], sizes: list[int], reading: Reading, writer: Store
 
 
 def _report(writer: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
+    """The report of a prepared store: documents, duplicates, lengths, unknown pieces."""
     progress = writer.progress
     read, counts = progress.read, progress.found
     if progress.sentences < 2:

@@ -115,12 +115,14 @@ class _Worker:
 
 
 def _send(pipe: IO[bytes], message: bytes) -> None:
+    """Send a message to a worker process: its length, then its bytes."""
     pipe.write(len(message).to_bytes(8, "little"))
     pipe.write(message)
     pipe.flush()
 
 
 def _receive(pipe: IO[bytes]) -> bytes | None:
+    """A message from a worker process; None if it ended."""
     size = pipe.read(8)
     message = pipe.read(int.from_bytes(size, "little")) if len(size) == 8 else b""
     return message if len(size) == 8 and len(message) == int.from_bytes(size, "little") else None

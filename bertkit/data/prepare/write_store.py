@@ -31,7 +31,7 @@ GROWING = ("tokens.bin", "words.bin", "sentences.bin", "documents.bin", DIGESTS)
 
 
 @dataclass
-class Progress:
+class StoreProgress:
     """How far a store has been written.
 
     file, document: how many input files, and documents of the next one, are done. read: what the reader counted so
@@ -58,7 +58,7 @@ class StoreWriter:
     def __init__(self, out: Path, job: str, journal_every: float = 5.0) -> None:
         self.out, self.folder = out, partial_of(out)
         self.job, self.journal_every = job, journal_every
-        self.progress = Progress()
+        self.progress = StoreProgress()
         self._handles: dict[str, int] = {}
         self._lock: int | None = None
 
@@ -93,7 +93,7 @@ class StoreWriter:
         self._close()
 
     def digests(self) -> bytes:
-        """While a store is written: the digests of all documents kept so far."""
+        """The digests of all documents that a store being written has so far."""
         return (self.folder / DIGESTS).read_bytes()
 
     def add(self, arrays: Arrays, digests: bytes, file: int, document: int, read: dict[str, int]) -> None:
@@ -111,7 +111,7 @@ class StoreWriter:
         found = dict(Counter(before.found) + Counter(arrays.counts))
         tokens, sentences = before.tokens + len(arrays.ids), before.sentences + len(arrays.sentences)
         # In one assignment: an interrupt leaves the whole chunk counted, or nothing of it.
-        self.progress = Progress(file, document, read, found, sizes, tokens, sentences, before.seconds)
+        self.progress = StoreProgress(file, document, read, found, sizes, tokens, sentences, before.seconds)
         if time.monotonic() - self._noted >= self.journal_every:
             self.write_journal()
 
@@ -152,6 +152,7 @@ class StoreWriter:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _lock_folder(self) -> None:
+        """Refuse to write a store that another process is writing."""
         self._lock = os.open(self.folder, os.O_RDONLY)
         if not claim(self._lock, self.folder):
             raise UserError(
@@ -163,7 +164,7 @@ class StoreWriter:
         """Continue the store from its journal, or clear the folder."""
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             journal = json.loads((self.folder / JOURNAL).read_bytes())
-            progress = Progress(**journal["progress"])
+            progress = StoreProgress(**journal["progress"])
             short = [n for n, size in progress.sizes.items() if (self.folder / n).stat().st_size < size]
             if journal["job"] != self.job:
                 note(f"{self.folder} belongs to a different command, or its input has changed; starting over.")
@@ -175,7 +176,7 @@ class StoreWriter:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _append(self, parts: dict[str, np.ndarray]) -> dict[str, int]:
-        """Write to the ends of the store's files. Returns their sizes afterwards."""
+        """Append arrays to the store's files. Returns their sizes afterwards."""
         needed = sum(part.nbytes for part in parts.values())
         with self.explained(f"could not store {needed:,} more bytes"):
             for name, part in parts.items():
@@ -186,6 +187,7 @@ class StoreWriter:
         return sizes | {name: sizes[name] + part.nbytes for name, part in parts.items()}
 
     def _write(self, name: str, text: str) -> None:
+        """Write a small file of the store completely or not at all."""
         draft = self.folder / f".{name}.new"
         with draft.open("w", encoding="utf-8") as file:
             file.write(text)

@@ -24,7 +24,7 @@ from typing import Any
 
 from bertkit.data.examples import Label
 from bertkit.data.readers.annotations import holds_spans, read_annotated
-from bertkit.data.readers.documents import document_files, read_documents
+from bertkit.data.readers.documents import WHOLE_FILES, document_files, read_documents, read_documents_with_ids
 from bertkit.data.readers.json import parse
 from bertkit.data.readers.questions import read_choices, read_minimal_pairs, read_questions
 from bertkit.data.readers.rows import columns_of, read_rows
@@ -33,6 +33,7 @@ from bertkit.errors import UserError
 from bertkit.files.open import DAMAGE, kind_of, open_bytes, open_text
 
 __all__ = [
+    "WHOLE_FILES",
     "columns_of",
     "document_files",
     "first_bytes",
@@ -42,6 +43,7 @@ __all__ = [
     "read_annotated",
     "read_choices",
     "read_documents",
+    "read_documents_with_ids",
     "read_minimal_pairs",
     "read_questions",
     "read_rows",
@@ -62,7 +64,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenRow:
     """One row of a data file of any form. answer: its label, tags or answers, as one string.
 
     spaced: a label has outer spaces.
@@ -107,6 +109,7 @@ def form_of(path: str | Path, encoding: str = "utf-8", **columns: Any) -> tuple[
 
 
 def _json_form(kind: str, head: list[str]) -> tuple[Form, list[str]]:
+    """The form of a JSON file, by the keys of its first object."""
     try:
         first = parse("", head[0].strip().removeprefix("[").rstrip(",]")) if head else {}
         keys = set(first) if isinstance(first, dict) else set()
@@ -118,7 +121,7 @@ def _json_form(kind: str, head: list[str]) -> tuple[Form, list[str]]:
 
 
 def _is_tagged(head: list[str]) -> bool:
-    """For telling a file's form: whether lines are short words in equally many columns, the last like a tag."""
+    """Whether a file looks tagged: lines of short words in equally many columns, the last like a tag."""
     rows = [line.split("\t" if "\t" in line else " ") for line in head if not line.startswith("-DOCSTART-")]
     widths = {len(row) for row in rows}
     return len(rows) > 1 and len(widths) == 1 and widths.pop() > 1 and all(_tag_like(row[-1]) for row in rows)
@@ -141,7 +144,7 @@ def first_bytes(path: str | Path, count: int = 4) -> bytes:
 
 def seen_in(
     path: str | Path, form: Form, encoding: str = "utf-8", bad: list[UserError] | None = None, **columns: Any
-) -> Iterator[Seen]:
+) -> Iterator[SeenRow]:
     """The rows of a data file of any form, in one shape; columns as for `read_rows`.
 
     bad: where to put the errors of rows.
@@ -149,30 +152,30 @@ def seen_in(
     if form.name == ANNOTATED:
         for a in read_annotated(path, encoding):
             labels = tuple(label for _, _, label in a.spans or ())
-            yield Seen((a.text,), labels, str(a.spans), a.line)
+            yield SeenRow((a.text,), labels, str(a.spans), a.line)
     elif form.name == "tagged sentences":
         for s in read_tagged(path, labelled="maybe", encoding=encoding):
-            yield Seen((" ".join(s.tokens),), s.tags or (), " ".join(s.tags or ()), s.line)
+            yield SeenRow((" ".join(s.tokens),), s.tags or (), " ".join(s.tags or ()), s.line)
     elif form.name == "questions":
         for q in read_questions(path, encoding=encoding):
             label = ("impossible",) if q.impossible else ("answerable",) if q.answers else ()
-            yield Seen((q.question, q.context), label, str([text for text, _ in q.answers]), q.line)
+            yield SeenRow((q.question, q.context), label, str([text for text, _ in q.answers]), q.line)
     elif form.name == "multiple choices":
         for c in read_choices(path, labelled="maybe", encoding=encoding):
             label = () if c.label is None else (str(c.label),)
-            yield Seen((c.text, *c.choices), label, str(c.label), c.line)
+            yield SeenRow((c.text, *c.choices), label, str(c.label), c.line)
     elif form.name == "minimal pairs":
         for m in read_minimal_pairs(path, encoding=encoding):
-            yield Seen((m.good, m.bad), (m.group,), m.group, m.line)
+            yield SeenRow((m.good, m.bad), (m.group,), m.group, m.line)
     elif form.name == "documents":
         for number, document in enumerate(read_documents(path, encoding=encoding), start=1):
-            yield Seen((document,), (), "", number)
+            yield SeenRow((document,), (), "", number)
     else:
         for r in read_rows(path, labelled="maybe", strip=False, encoding=encoding, bad=bad, **columns):
             texts = (r.text,) if r.text_b is None else (r.text, r.text_b)
             given = _labels(r.label)
             labels = tuple(name.strip() for name in given)
-            yield Seen(texts, labels, str(labels), r.line, given != labels)
+            yield SeenRow(texts, labels, str(labels), r.line, given != labels)
 
 
 def _labels(label: Label) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ def read_annotated(path: str | Path, encoding: str = "utf-8") -> Iterator[Annota
 
 
 def _objects(path: str | Path, encoding: str) -> Iterator[Annotated]:
+    """Annotated texts of a JSON file, as Prodigy, doccano, Label Studio and others export them."""
     skipped = several = count = 0
     for line, row in read_objects(path, encoding):
         where = f"{path}, line {line}"
@@ -135,6 +136,7 @@ def _span(where: str, item: Any) -> Span | None:
 
 
 def _brat(folder: Path, encoding: str) -> Iterator[Annotated]:
+    """Annotated texts of a BRAT folder: .txt files with .ann files beside them."""
     files = sorted(file for file in folder.rglob("*.txt") if file.is_file())
     if not files:
         raise UserError(f"{folder}: this folder contains no .txt file. BRAT's has a .txt and an .ann file per text.")
@@ -181,6 +183,7 @@ _SYMBOLS = dict(enumerate(_FROM_64.split(), 64)) | dict(enumerate(_FROM_380.spli
 
 
 def _docbin(path: str | Path) -> Iterator[Annotated]:
+    """Annotated texts of spaCy's DocBin (.spacy), read without spaCy."""
     import numpy as np
 
     try:
@@ -229,6 +232,7 @@ class _Msgpack:
         self.raw, self.at = raw, 0
 
     def value(self, depth: int = 0) -> Any:
+        """The next value of a msgpack message."""
         code = self._number("B")
         if depth > 20:
             raise ValueError("nested too deeply")
@@ -263,7 +267,7 @@ class _Msgpack:
 
 
 def murmur_hash(text: str) -> int:
-    """For spaCy's annotated files: MurmurHash64A with seed 1, by which it names strings; the empty string is 0."""
+    """MurmurHash64A with seed 1, by which spaCy's files name strings; the empty string is 0."""
     raw, mix, most = text.encode(), 0xC6A4A7935BD1E995, (1 << 64) - 1
     if not raw:
         return 0
@@ -312,18 +316,18 @@ class SpanTagger:
         """One tag per word from annotated spans: the longest overlapping one wins; one that cuts a word is widened."""
         tags = ["O"] * len(words)
         for start, end, label in sorted(annotated.spans or (), key=lambda span: (span[0] - span[1], span)):
-            shown = f"{annotated.where}, {annotated.text[start:end]!r:.40} {label}"
+            example = f"{annotated.where}, {annotated.text[start:end]!r:.40} {label}"
             if not 0 <= start < end <= len(annotated.text):
                 self._count("lie outside their text and were left out", f"{annotated.where}, {start} to {end} {label}")
                 continue
             covered = [n for n, (first, last) in enumerate(words) if first < end and last > start]
             if not covered:
-                self._count("cover no word and were left out", shown)
+                self._count("cover no word and were left out", example)
             elif any(tags[n] != "O" for n in covered):
-                self._count("overlap a longer one and were left out", shown)
+                self._count("overlap a longer one and were left out", example)
             else:
                 if words[covered[0]][0] < start or words[covered[-1]][1] > end:
-                    self._count("cut a word and were widened to all of it", shown)
+                    self._count("cut a word and were widened to all of it", example)
                 tags[covered[0] : covered[-1] + 1] = [f"B-{label}", *[f"I-{label}"] * (len(covered) - 1)]
         return tuple(tags)
 

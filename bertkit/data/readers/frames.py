@@ -78,6 +78,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _parquet(path: Path, source: Path | IO[bytes]) -> Any:
+    """Open a parquet file with pyarrow."""
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -119,6 +120,7 @@ def read_sheet(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
 
 @contextmanager
 def _workbook(path: Path, source: Path | IO[bytes]) -> Iterator[Any]:
+    """Open an .xlsx file with openpyxl: its first visible sheet."""
     try:
         import openpyxl
     except ImportError as error:
@@ -223,6 +225,7 @@ def rows_in(table: Any, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _raw_rows(table: Any, where: str) -> Iterator[Mapping[Any, Any]]:
+    """The rows of a table in memory, whichever library it comes from."""
     if hasattr(table, "collect_schema") and not hasattr(table, "iter_rows"):
         raise UserError(f"{where} is a lazy table. Pass the result of its .collect().")
     if hasattr(table, "columns") and len(set(map(str, table.columns))) < len(list(table.columns)):
@@ -274,6 +277,7 @@ def _class_names(table: Any) -> dict[str, list[str]]:
 
 
 def _named(value: Any, names: list[str]) -> Any:
+    """Class numbers of a `datasets` column as names."""
     if isinstance(value, list):
         return [_named(part, names) for part in value]
     if isinstance(value, int) and not isinstance(value, bool):

@@ -45,6 +45,7 @@ def read_objects(
 
 
 def _list_items(path: str | Path, encoding: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON list, numbered from 1."""
     items = parse(str(path), open_whole(path, encoding))
     for number, item in enumerate(items, start=1):
         yield number, as_object(f"{path}, item {number}", item)
@@ -70,6 +71,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_strings(where: str, value: Any) -> None:
+    """Refuse JSON whose strings, at any depth, are not text."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -83,7 +85,7 @@ def _check_strings(where: str, value: Any) -> None:
 
 
 def check_text(where: str, text: str) -> str:
-    """For readers of JSON rows: the text, unless it has a NUL or half a surrogate pair, which no file can take."""
+    """The text of a JSON row, unless it has a NUL or half a surrogate pair, which no file can take."""
     if "\0" in text:
         raise UserError(f"{where}: the text contains a NUL character. Remove it.")
     try:
@@ -95,14 +97,14 @@ def check_text(where: str, text: str) -> str:
 
 
 def as_object(where: str, value: Any) -> dict[str, Any]:
-    """For readers of JSON rows: the value, if it is a JSON object."""
+    """The value of a JSON row, if it is an object."""
     if not isinstance(value, dict):
         raise UserError(f'{where}: expected an object such as {{"text": …}}, got {short(value)}.')
     return value
 
 
 def field(where: str, row: dict[str, Any], *names: str) -> Any:
-    """For readers of JSON rows: the value under the first of `names` that the row has."""
+    """The value of a JSON row under the first of `names` that it has."""
     for name in names:
         if name in row:
             return row[name]
@@ -110,7 +112,7 @@ def field(where: str, row: dict[str, Any], *names: str) -> Any:
 
 
 def string(where: str, row: dict[str, Any], *names: str) -> str:
-    """For readers of JSON rows: the string under the first of `names` that the row has."""
+    """The string of a JSON row under the first of `names` that it has."""
     value = field(where, row, *names)
     if not isinstance(value, str):
         raise UserError(f"{where}: {names[0]!r} is {short(value)}; it must be text in quotes.")
@@ -118,7 +120,7 @@ def string(where: str, row: dict[str, Any], *names: str) -> str:
 
 
 def strings(where: str, row: dict[str, Any], *names: str) -> tuple[str, ...]:
-    """For readers of JSON rows: the list of strings under the first of `names` that the row has.
+    """The list of strings of a JSON row under the first of `names` that it has.
 
     Numbers become their strings.
     """
@@ -129,7 +131,7 @@ def strings(where: str, row: dict[str, Any], *names: str) -> tuple[str, ...]:
 
 
 def scalar(where: str, value: Any) -> str:
-    """For readers of JSON rows: a string as it is; numbers and true/false as they are written in the file."""
+    """A value of a JSON row as text: a string as it is; numbers and true/false as the file spells them."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -141,5 +143,7 @@ def scalar(where: str, value: Any) -> str:
 
 def short(value: Any) -> str:
     """A JSON value shortened for an error message of a reader."""
-    shown = repr(value) if not isinstance(value, (dict, list)) else json.dumps(value, ensure_ascii=False, default=repr)
-    return "null" if value is None else shown if len(shown) <= 60 else shown[:57] + "…"
+    spelled = (
+        repr(value) if not isinstance(value, (dict, list)) else json.dumps(value, ensure_ascii=False, default=repr)
+    )
+    return "null" if value is None else spelled if len(spelled) <= 60 else spelled[:57] + "…"

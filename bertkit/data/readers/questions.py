@@ -12,7 +12,7 @@ from bertkit.errors import UserError
 from bertkit.files.open import kind_of, open_text, open_whole
 from bertkit.notify import note
 
-Found = tuple[int, str, str, dict[str, Any]]  # line or number, where, context, the question's object
+QuestionObject = tuple[int, str, str, dict[str, Any]]  # line or number, where, context, the question's object
 
 
 def read_questions(path: str | Path, *, encoding: str = "utf-8") -> Iterator[Question]:
@@ -25,7 +25,7 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8") -> Iterator[Que
     """
     seen: dict[int, int] = {}
     count, moved, renamed, lost = 0, 0, 0, []
-    for number, where, context, row in _found(path, encoding):
+    for number, where, context, row in _question_objects(path, encoding):
         name = scalar(f"{where}: 'id'", row["id"]) if row.get("id") is not None else str(number)
         own = _own_id(name, seen)
         renamed += own != name
@@ -50,6 +50,7 @@ def read_questions(path: str | Path, *, encoding: str = "utf-8") -> Iterator[Que
 
 
 def _own_id(name: str, seen: dict[int, int]) -> str:
+    """A question's id, with a number where it was seen before."""
     own = name
     while (copies := seen.get(hash(own), 0)) > 0:
         seen[hash(own)] = copies + 1
@@ -58,7 +59,8 @@ def _own_id(name: str, seen: dict[int, int]) -> str:
     return own
 
 
-def _found(path: str | Path, encoding: str) -> Iterator[Found]:
+def _question_objects(path: str | Path, encoding: str) -> Iterator[QuestionObject]:
+    """Questions of a SQuAD document or of JSON lines."""
     if kind_of(path) == "json" and not _is_lines(path, encoding):
         yield from _squad(path, parse(str(path), open_whole(path, encoding)))
         return
@@ -79,7 +81,8 @@ def _is_lines(path: str | Path, encoding: str) -> bool:
     return isinstance(row, dict) and "data" not in row
 
 
-def _squad(path: str | Path, document: Any) -> Iterator[Found]:
+def _squad(path: str | Path, document: Any) -> Iterator[QuestionObject]:
+    """Questions of a SQuAD document, paragraph by paragraph."""
     number = 0
     for article in _list(str(path), as_object(str(path), document), "data"):
         for paragraph in _list(f"{path}, after question {number}", article, "paragraphs"):
@@ -99,6 +102,7 @@ def _list(where: str, value: Any, name: str) -> list[Any]:
 
 
 def _answers(where: str, row: dict[str, Any]) -> list[tuple[str, int]]:
+    """The answers of a question, with where they start."""
     given = row.get("answers")
     if given is None:
         return []
@@ -138,20 +142,21 @@ def read_choices(
     path: str | Path, *, labelled: bool | Literal["maybe"] = True, encoding: str = "utf-8"
 ) -> Iterator[Choice]:
     """Each row of a JSONL file {"text", "choices": […], "label": index from 0}."""
-    found = False
+    is_any = False
     for line, row in read_objects(path, encoding):
         where = f"{path}, line {line}"
         choices = strings(where, row, "choices")
         if len(choices) < 2:
             raise UserError(f"{where}: {len(choices)} choices; there must be at least two.")
         label = _index(where, row.get("label"), len(choices), needed=labelled is True) if labelled else None
-        found = True
+        is_any = True
         yield Choice(string(where, row, "text"), choices, label, line)
-    if not found:
+    if not is_any:
         raise UserError(f"{path} contains no rows.")
 
 
 def _index(where: str, value: Any, count: int, needed: bool) -> int | None:
+    """The index of the right choice."""
     if value is None and not needed:
         return None
     if isinstance(value, str) and value.isascii() and value.isdigit():
@@ -170,13 +175,13 @@ def read_minimal_pairs(path: str | Path, *, encoding: str = "utf-8") -> Iterator
         if not files:
             raise UserError(f"{path}: this folder contains no .jsonl file.")
     for file in files:
-        found = False
+        is_any = False
         stem = file.name.split(".")[0]
         for line, row in read_objects(file, encoding):
             where = f"{file}, line {line}"
             good, bad = string(where, row, "sentence_good"), string(where, row, "sentence_bad")
             group = scalar(f"{where}: 'UID'", row["UID"]) if row.get("UID") is not None else stem
-            found = True
+            is_any = True
             yield MinimalPair(good, bad, group, line)
-        if not found:
+        if not is_any:
             raise UserError(f"{file} contains no pairs.")

@@ -91,28 +91,28 @@ def resolve(
     Returns {"text": name, "text_b": name or None, "label": name or None}.
     """
     by_case = {column.strip().casefold(): column for column in columns}
-    found: dict[str, str | None] = {"text": text, "text_b": text_b, "label": label}
+    columns_by_role: dict[str, str | None] = {"text": text, "text_b": text_b, "label": label}
     if text_b is not None and (text, text_b) == ("text", "text_b") and not (text in columns and text_b in columns):
         pairs = [(by_case[a], by_case[b]) for a, b in (("text", "text_b"), *PAIRS) if a in by_case and b in by_case]
         if len(pairs) == 1:
-            found["text"], found["text_b"] = pairs[0]
+            columns_by_role["text"], columns_by_role["text_b"] = pairs[0]
     elif text == "text" and text not in columns and text_b is None:
-        found["text"] = _alias("text", by_case) or text
+        columns_by_role["text"] = _alias("text", by_case) or text
     if label == "label" and label not in columns:
-        found["label"] = _alias("label", by_case) or label
-    for role, name in found.items():
+        columns_by_role["label"] = _alias("label", by_case) or label
+    for role, name in columns_by_role.items():
         if name is None or name in columns:
             continue
         if role == "label" and not label_needed:
-            found[role] = None
+            columns_by_role[role] = None
             continue
         raise UserError(_no_column(path, columns, role, name))
-    used = {name for name in found.values() if name}
-    if len(used) < sum(name is not None for name in found.values()):
-        raise UserError(f"{path}: one column is used twice: {_shown(found)}. Name three different columns.")
-    if found != {"text": text, "text_b": text_b, "label": found["label"] and label}:
-        note(f"{path}: reading {_shown(found)}.")
-    return found
+    used = {name for name in columns_by_role.values() if name}
+    if len(used) < sum(name is not None for name in columns_by_role.values()):
+        raise UserError(f"{path}: one column is used twice: {_shown(columns_by_role)}. Name three different columns.")
+    if columns_by_role != {"text": text, "text_b": text_b, "label": columns_by_role["label"] and label}:
+        note(f"{path}: reading {_shown(columns_by_role)}.")
+    return columns_by_role
 
 
 def _alias(role: str, by_case: dict[str, str]) -> str | None:
@@ -120,15 +120,16 @@ def _alias(role: str, by_case: dict[str, str]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _shown(found: dict[str, str | None]) -> str:
-    return ", ".join(f"{role} from column {name!r}" for role, name in found.items() if name)
+def _shown(by_role: dict[str, str | None]) -> str:
+    return ", ".join(f"{role} from column {name!r}" for role, name in by_role.items() if name)
 
 
 def _no_column(path: str | Path, columns: Sequence[str], role: str, name: str) -> str:
-    shown = [column if len(column) <= 30 else column[:29] + "…" for column in columns[:20]]
-    close = suggest(name, shown) if shown else ""
+    """The error for a column that a table does not have."""
+    names = [column if len(column) <= 30 else column[:29] + "…" for column in columns[:20]]
+    close = suggest(name, names) if names else ""
     close = close + " " if close.startswith("Did you mean") else ""
-    columns_shown = f"{path}: there is no column {name!r}. {close}The columns are: {' | '.join(shown)}. "
+    columns_shown = f"{path}: there is no column {name!r}. {close}The columns are: {' | '.join(names)}. "
     if is_memory(path):
         return columns_shown + f'Pass {role}="NAME".'
     option = "--" + role.replace("_", "-")
@@ -198,6 +199,7 @@ def read_rows(
 def _example(
     where: str, row: dict[str, Any], names: dict[str, str | None], kind: str, line: int, how: tuple[Any, ...]
 ) -> TextRow:
+    """A labelled row from the cells of a table."""
     answer = _label(where, row, names["label"], *how)
     if kind in ("xlsx", "rows"):
         row = row | {name: _as_shown(row.get(name)) for name in (names["text"], names["text_b"]) if name}
@@ -230,6 +232,7 @@ def _cells(
     needs_label: bool,
     bad: list[UserError] | None = None,
 ) -> Iterator[Cells]:
+    """The rows of a table as dicts, whatever its format."""
     if kind in ("jsonl", "json", "rows"):
         return read_objects(path, encoding, kind, bad)
     if kind == "parquet":
@@ -254,6 +257,7 @@ _EXCEL = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 
 
 def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows of CSV, whose cells may span lines; Excel's `sep=` line is understood."""
     first = next((pair for pair in lines if pair[1].strip()), None)
     if first is None:
         return
@@ -306,6 +310,7 @@ def _table(
     kind: str,
     bad: list[UserError] | None,
 ) -> Iterator[Cells]:
+    """Rows under their column names: those of the header, or numbers where there is none."""
     opening = next(rows, None)
     if opening is None:
         return
@@ -323,9 +328,9 @@ def _table(
             raise UserError(f"{path}, line {first[0]}: two columns are named {name!r}. Rename one.")
     if not named and not numbered and header == "auto":
         text = wanted[0] if wanted else "text"
-        shown = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
+        cells = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
         raise UserError(
-            f"{path}, line {first[0]}: there is no header with {text!r}; the line is: {shown}. "
+            f"{path}, line {first[0]}: there is no header with {text!r}; the line is: {cells}. "
             f"Pass the columns' names (--text NAME --label NAME) or numbers ({_likely_numbers(first[1], wanted)})."
         )
     if named and numbered:
@@ -355,6 +360,7 @@ def _ragged_hint(kind: str) -> str:
 
 
 def _text(where: str, row: dict[str, Any], name: str) -> str:
+    """The text of a row, or an error that names the line."""
     if name not in row:
         raise UserError(f"{where}: there is no {name!r}. {suggest(name, list(row) or ['nothing'])}")
     value = row[name]
@@ -377,6 +383,7 @@ def _label(
     strip: bool,
     needed: bool,
 ) -> Label:
+    """The label of a row: a name, several names, or a number."""
     if name is None:
         return None
     value = row.get(name)
@@ -449,6 +456,7 @@ def _listed(value: Any) -> list[Any] | None:
 
 
 def _number(where: str, name: str, value: Any) -> float:
+    """A row's label as a number."""
     try:
         if isinstance(value, bool):
             raise ValueError

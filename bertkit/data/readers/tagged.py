@@ -41,17 +41,18 @@ def read_tagged(
         sentences = _from_objects(path, encoding, kind)
     else:
         sentences = _from_columns(path, encoding, kind == "conllu", tag_column)
-    found = False
+    is_any = False
     for sentence in sentences:
-        found = True
+        is_any = True
         if sentence.tags is None and labelled is True:
             raise UserError(f"{path}, line {sentence.line}: the words have no tags. Put the tag in the last column.")
         yield sentence if labelled else TaggedSentence(sentence.tokens, None, sentence.line)
-    if not found:
+    if not is_any:
         raise UserError(f"{path} contains no sentences.")
 
 
 def _from_objects(path: str | Path, encoding: str, kind: str) -> Iterator[TaggedSentence]:
+    """Tagged sentences of JSON lines."""
     for line, row in read_objects(path, encoding, kind):
         where = f"{path}, line {line}"
         tokens = strings(where, row, "tokens", "words")
@@ -67,6 +68,7 @@ def _from_objects(path: str | Path, encoding: str, kind: str) -> Iterator[Tagged
 
 
 def _from_columns(path: str | Path, encoding: str, conllu: bool, tag_column: int | None) -> Iterator[TaggedSentence]:
+    """Tagged sentences in columns (CoNLL, CoNLL-U): one word per line, a blank line between sentences."""
     width, start = 0, 0
     words: list[str] = []
     tags: list[str] = []
@@ -119,7 +121,7 @@ def columns_in(line: str, conllu: bool = False) -> list[str]:
 # ---- What a .txt file without tags holds: texts, one a line, or the columns of CoNLL, one word a line.
 
 LOOKED_AT = 1000  # lines by which a file is judged
-MOST = 0.9  # of them must be columns: a line that is damaged is then told by its number, and is no text
+MOST = 0.9  # of them must be columns: a damaged line is then reported by its number, not taken for text
 LONGEST_WORD = 4  # characters of most Chinese words
 _TAG = re.compile(r"[A-Z]+\$?([-_].+)?|[-_?]")  # O, B-PER, NNP, PRP$, and what stands for none
 READ_AS = {
@@ -176,5 +178,5 @@ def _counts(line: str) -> bool:
 
 
 def _most(fit: Iterable[bool]) -> bool:
-    found = list(fit)
-    return bool(found) and sum(found) >= MOST * len(found)
+    fits = list(fit)
+    return bool(fits) and sum(fits) >= MOST * len(fits)

@@ -155,6 +155,7 @@ def heat_map(
 
 
 def _cell(x: float, y: float, side: float, tall: float, value: float | None, share: float) -> str:
+    """A cell of a heat map, with its value."""
     strength = 0.05 + 0.9 * min(1.0, max(0.0, share))
     label = escape(plain(value) if value is None or value != int(value) else f"{int(value):,}")
     parts = (
@@ -178,6 +179,7 @@ def _interval(pair: Any) -> tuple[float, float] | None:
 
 
 def _binned(values: Sequence[Any]) -> list[tuple[float, float, float]]:
+    """Values counted in bins of round width, for a histogram."""
     numbers = [number for number in map(as_number, values) if number is not None]
     if not numbers:
         return []

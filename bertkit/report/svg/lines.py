@@ -159,7 +159,7 @@ def coverage_plot(points: Sequence[Any], *, chosen: Any = None, lang: str = "en"
 
 
 def take(item: Any, *names: str) -> Any:
-    """For line plots: the first of `names` that a dict or an object has, or None."""
+    """The first of `names` that a point of a line plot, a dict or an object, has; or None."""
     for name in names:
         value = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
         # A named tuple's own `count` is a method, not a number of rows.

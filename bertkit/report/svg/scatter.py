@@ -52,7 +52,7 @@ class Box:
 
 
 def pareto_front(dots: Sequence[Dot]) -> list[Dot]:
-    """For a scatter plot: the dots that none beats on both axes: less is better in x, more in y. Cheapest first."""
+    """The dots of a scatter plot that none beats on both axes: less is better in x, more in y. Cheapest first."""
     front: list[Dot] = []
     placed = [(as_number(d.x), as_number(d.y), d) for d in dots]
     complete = [(x, y, d) for x, y, d in placed if x is not None and y is not None]
@@ -107,7 +107,7 @@ def scatter_plot(
 
 
 def _without_far_below(dots: Sequence[Dot]) -> list[Dot]:
-    """For a scatter plot: all but the few lowest, if these are further below the others than their own range."""
+    """A scatter plot's dots but the few lowest, if these are further below the others than their own range."""
     ranked = sorted(dots, key=lambda d: -float(d.y or 0.0))
     for cut in range(max(3, len(ranked) * 3 // 4), len(ranked)):
         top, last, below = (float(ranked[n].y or 0.0) for n in (0, cut - 1, cut))
@@ -126,6 +126,7 @@ def _place(axes: Frame, d: Dot) -> tuple[float, float]:
 
 
 def _stairs(axes: Frame, best: Sequence[Dot]) -> str:
+    """The Pareto front of a scatter plot, as steps."""
     x, y = _place(axes, best[0])
     path = f"M{x:.1f} {y:.1f}"
     for d in best[1:]:
@@ -135,6 +136,7 @@ def _stairs(axes: Frame, best: Sequence[Dot]) -> str:
 
 
 def _interval(axes: Frame, d: Dot) -> list[str]:
+    """The whiskers of a dot in a scatter plot."""
     low, high = as_number(d.low), as_number(d.high)
     if low is None or high is None:
         return []
@@ -144,7 +146,7 @@ def _interval(axes: Frame, d: Dot) -> list[str]:
 
 
 def _names(axes: Frame, dots: Sequence[Dot], width: float) -> list[str]:
-    """In a scatter plot: each name at the nearest place that is free; further ones get a thin line to their dot."""
+    """Each name of a scatter plot at the nearest free place; further ones get a thin line to their dot."""
     occupied = [Box(x - 6, y - 6, x + 6, y + 6) for x, y in (_place(axes, d) for d in dots)]
     for d in dots:
         low, high, x = as_number(d.low), as_number(d.high), _place(axes, d)[0]
@@ -172,7 +174,7 @@ def _names(axes: Frame, dots: Sequence[Dot], width: float) -> list[str]:
 
 
 def _places(x: float, y: float, wide: float) -> Iterator[tuple[float, float]]:
-    """In a scatter plot: left edge and middle height of a name, nearest places first."""
+    """Left edge and middle height of a name in a scatter plot, nearest places first."""
     yield from ((x + 9, y), (x - 9 - wide, y), (x - wide / 2, y - 16), (x - wide / 2, y + 16))
     for ring in range(1, 24):
         away = 12.0 * ring

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.ancestors import folder as storage
-from bertkit.ancestors.baselines.linear import LinearModel, Valued, both_sides, side_by_side
+from bertkit.ancestors.baselines.linear import LinearModel, PredictsNumbers, both_sides, side_by_side
 from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.features import WordFeatures
 from bertkit.ancestors.folder import Layout
@@ -37,7 +37,7 @@ Text = str | tuple[str, str]
 
 
 class FrozenVectors:
-    """In a comparison, BERT frozen: the mean vector of a text from an encoder, under logistic regression.
+    """The contender of a frozen BERT: the mean vector of a text under logistic regression.
 
     Of a pair: both vectors, their product, and the size of their difference.
     """
@@ -52,7 +52,7 @@ class FrozenVectors:
     def fit(
         self, texts: Sequence[Text], labels: Sequence[float], count: int, *_: Any, seed: int = 0, **__: Any
     ) -> Self:
-        """In a comparison: learn weights on a frozen BERT's standardized vectors."""
+        """Learn the weights of a contender on a frozen BERT's standardized vectors."""
         vectors = self._vectors(texts)
         self.shift, self.spread = vectors.mean(0), vectors.std(0) + 1e-6
         self.linear = self.kind().fit(
@@ -99,12 +99,12 @@ class FrozenVectors:
         return model
 
 
-class FrozenNumber(Valued, FrozenVectors):
-    """In a comparison, BERT frozen: the mean vector of a text under ridge regression."""
+class FrozenNumber(PredictsNumbers, FrozenVectors):
+    """The contender of a frozen BERT for numbers: the mean vector of a text under ridge regression."""
 
 
 class FrozenCosine(FrozenNumber):
-    """In a comparison, BERT frozen: the cosine of two texts' vectors, and a straight line from that to the number."""
+    """The contender of a frozen BERT for pairs: the cosine of two texts' vectors, and a straight line to the number."""
 
     def _vectors(self, texts: Sequence[Text]) -> NDArray[Any]:
         first, second = (np.asarray(self.encoder.embed(side)) for side in both_sides(texts))
@@ -122,7 +122,7 @@ class Progress:
 
 
 class FineTuned:
-    """In a comparison, BERT (a relative, or GPT) fine-tuned whole on the task; it is saved as a model folder."""
+    """The contender of BERT (a relative, or GPT) fine-tuned whole on the task; it is saved as a model folder."""
 
     def __init__(self, name: str, start: str, threads: int = 0, precision: str = "auto", device: str = "auto") -> None:
         """start: the model to begin with."""
@@ -175,7 +175,7 @@ def _progress(settings: FinetuneSettings) -> Progress:
 
 
 class TunedCosine(FrozenCosine):
-    """In a comparison, BERT fine-tuned for similarity (`finetune embed`): the cosine of its vectors is the number."""
+    """The contender of BERT fine-tuned for similarity (`finetune embed`): the cosine of its vectors is the number."""
 
     def __init__(self, encoder: Predictor | None = None, tuned: FineTuned | None = None) -> None:
         """tuned: the model to train; without it, the encoder is already trained."""
@@ -206,7 +206,7 @@ class TunedCosine(FrozenCosine):
 
 
 class Source(Protocol):
-    """In a comparison, what provides features of words (BERT, ELMo). units: how it splits a text into words."""
+    """What gives contenders features of words (BERT, ELMo). units: how it splits a text into words."""
 
     units: str
 
@@ -222,7 +222,7 @@ class Source(Protocol):
 
 
 class ElmoSource:
-    """In a comparison, ELMo's features: its three layers."""
+    """ELMo's features for contenders: its three layers."""
 
     def __init__(self, elmo: Elmo) -> None:
         self.elmo, self.parameters, self.units = elmo, elmo.parameters, elmo.lexicon.units
@@ -242,7 +242,7 @@ class ElmoSource:
 
 
 class BertSource:
-    """In a comparison, BERT's features: the last four layers side by side, the best of the paper's six choices."""
+    """BERT's features for contenders: the last four layers side by side, the best of the paper's six choices."""
 
     units = "words"
 
@@ -265,7 +265,7 @@ Inner = TypeVar("Inner", BiLstmTagger, BiLstmClassifier)
 
 
 class OnFeatures(Generic[Inner]):
-    """In a comparison, a BiLSTM (`kind`) over features of BERT or ELMo; those of a set of rows are computed once."""
+    """A contender's BiLSTM (`kind`) over features of BERT or ELMo; those of a set of rows are computed once."""
 
     kind: type[Inner]
     source_kind: type[ElmoSource] | type[BertSource]
@@ -298,7 +298,7 @@ class OnFeatures(Generic[Inner]):
 
 
 class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
-    """In a comparison, a tagger with a BiLSTM over the features of BERT or ELMo."""
+    """The contender of a BiLSTM tagger over the features of BERT or ELMo."""
 
     kind = BiLstmTagger
 
@@ -312,19 +312,19 @@ class TaggerOnFeatures(OnFeatures[BiLstmTagger]):
 
 
 class ElmoTagger(TaggerOnFeatures):
-    """In a comparison, a BiLSTM tagger over ELMo's layers."""
+    """The contender of a BiLSTM tagger over ELMo's layers."""
 
     source_kind = ElmoSource
 
 
 class BertFeaturesTagger(TaggerOnFeatures):
-    """In a comparison, a BiLSTM tagger over a frozen BERT."""
+    """The contender of a BiLSTM tagger over a frozen BERT."""
 
     source_kind = BertSource
 
 
 class ElmoClassifier(OnFeatures[BiLstmClassifier]):
-    """In a comparison, a BiLSTM classifier over ELMo's layers."""
+    """The contender of a BiLSTM classifier over ELMo's layers."""
 
     kind, source_kind = BiLstmClassifier, ElmoSource
 

@@ -9,8 +9,17 @@ from typing import Any, Generic, Protocol, Self, cast
 
 from bertkit.ancestors.baselines.fasttext import FastText
 from bertkit.ancestors.baselines.forms import INSIDE, Form, Inner, Numbers, Tags, Texts
-from bertkit.ancestors.baselines.linear import Majority, MeanNumber, NaiveBayes, SharedWords, TfIdf, TfIdfNumber
-from bertkit.ancestors.baselines.ngrams_and_vectors import MeanOfVectors, NgramClassifier, VectorsNumber
+from bertkit.ancestors.baselines.linear import (
+    Majority,
+    MeanNumber,
+    MeanOfVectors,
+    NaiveBayes,
+    NgramClassifier,
+    SharedWords,
+    TfIdf,
+    TfIdfNumber,
+    VectorsNumber,
+)
 from bertkit.ancestors.hmm import FrequentTag, Hmm
 from bertkit.ancestors.language_model.model import LanguageModel
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
@@ -67,7 +76,7 @@ TEXT = ("classify", "pair")
 
 @dataclass(frozen=True)
 class Resources:
-    """For contenders: models the user has trained beforehand.
+    """Models that the user trained beforehand and contenders need.
 
     A missing one is made from the rows, or they are skipped.
     """
@@ -133,6 +142,7 @@ Entry = Contender[Any] | WholeEncoder
 
 
 def _vectors_of(resources: Resources, how: str, kind: type[MeanOfVectors]) -> MeanOfVectors:
+    """Mean word vectors under a linear model: the user's vectors, or ones learned from the rows."""
     if resources.vectors and how == "word2vec":  # the user's vectors replace it
         return kind("given", open_vectors(resources.vectors).writable())
     return kind(how)

@@ -91,7 +91,7 @@ BLIND = ("majority", "mean")  # they do not read the text, so they have no learn
 
 
 @dataclass
-class Rows:
+class ComparisonRows:
     """The rows of a comparison: to train on, to choose the best pass by, and to score on."""
 
     train: list[Any]
@@ -350,6 +350,7 @@ class _Comparison:
         return [*points, (len(self.rows.train), outcome.result.score)]
 
     def _finish(self) -> CompareResult:
+        """The result of a comparison: contenders by score, verdict and report."""
         s = self.settings
         contenders = sorted((outcome.result for outcome in self.outcomes), key=lambda row: -row.score)
         result = CompareResult(
@@ -372,7 +373,7 @@ def _signal_of(stop: Stopped | KeyboardInterrupt) -> int:
     return stop.signal if isinstance(stop, Stopped) else signal.SIGINT
 
 
-def _read(s: CompareSettings, task: Task) -> Rows:
+def _read(s: CompareSettings, task: Task) -> ComparisonRows:
     """A comparison's three sets of rows, from files or held out of the training rows; shared rows are reported."""
     reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
     train = task.read(s.train, reading)
@@ -403,18 +404,18 @@ def _read(s: CompareSettings, task: Task) -> Rows:
             "also_learnt_from": shared,
         },
     }
-    return Rows(train, choose, judge, facts)
+    return ComparisonRows(train, choose, judge, facts)
 
 
 def _shortfall(progress: Progress | None) -> str:
-    """In a comparison: the steps that a contender ran, if fewer than planned."""
+    """The steps that a contender of a comparison ran, if fewer than planned."""
     if progress is None or progress.steps >= progress.planned:
         return ""
     return f"{progress.steps:,} of {progress.planned:,} steps"
 
 
 def _sampled(rows: list[Any], most: int, seed: int, what: str) -> list[Any]:
-    """At most `most` rows of a comparison, sampled by the seed, in the file's order."""
+    """A sample of at most `most` rows of a comparison, by the seed, in the file's order."""
     if not most or len(rows) <= most:
         return rows
     note(f"{most} of {len(rows)} {what}.")

@@ -102,6 +102,7 @@ class Distilling(SupervisedRun):
         return split
 
     def _open(self) -> Folder:
+        """The student: the teacher's layers, or a smaller model of its own."""
         folder = super()._open()
         number = self.settings.layers or (folder.model.config.depth + 1) // 2
         if self.settings.layers or self.settings.model == self.settings.teacher:
@@ -113,6 +114,7 @@ class Distilling(SupervisedRun):
         return folder
 
     def _feed(self) -> SupervisedFeed:
+        """The student's feed, with the logits that the teacher predicts for all rows."""
         task, teacher = self.task, self.teacher
         items = teacher.task.encode(self.split.examples["train"], teacher.tokenizer, teacher.windows())
         note(f"{self.settings.teacher} predicts {len(items):,} rows.")

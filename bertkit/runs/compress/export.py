@@ -60,7 +60,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     if measure.has_task(exact):
         temperature = exact.task.fold_temperature(exact.model)
         exact.folder.about = exact.folder.about | {"options": exact.task.options} if exact.folder.about else {}
-        _tell_left_behind(exact.task.options, "hf" if settings.format == "hf" else "onnx")
+        _report_left_behind(exact.task.options, "hf" if settings.format == "hf" else "onnx")
     parts = {"onnx": _onnx, "hf": _hf, "web": _web}[settings.format](settings, exact, rows)
     return {
         "out": str(settings.out), "format": settings.format, "model": settings.model,
@@ -68,7 +68,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tell_left_behind(options: dict[str, Any], format: str) -> None:
+def _report_left_behind(options: dict[str, Any], format: str) -> None:
     """Report what an export leaves behind: what the task does with the outputs that other programs will not."""
     word = options.get("word", "first")
     if word != "first":
@@ -146,11 +146,11 @@ class _OnnxFiles:
     def opened(self) -> dict[str, Predictor]:
         """An export's files as a user opens them, by their weights; the one to compare with is last."""
         s = self.settings
-        found = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in self.wanted}
+        predictors = {weights: Predictor.load(s.out, weights, "cpu", engine="onnx") for weights in self.wanted}
         if self.dynamic is not None:
-            found[DYNAMIC] = Predictor(read_onnx(self.dynamic, precision="int8", verify=False))
-            self.differences[DYNAMIC] = furthest(self.exact, found[DYNAMIC], self.kind)
-        return found
+            predictors[DYNAMIC] = Predictor(read_onnx(self.dynamic, precision="int8", verify=False))
+            self.differences[DYNAMIC] = furthest(self.exact, predictors[DYNAMIC], self.kind)
+        return predictors
 
     def compared(self, opened: dict[str, Predictor], rows: list[Any] | None) -> dict[str, dict[str, Any]]:
         """An export's files beside the model as it was: scores, answers, size and speed, by their weights."""
@@ -225,7 +225,7 @@ def _calibrate(path: Path, exact: Predictor, kind: str, rows: list[Row]) -> dict
 
 
 def _mean_difference(first: Predictor, second: Predictor, kind: str, rows: list[Row]) -> float:
-    """For choosing an int8 export: mean difference of outputs on some rows, relative to the mean output."""
+    """Mean difference of an int8 export's outputs on some rows, relative to the mean output."""
     a, b = (np.concatenate([x.reshape(-1) for x in side.engine.run(rows, Wanted(kind))]) for side in (first, second))
     return float(np.abs(a - b).mean() / max(1e-9, np.abs(a).mean()))
 
@@ -274,7 +274,7 @@ def _usual(s: ExportSettings, exact: Predictor) -> Predictor:
 
 
 def rows_of(model: Predictor, examples: list[Any]) -> list[Row]:
-    """For comparing an export: what the encoder is given for examples of the model's task, or for texts."""
+    """What an export is compared on: rows of the encoder for examples of the model's task, or for texts."""
     if measure.has_task(model):
         items = model.task.encode(examples, model.tokenizer, model.windows())
         return [row for item in items for row in item.rows]
@@ -292,6 +292,7 @@ def furthest(first: Predictor, second: Predictor, kind: str) -> float:
 
 
 def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str, Any]:
+    """Export a folder with transformers' files only, in fp32, bf16 or fp16."""
     before = _usual(s, exact)
     folder = _torch_folder(exact)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[s.weights or "fp32"]
@@ -310,6 +311,7 @@ def _hf(s: ExportSettings, exact: Predictor, rows: list[Any] | None) -> dict[str
 
 
 def _card(folder: Folder) -> str:
+    """The README.md of an exported folder."""
     name = folder.architecture.name
     return (
         f"---\nlibrary_name: transformers\n---\n# {name}\n\n```python\nfrom transformers import AutoTokenizer, {name}\n"
@@ -360,7 +362,7 @@ INSTALL = "npm install @huggingface/transformers --ignore-scripts"  # those scri
 
 
 def find_library(given: Path | None) -> Path:
-    """For the exported page: the node_modules folder with both packages: the given one, this folder's, or npm's."""
+    """The node_modules folder with both packages of the exported page: the given one, this folder's, or npm's."""
     places = [given / "node_modules", given] if given else [Path("node_modules"), *_global()]
     for place in places:
         if all((place / file).is_file() for file in LIBRARY.values()):

@@ -18,7 +18,7 @@ from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.files.json import read_json, write_json
 from bertkit.inference.predictor import Predictor
-from bertkit.settings.compress import CompareSettings
+from bertkit.settings.compress import MeasureSettings
 from bertkit.tasks.base import Reading
 
 MOST = 512  # rows that are timed
@@ -65,7 +65,7 @@ def _answers(model: Predictor, rows: Sequence[Any]) -> Any:
 
 
 def _alone(model: Predictor, answers: Any) -> Any:
-    """For measuring agreement: answers without their scores, one by one; vectors as they are."""
+    """Answers without their scores, one by one, to measure agreement by; vectors as they are."""
     if isinstance(answers, np.ndarray):
         return answers
     return [answer for prediction in answers for answer in model.task.answers_in(prediction)]
@@ -79,7 +79,7 @@ def has_task(model: Predictor) -> bool:
         return False
 
 
-def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | None:
+def rows_to_score(settings: MeasureSettings, before: Predictor) -> list[Any] | None:
     """The rows of --eval to measure a smaller model on, if given.
 
     Read before writing anything, so that a wrong file costs nothing.
@@ -95,7 +95,7 @@ def rows_to_score(settings: CompareSettings, before: Predictor) -> list[Any] | N
 
 
 def side_by_side(
-    settings: CompareSettings,
+    settings: MeasureSettings,
     before: Predictor,
     after: Predictor,
     scored: Sequence[Any] | None,
@@ -106,7 +106,7 @@ def side_by_side(
     return compared(before, after, names, sample_rows(before) if scored is None else scored, scored)
 
 
-def keep_scores(settings: CompareSettings, comparison: dict[str, Any]) -> None:
+def keep_scores(settings: MeasureSettings, comparison: dict[str, Any]) -> None:
     """Write the measured scores into bertkit.json and onto the card, if rows to score were given."""
     if settings.eval is None:
         return

@@ -120,7 +120,7 @@ class Padded(nn.Module):
         return INPUTS if self.model.config.segments > 1 else INPUTS[:2]
 
     def _encode(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Encoded:
-        """In an ONNX graph: the rectangle as one group of texts, padding at a text's end: (texts × length, width)."""
+        """The rectangle of an ONNX graph as one group of texts, padding at a text's end: (texts × length, width)."""
         texts, length = ids.shape
         positions = torch.arange(length, device=ids.device)[None].expand(texts, length)
         group = Group(0, texts * length, texts, length, lengths=mask.sum(1))
@@ -253,7 +253,7 @@ def write_graph(path: Path, folder: Folder) -> None:
     joins, outside = [], []
     for ours, theirs in table.items():
         name = f"model.{ours}"  # as the exporter calls it
-        old = next((one for one in graph.graph.initializer if one.name == name), None)
+        old = next((weights for weights in graph.graph.initializer if weights.name == name), None)
         if old is None or any(stored[part].shape[1:] != tuple(old.dims)[1:] for part in theirs):
             raise UserError(f"{ours} is not stored as the graph uses it: a folder of {folder.family} needs an export.")
         graph.graph.initializer.remove(old)

@@ -132,7 +132,7 @@ def prune(settings: PruneSettings) -> dict[str, Any]:
 
 
 def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Tensor]]:
-    """For pruning neurons: mean and mean magnitude of each one's activation on some texts, per layer: (inner,) each."""
+    """Mean and mean magnitude of each neuron's activation on some texts, to prune by, per layer: (inner,) each."""
     sums: list[Tensor] = []
     tokens: list[int] = []  # per layer: layers that share their weights may be visited unequally often
     handles, lock = [], Lock()
@@ -162,6 +162,7 @@ def activity(model: Predictor, settings: PruneSettings) -> list[tuple[Tensor, Te
 
 
 def _texts(model: Predictor, s: PruneSettings) -> list[str]:
+    """The texts on which pruning ranks neurons."""
     if s.train is None:
         note("No --train file: neurons are ranked on sample texts. Your own texts give a better ranking.")
         rows = measure.sample_rows(model)
@@ -173,7 +174,7 @@ def _texts(model: Predictor, s: PruneSettings) -> list[str]:
 
 
 def _texts_of(row: Any) -> list[str]:
-    """For pruning neurons: the texts of any kind of example."""
+    """The texts of any kind of example, on which neurons are ranked for pruning."""
     if isinstance(row, str):
         return [row]
     texts = [getattr(row, name, None) for name in ("text", "text_b", "question", "context")]

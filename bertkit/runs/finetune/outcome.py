@@ -106,9 +106,11 @@ def uncertain(headline: str, interval: tuple[float, float] | None, rows: int, ro
     width = interval[1] - interval[0] if interval else 0.0
     if rows >= FEW_ROWS and width <= WIDE:
         return []
-    shown = f": its 95 % interval is {interval[0]:.2f} to {interval[1]:.2f}" if interval and width else ""
+    range_of_score = f": its 95 % interval is {interval[0]:.2f} to {interval[1]:.2f}" if interval and width else ""
     more = "--test rows" if role == "test" else "--dev rows (or a larger --held-out, or --folds)"
-    return [f"{headline} was measured on only {rows} {role} rows{shown}. Use more {more} before relying on it."]
+    return [
+        f"{headline} was measured on only {rows} {role} rows{range_of_score}. Use more {more} before relying on it."
+    ]
 
 
 # ---- A cheap model of the same rows: what the score has to be compared with.
@@ -213,12 +215,12 @@ def _check_same_run(run: SupervisedRun) -> None:
 
 
 def row_digests(run: SupervisedRun) -> dict[str, str]:
-    """For a fine-tuning's outcome: role → what tells its rows from others."""
+    """What tells the rows of a fine-tuning run from others: role → digest."""
     return {role: splits.digest(items, run.task) for role, items in run.items.items()}
 
 
 def calibrate(run: SupervisedRun) -> dict[str, Any]:
-    """After fine-tuning: fit a temperature on the dev rows, judge it on the other half, divide the head by it."""
+    """Calibrate the fine-tuned head by a temperature: fitted on the dev rows, judged on halves that did not fit it."""
     task = run.task
     logits = np.stack(run.outputs("dev"))
     gold = np.array([task.labels.index(item.example.label) for item in run.items["dev"]])
@@ -319,8 +321,8 @@ def _fitted(task: Task, result: FinetuneResult) -> dict[str, Any]:
 def report(settings: SupervisedSettings, result: FinetuneResult) -> None:
     """Write `report.html` and `result.json` of a fine-tuning into its --out."""
     curves = read_metrics(settings.out / "metrics.jsonl")
-    shown = replace(result, run={**(result.run or {}), "curves": curves})
-    atomic_write(settings.out / "report.html", finetuning_report(shown, lang=settings.lang))
+    with_curves = replace(result, run={**(result.run or {}), "curves": curves})
+    atomic_write(settings.out / "report.html", finetuning_report(with_curves, lang=settings.lang))
     stored = json.dumps(result.stored(), ensure_ascii=False, indent=1, default=str)
     atomic_write(settings.out / "result.json", stored + "\n")
 

@@ -55,7 +55,7 @@ def seeded(settings: FinetuneSettings) -> FinetuneResult:
 
 
 def check_repeats(settings: FinetuneSettings) -> None:
-    """Before a fine-tuning is repeated for hours: what would be refused in the end is refused now."""
+    """Refuse now what would be refused after a fine-tuning was repeated for hours."""
     if settings.seeds > 1 and settings.folds > 1:
         raise UserError("--seeds and --folds each train many times. Ask for one of them.")
     several = settings.search or settings.seeds > 1 or settings.folds > 1
@@ -66,7 +66,7 @@ def check_repeats(settings: FinetuneSettings) -> None:
 
 
 def _folded(settings: FinetuneSettings) -> tuple[Task, list[Any], np.ndarray]:
-    """For a fine-tuning over folds: the task, the training rows, and the fold of each."""
+    """The task of a fine-tuning over folds, its training rows, and the fold of each."""
     task = splits.task_of(settings)
     examples = task.read(settings.train, splits.reading_of(settings))
     folds = splits.fold_of(examples, settings.folds, settings.seed, task)

@@ -59,7 +59,7 @@ class Rates:
         return 5e-5 * max(narrow, min(12.0, narrow**2))
 
     def _words(self) -> float:
-        """In fine-tuning, word vectors larger than BERT's take larger steps: a rare word must be able to change.
+        """How much larger than BERT's the word vectors are; fine-tuning takes larger steps, so rare ones can change.
 
         Some pretrainings (Muon's) leave them several times as large. On 6,000 rows of SST-2 `en` gained three points,
         on all 67,349 none (docs/results.md).
@@ -130,7 +130,7 @@ class SupervisedRun:
             raise UserError(f"--max-tokens {limit} is more than this model sees ({self.model.config.max_tokens}).")
         self.windows = Windows(limit, s.on_long, s.overlap)
         self.items = {role: self._encoded(role, examples) for role, examples in self.split.examples.items()}
-        self._tell_cut()
+        self._report_cut()
         report_unknown(self.folder, s.model)
 
     def _encoded(self, role: str, examples: Sequence[Any]) -> list[Item]:
@@ -196,7 +196,7 @@ class SupervisedRun:
         return pooling
 
     def _shape_model(self) -> None:
-        """Before fine-tuning: re-initialise top layers, freeze the encoder, as asked."""
+        """Re-initialise top layers and freeze the encoder before fine-tuning, as asked."""
         s, encoder = self.settings, self.model.encoder
         if s.reinit > len(encoder.layers):
             raise UserError(
@@ -210,7 +210,8 @@ class SupervisedRun:
         encoder.dtype = choose(s.precision, self.world.device)
         self.model.to(self.world.device)
 
-    def _tell_cut(self) -> None:
+    def _report_cut(self) -> None:
+        """Report the rows of each set that are truncated."""
         for role, items in self.items.items():
             facts = splits.cut_facts(items)
             if facts["tokens_cut"]:
@@ -263,12 +264,12 @@ class SupervisedRun:
         )  # fmt: skip
 
     def outputs(self, role: str) -> list[np.ndarray]:
-        """While fine-tuning: the head's numbers for the rows of a role."""
+        """The head's numbers for the rows of a role of a fine-tuning run."""
         self.model.eval()
         return outputs_of(TorchEngine(self.model, str(self.world.device)), self.task, self.items[role])
 
     def predictions(self, role: str) -> tuple[list[Any], list[dict[str, Any]]]:
-        """While fine-tuning: examples of a role and what the model says of them."""
+        """Examples of a role of a fine-tuning run, and what the model says of them."""
         items = self.items[role]
         decoded = [self.task.decode(item, output) for item, output in zip(items, self.outputs(role))]
         return [item.example for item in items], decoded
@@ -295,6 +296,7 @@ class Finetuning(SupervisedRun):
         return splits.task_of(self.settings, labels)
 
     def _learn_labels(self) -> None:
+        """Learn the label names from the training rows, and weigh the labels if asked."""
         super()._learn_labels()
         if self.settings.class_weights:
             self.task.options["class_weights"] = splits.class_weights(self.task, self.split.examples["train"])

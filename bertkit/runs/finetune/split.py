@@ -37,7 +37,7 @@ DEFAULTS = {entry.name: entry.default for entry in fields(FinetuneSettings)}
 
 
 def check_settings(settings: FinetuneSettings) -> None:
-    """Before the split is read: refuse a setting that the task does not understand and another does."""
+    """Refuse a setting that the task does not understand and another does, before the split is read."""
     takers: dict[str, list[str]] = {}
     for task, kind in task_classes().items():
         for name in kind.accepted_settings:
@@ -81,7 +81,7 @@ def _teacher(s: FinetuneSettings) -> Teacher:
 
 
 def class_weights(task: Task, examples: Sequence[Any]) -> dict[str, float]:
-    """From a split's training rows: label → weight, so that all count alike; of several, so that yes and no do."""
+    """Weights of labels from a split's training rows, so that all count alike; of several, so that yes and no do."""
     counts = label_counts(task, examples)
     if task.options.get("multi_label"):
         return {name: max(1, len(examples) - count) / count for name, count in counts.items()}
@@ -134,17 +134,17 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
 
 
 def _task_of(example: Any) -> Task:
-    """For a split of rows without a task: the first task that reads such examples."""
+    """The first task that reads such examples, to split rows without a task."""
     return next(task_class(name) for name in TASKS if isinstance(example, task_class(name).example_type))()
 
 
 def key_of(example: Any) -> tuple[Any, ...]:
-    """For a split: what makes two examples the same text."""
+    """What makes two examples of a split the same text."""
     return _task_of(example).key(example)
 
 
 def names_of(example: Any) -> tuple[str, ...]:
-    """For a stratified split: the label names of an example; none where labels are not names."""
+    """The label names of an example, to stratify a split by; none where labels are not names."""
     return _task_of(example).labels_of(example)
 
 
@@ -158,8 +158,8 @@ def held_out(examples: Sequence[Any], share: float, seed: int, task: Task | None
     # A label that only held-out rows have could not be learnt: those rows stay.
     taught = {name for example, keep in zip(examples, keeps) if keep for name in task.labels_of(example)}
     stays = [keep or not taught.issuperset(task.labels_of(example)) for example, keep in zip(examples, keeps)]
-    kept = [example for example, stay in zip(examples, stays) if stay]
-    return kept, [example for example, stay in zip(examples, stays) if not stay]
+    training = [example for example, stay in zip(examples, stays) if stay]
+    return training, [example for example, stay in zip(examples, stays) if not stay]
 
 
 def fold_of(examples: Sequence[Any], folds: int, seed: int, task: Task | None = None) -> np.ndarray:
@@ -168,7 +168,7 @@ def fold_of(examples: Sequence[Any], folds: int, seed: int, task: Task | None = 
 
 
 def turns_of(examples: Sequence[Any], seed: int, task: Task) -> np.ndarray:
-    """For a split: every example's turn (0, 1, …) when rows are dealt out, stratum by stratum in a random order.
+    """Every example's turn (0, 1, …) when a split deals out rows, stratum by stratum in a random order.
 
     Twins share one.
     """

@@ -125,7 +125,7 @@ def _for_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
 
 
 def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings:
-    """For pretraining on: config, family and packing of the continued model."""
+    """Config, family and packing of the model that pretraining continues."""
     if source.family == "electra":
         raise UserError(
             "--init of an ELECTRA model is not supported: its generator is not in the folder. "
@@ -140,7 +140,7 @@ def _from_source(settings: PretrainSettings, source: Folder) -> PretrainSettings
 
 
 def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
-    """For pretraining on: the source model with the heads it needs; existing ones keep their weights."""
+    """The model that pretraining continues, with the heads it needs; existing ones keep their weights."""
     if set(source.model.heads) == set(heads):
         return source.model
     model = Model(source.model.config, heads, pooler="mlm" not in heads or len(heads) > 1)

@@ -36,7 +36,7 @@ PLACES = 64  # positions with their own factor in the hash; longer words also di
 
 @dataclass(frozen=True)
 class SplitWords:
-    """For extending a vocabulary: different words of a store. hashes: sorted.
+    """Different words of a store that the vocabulary to extend splits. hashes: sorted.
 
     first: where one of them occurs in its ids. sizes: in pieces.
     """
@@ -80,7 +80,7 @@ def chunks(store: Store, first: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def words_of(store: Store) -> SplitWords:
-    """For extending a vocabulary: every word of two pieces or more. Beyond MOST_WORDS, the rarest are dropped."""
+    """Every word of two pieces or more, to extend a vocabulary by. Beyond MOST_WORDS, the rarest are dropped."""
     hashed = _Hash(store.facts["pieces"])
     words = SplitWords(*(np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)))
     for a, b in track(list(chunks(store)), "counting words"):
@@ -102,7 +102,7 @@ def _joined(old: SplitWords, new: SplitWords) -> SplitWords:
 
 
 def spelled(tokenizer: Tokenizer, words: Sequence[Sequence[int]]) -> list[str | None]:
-    """For extending a vocabulary: the text of each word given as pieces; None if it would not give the same pieces."""
+    """The text of each word given as pieces, to extend a vocabulary by; None if it would not give the same pieces."""
     texts = tokenizer.backend.decode_batch([list(pieces) for pieces in words], skip_special_tokens=False)
     again = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
     return [text if raw.ids == list(pieces) else None for text, raw, pieces in zip(texts, again, words)]
@@ -147,7 +147,7 @@ def rewrite(store: Store, tokenizer: Tokenizer, out: Path, about: dict[str, Any]
 
 
 def _rewritten(store: Store, a: int, b: int, changes: _Changes, hashed: _Hash, dtype: str) -> Arrays:
-    """For an extended vocabulary: sentences [a, b) of the store with every changed word replaced."""
+    """Sentences [a, b) of the store in an extended vocabulary: every changed word is replaced."""
     start, stop = int(store.sentence_starts[a]), int(store.sentence_starts[b])
     ids, flags = np.asarray(store.ids[start:stop]).astype(np.int64), np.asarray(store.word_starts[start:stop])
     begins = np.flatnonzero(flags)
@@ -240,7 +240,7 @@ def useful_words(store: Store, most: int) -> list[str]:
 
 
 def _can_be_one_piece(tokenizer: Tokenizer, text: str) -> bool:
-    """For extending a vocabulary: whether it is letters that the rules keep together (they split Chinese)."""
+    """Whether a word can extend a vocabulary: letters that the rules keep together (they split Chinese)."""
     backend = tokenizer.backend
     # A byte-level piece includes the space before its word; one without it is the first word of a text.
     if not text.strip().isalpha() or (tokenizer.kind == "bpe" and not text.startswith(" ")):

@@ -136,6 +136,7 @@ class _Run(Run[dict[str, Any]]):
         return replace(folder, model=model)
 
     def _report(self, result: dict[str, Any]) -> None:
+        """Write the report of a pretraining run."""
         from bertkit.config import to_plain
         from bertkit.report.pretraining import pretraining_report
 
@@ -181,8 +182,8 @@ class Evaluation:
         examples = [(length, int(n)) for n in order[:count]]
         # A rank without examples evaluates one with weight 0: all ranks must have the same terms to add up.
         # Ranks with sharded weights must compute in lockstep, so each of them evaluates everything.
-        mine = examples if s.shard else examples[world.rank :: world.size]
-        self.examples, self.weight = mine or examples[:1], float(bool(mine))
+        share = examples if s.shard else examples[world.rank :: world.size]
+        self.examples, self.weight = share or examples[:1], float(bool(share))
 
     def __call__(self) -> dict[str, float]:
         """Losses, perplexity and accuracies over the set."""
@@ -213,7 +214,7 @@ class Evaluation:
         return scores
 
     def _minimal_pairs(self, most: int = 50) -> float:
-        """While pretraining: the fraction of minimal pairs whose good sentence is likelier, `most` of each file."""
+        """The fraction of minimal pairs whose good sentence the model being pretrained prefers, `most` of each file."""
         from bertkit.data.readers import read_minimal_pairs
         from bertkit.inference.scoring import score
 

@@ -166,7 +166,7 @@ def test_numbers_missing_in_a_config_are_measured(release: Path) -> None:
     ("key", "said", "found"),
     [("hidden_size", 16, 8), ("vocab_size", 21, 20), ("num_hidden_layers", 3, 2), ("type_vocab_size", 16, 2)],
 )
-def test_a_config_that_contradicts_the_shapes_is_told_with_both_numbers(
+def test_a_config_that_contradicts_the_shapes_is_reported_with_both_numbers(
     release: Path, key: str, said: int, found: int
 ) -> None:
     change_config(release, **{key: said})
@@ -183,14 +183,14 @@ def test_a_config_that_contradicts_the_shapes_is_told_with_both_numbers(
         ({"hidden_act": 7}, "hidden_act is 7; a value like 'gelu'"),
     ],
 )
-def test_a_wrong_value_in_a_config_is_told(release: Path, changes: dict, message: str) -> None:
+def test_a_wrong_value_in_a_config_is_reported(release: Path, changes: dict, message: str) -> None:
     change_config(release, **changes)
     with pytest.raises(UserError, match=f"bert_config.json: .*{message}"):
         read_google(release)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "", "[" * 100_000])
-def test_a_config_that_is_no_json_object_is_told(release: Path, text: str) -> None:
+def test_a_config_that_is_no_json_object_is_reported(release: Path, text: str) -> None:
     (release / "bert_config.json").write_text(text)
     with pytest.raises(UserError, match=r"bert_config\.json"):
         read_google(release)
@@ -269,14 +269,14 @@ def test_other_models_are_refused_with_their_names(tmp_path: Path, variables: li
         read_google(tmp_path)
 
 
-def test_a_part_that_is_not_there_is_told() -> None:
+def test_a_part_that_is_not_there_is_reported() -> None:
     with pytest.raises(UserError, match="bert checkpoint contains no generator"):
         read_google(GOOGLE / "bert", part="generator")
     with pytest.raises(UserError, match="Did you mean 'generator'"):
         read_google(GOOGLE / "electra", part="genrator")
 
 
-def test_of_several_checkpoints_the_latest_is_read_or_the_choice_is_told(release: Path) -> None:
+def test_of_several_checkpoints_the_latest_is_read_or_the_choice_is_reported(release: Path) -> None:
     raw = numbers(make_google.bert_body())
     write_bundle(release / "model.ckpt-20", raw)
     with pytest.raises(UserError, match=r"2 checkpoints.*bert_model\.ckpt.*model\.ckpt-20"):

@@ -1,4 +1,4 @@
-"""A run's rows: held out, checked against each other, and every doubt told with its place."""
+"""A run's rows: held out, checked against each other, and every doubt reported with its place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import toy
 FEW = {"steps": 2}
 
 
-def test_a_row_that_cannot_be_encoded_is_told_by_file_and_line(runs):
+def test_a_row_that_cannot_be_encoded_is_reported_by_file_and_line(runs):
     good = toy.pairs(12)
     long = " ".join(toy.FILLER * 4)
     train = toy.write(runs.folder / "long-pair.jsonl", [*good, {"text": long, "text_b": long, "label": "same"}])
@@ -107,7 +107,7 @@ def test_a_label_of_the_data_that_is_not_in_labels_is_named(runs):
         runs.tune("classify", "order-2", train=train, labels="spam,never", **FEW)
 
 
-def test_without_a_dev_file_a_tenth_is_held_out_and_told(runs, notes):
+def test_without_a_dev_file_a_tenth_is_held_out_and_reported(runs, notes):
     train = toy.write(runs.folder / "alone.csv", toy.messages(100))
     run = runs.tune("classify", "alone", train=train, **FEW)
     assert any("No --dev file: 10 of 100 rows" in note and "equal shares" in note for note in notes)
@@ -115,7 +115,7 @@ def test_without_a_dev_file_a_tenth_is_held_out_and_told(runs, notes):
     assert run.result["data"]["labels"]["dev"] == {"ham": 5, "spam": 5}
 
 
-def test_dev_rows_that_are_also_training_rows_are_told(runs, notes):
+def test_dev_rows_that_are_also_training_rows_are_reported(runs, notes):
     rows = toy.messages(60)
     train, dev = toy.write(runs.folder / "t.csv", rows[:50]), toy.write(runs.folder / "d.csv", rows[40:])
     run = runs.tune("classify", "overlap", train=train, dev=dev, test=dev, **FEW)
@@ -124,7 +124,7 @@ def test_dev_rows_that_are_also_training_rows_are_told(runs, notes):
     assert run.result["data"]["dev_overlap"] == 10
 
 
-def test_repeated_texts_are_told(runs, notes):
+def test_repeated_texts_are_reported(runs, notes):
     train = toy.write(runs.folder / "twice.csv", toy.messages(30) + toy.messages(12))
     runs.tune("classify", "twice", train=train, dev=train, **FEW)
     assert any("12 rows repeat an earlier text" in note for note in notes)
@@ -260,7 +260,7 @@ def test_settings_are_written_so_that_the_run_can_be_repeated(runs):
     assert one == two
 
 
-def test_rows_that_are_all_alike_cannot_be_held_out_and_that_is_told(tmp_path):
+def test_rows_that_are_all_alike_cannot_be_held_out_and_that_is_reported(tmp_path):
     train = tmp_path / "train.csv"
     train.write_text("text,label\n" + "good,yes\nbad,no\n" * 20)
     with pytest.raises(UserError, match="none of 40 rows can be held out"):

@@ -1,4 +1,4 @@
-"""Fine-tuning goes on from a fine-tuned model, whatever its labels and its task were."""
+"""Fine-tuning continues from a fine-tuned model, whatever its labels and its task were."""
 
 from __future__ import annotations
 

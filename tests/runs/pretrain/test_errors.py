@@ -1,4 +1,4 @@
-"""What can go wrong with a run is told with what to do, and nothing that was saved is lost."""
+"""What can go wrong with a run is reported with what to do, and nothing that was saved is lost."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from bertkit.checkpoint.folder import read_folder
 from bertkit.data.batch import pack
 from bertkit.data.packing import Example
 from bertkit.errors import Stopped, UserError
-from bertkit.inference.teacher import START_SCALE, Words, WordTeacher, start_vectors
+from bertkit.inference.teacher import START_SCALE, WordsOfPieces, WordTeacher, start_vectors
 from bertkit.model.encoder import Encoded
 from bertkit.objectives.masked import WordStates
 from bertkit.runs.pretrain.run import pretrain
@@ -35,7 +35,7 @@ def student() -> Tokenizer:
 
 def test_words_are_spelled_as_in_the_text(student):
     row = example(student, "Unbelievable photosynthesis, isn't it?")
-    number, words = Words(student).of(row.ids, row.special)
+    number, words = WordsOfPieces(student).of(row.ids, row.special)
     assert words == ["unbelievable", "photosynthesis", ",", "isn", "'", "t", "it", "?"]
     assert [int(n) for n in number[row.special]] == [-1, -1]
     pieces = [student.id_to_token(int(piece)) for piece in row.ids]
@@ -46,7 +46,7 @@ def test_words_are_spelled_as_in_the_text(student):
 def test_every_chinese_character_is_a_word():
     tokenizer = read_folder(bertkit.checkpoint.locate.locate("zh")).tokenizer
     row = example(tokenizer, "今天天气很好, hello")
-    assert Words(tokenizer).of(row.ids, row.special)[1][:6] == list("今天天气很好")
+    assert WordsOfPieces(tokenizer).of(row.ids, row.special)[1][:6] == list("今天天气很好")
 
 
 def test_a_word_the_student_does_not_know_has_no_state(student, tmp_path):
@@ -68,7 +68,7 @@ def test_word_states_agree_with_transformers(student, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     at = 0
     for row, text in zip(rows, texts):
-        _, words = Words(student).of(row.ids, row.special)
+        _, words = WordsOfPieces(student).of(row.ids, row.special)
         with torch.no_grad():
             inputs = tokenizer(text, return_tensors="pt")
             layers = model(**inputs, output_hidden_states=True).hidden_states

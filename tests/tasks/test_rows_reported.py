@@ -122,7 +122,9 @@ def test_numbers_that_are_not_finite_are_no_answers(task: str, folder, tmp_path:
         ("classify", {"windows": {"limit": "x"}}, "'limit' of 'windows' is 'x'"),
     ],
 )
-def test_a_bertkit_json_with_wrong_values_is_told_with_its_name(task, about, told: str, folder, tmp_path: Path) -> None:
+def test_a_bertkit_json_with_wrong_values_is_reported_with_its_name(
+    task, about, told: str, folder, tmp_path: Path
+) -> None:
     path = tmp_path / "mine"
     write_folder(path, folder(task))
     assert Predictor.load(path, "fp32").predict(["some text"])
@@ -180,7 +182,7 @@ def test_real_columns_and_real_texts_are_told_apart(shared_data):
         assert holds_texts(samples.path(language, "fresh.txt")) and holds_texts(samples.path(language, "passages.txt"))
 
 
-def test_a_damaged_line_among_columns_is_told_and_makes_no_texts(folder, tmp_path):
+def test_a_damaged_line_among_columns_is_reported_and_makes_no_texts(folder, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("北 O\n" * 30 + "京\n" + "去 O\n" * 30, "utf-8")
     with pytest.raises(UserError, match="line 31: 1 columns, but the lines before have 2"):
