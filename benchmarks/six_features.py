@@ -29,7 +29,7 @@ def main() -> None:
     if not DATA.is_dir():
         raise SystemExit("The real data sets are not beside this project (../shared/data).")
     from bertkit import machine as here
-    from bertkit.ancestors.features import six_features
+    from bertkit.ancestors.bert_features import six_features
     from bertkit.inference.predictor import Predictor
     from bertkit.runs.finetune.run import Finetuning
     from bertkit.runs.finetune.split import Split

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.ancestors.elmo.model import Elmo
-from bertkit.ancestors.features import GivesVectors
+from bertkit.ancestors.bert_features import GivesVectors
 from bertkit.ancestors.ngram.model import cut, word_offsets
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.data.windows import rows_of

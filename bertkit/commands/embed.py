@@ -194,7 +194,7 @@ def _check(settings: Settings) -> None:
 
 def _probed(settings: Settings, predictor: Predictor) -> str:
     """`embed --layers auto`: the layers that separate the labelled rows best; all scores are reported."""
-    from bertkit.ancestors.features import best_layers, probe, table
+    from bertkit.ancestors.bert_features import best_layers, probe, table
     from bertkit.data.readers import read_rows
     from bertkit.notify import note
 
@@ -272,7 +272,7 @@ def _is_tagged(settings: FeaturesSettings) -> bool:
 
 def _text_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict[str, Any]]:
     """The probe's score of each choice of layers, for labelled texts."""
-    from bertkit.ancestors.features import probe
+    from bertkit.ancestors.bert_features import probe
     from bertkit.data.readers import read_rows
 
     rows = list(read_rows(settings.file, text=settings.text, label=settings.label, encoding=settings.encoding))
@@ -286,7 +286,7 @@ def _tag_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict
     """The score of each choice of layers, for tagged sentences."""
     import numpy as np
 
-    from bertkit.ancestors.features import six_features
+    from bertkit.ancestors.bert_features import six_features
     from bertkit.notify import note
     from bertkit.tasks import make
     from bertkit.tasks.base import Reading

@@ -112,7 +112,7 @@ class Worker:
         return answers
 
     def columns(self, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """A worker of `predict`: columns of answers to rows given as columns; none replaces a given one."""
+        """A worker of `predict`: answers to rows given as columns, as columns. They never overwrite a given column."""
         count = len(next(iter(given.values()), []))
         inputs = [{name: values[n] for name, values in given.items()} for n in range(count)]
         flat = [flattened(answer) for answer in self.compute(self.predictor.task.from_inputs(inputs))]

@@ -348,7 +348,7 @@ def guess_encoding(sample: bytes) -> str:
 
 
 def why_not(encoding: str, sample: bytes) -> str:
-    """The sentence that says what a file's bytes are instead of `encoding`, and what to do."""
+    """Why a file cannot be read as `encoding`, and what to do about it, as a sentence."""
     text = sample.decode("utf-8", errors="replace")
     damaged, sound = text.count("\ufffd"), sum(character > "\u007f" for character in text)
     if encoding == "utf-8" and not by_mark(sample) and sound - damaged > 4 * damaged > 0:

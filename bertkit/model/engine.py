@@ -131,7 +131,7 @@ class OnnxRuntime:
             options.add_external_initializers(list(weights), values)
         try:
             self.session = onnxruntime.InferenceSession(
-                pruned(path.read_bytes(), only), options, providers=["CPUExecutionProvider"]
+                needed_part(path.read_bytes(), only), options, providers=["CPUExecutionProvider"]
             )
         except Exception as reason:  # each kind of damage has a class of its own
             raise _refused(path, reason, f"onnxruntime {onnxruntime.__version__}") from None
@@ -160,7 +160,7 @@ class OpenVino:
                     "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
         try:
             core = openvino.Core()
-            source = core.read_model(pruned(path.read_bytes(), only), b"") if only else path
+            source = core.read_model(needed_part(path.read_bytes(), only), b"") if only else path
             self.model = core.compile_model(source, "CPU", settings)
         except Exception as reason:
             raise _refused(path, reason, f"OpenVINO {openvino.__version__}") from None
@@ -200,8 +200,8 @@ NODE_INPUT, NODE_OUTPUT, ATTRIBUTE, SUBGRAPHS = 1, 2, 5, (6, 11)
 NAME = {INITIALIZER: 8, OUTPUT: 1}
 
 
-def pruned(model: bytes, only: Sequence[str]) -> bytes:
-    """An ONNX file that computes only these outputs; as it is if `only` is empty, or if it has branches or loops."""
+def needed_part(model: bytes, only: Sequence[str]) -> bytes:
+    """The part of an ONNX file that an engine needs for these outputs; unchanged if it has branches or loops."""
     if not only:
         return model
     whole = list(_fields(model))

@@ -299,13 +299,13 @@ class Metrics:
         } | {name: Histogram(COUNTS) for name in ("request_input_length", "batch_next_size", "batch_next_tokens")}
 
     def arrived(self, operation: str, items: int) -> None:
-        """The service's metrics count a request with this many inputs."""
+        """Count a request with this many inputs in the service's metrics."""
         self._count("request_count", items)
         if operation in FAMILY:
             self.counters[f"{FAMILY[operation]}_count"][""] += items
 
     def answered(self, operation: str, tokens: list[int], seconds: dict[str, float]) -> None:
-        """The service's metrics count a successful response; seconds: by stage."""
+        """Count a successful response in the service's metrics. seconds: by stage."""
         self._count("request_success", len(tokens))
         families = ["request"]
         if operation in FAMILY:

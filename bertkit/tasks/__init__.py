@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def task_class(name: str) -> type[Task]:
-    """The class of a task."""
+    """The class of a task by its name; an unknown name is refused with a suggestion."""
     if name not in TASKS:
         raise UserError(f"There is no task '{name}'. {suggest(name, list(TASKS))}")
     module, kind = TASKS[name]

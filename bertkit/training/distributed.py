@@ -159,7 +159,7 @@ class Exchange:
         self._hooks: list[Any] = []
 
     def overlap(self) -> None:
-        """Let ranks exchange gradients during the backward pass; call before the last one of a step."""
+        """Let ranks exchange gradients during the backward pass; call before a step's last backward pass."""
         if self.overlaps:
             self._missing = [len(bucket) for bucket in self.buckets]
             parameters = (parameter for bucket in self.buckets for parameter in bucket)

@@ -73,26 +73,26 @@ class Run(Generic[Result]):
     # ---- what a subclass overrides
 
     def introduce(self) -> str:
-        """A run's message before the first step; "" for none."""
+        """Every run: the message before the first step; "" for none."""
         return ""
 
     def planned(self) -> None:
         """Called when a run's last step is known or has changed, to plan the data by it."""
 
     def evaluate(self) -> dict[str, float]:
-        """A run's scores on the held-out data; {} if there is none."""
+        """Every run: its scores on the held-out data; {} if there is none."""
         return {}
 
     def rank(self, scores: dict[str, float]) -> tuple[float, ...]:
-        """The key by which a run's best evaluation is chosen, larger is better: the first score by default."""
+        """Every run: the key that makes one evaluation the best, larger is better; the first score by default."""
         return (next(iter(scores.values())),)
 
     def eval_interval(self) -> int:
-        """Steps between a run's evaluations; the last step is always evaluated."""
+        """Every run: the steps between evaluations; the last step is always evaluated."""
         return self.plan.eval_every or math.ceil(self.training.steps / self.plan.evals)
 
     def finish(self) -> Result:
-        """Write a run's model as it is now. Returns the result of the run."""
+        """Every run: write the model as it is now. Returns the run's result."""
         raise NotImplementedError
 
     def logged(self, row: dict[str, Any]) -> None:

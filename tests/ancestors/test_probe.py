@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertkit.ancestors.features import MOST_ROWS, best_layers, probe, table
+from bertkit.ancestors.bert_features import MOST_ROWS, best_layers, probe, table
 from bertkit.commands import embed
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor

@@ -20,7 +20,7 @@ from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.files.tensors import read, read_arrays
 from bertkit.inference.predictor import Predictor
-from bertkit.model.engine import FILES, GRAPH, pruned
+from bertkit.model.engine import FILES, GRAPH, needed_part
 from bertkit.model.heads import Crf, Model
 from bertkit.runs.compress import export as exporting
 from bertkit.settings.compress import ExportSettings
@@ -232,11 +232,11 @@ def test_other_layers_than_the_last_are_in_the_embedded_models_alone(exported):
 def test_vectors_of_a_masked_word_model_are_computed_without_its_words(exported):
     onnx = pytest.importorskip("onnx")
     content = (exported["words"][1] / FILES["fp32"]).read_bytes()
-    whole, part = (onnx.load_from_string(file) for file in (content, pruned(content, ["last_hidden_state"])))
+    whole, part = (onnx.load_from_string(file) for file in (content, needed_part(content, ["last_hidden_state"])))
     onnx.checker.check_model(part)
     assert [output.name for output in part.graph.output] == ["last_hidden_state"]
     assert len(part.graph.node) < len(whole.graph.node) and len(part.graph.initializer) < len(whole.graph.initializer)
-    assert pruned(content, []) == content
+    assert needed_part(content, []) == content
     model = bertkit.load(str(exported["words"][1]))
     wanted = bertkit.load(str(exported["words"][0]), "fp32").embed(TEXTS[:3])
     model.engine._opened.clear()

@@ -111,7 +111,7 @@ class Ridge(LinearModel):
         return self._take(np.array([0]), best.coef_[None], np.array([best.intercept_]), count)
 
 
-def side_by_side(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+def pair_features(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     """Features of a pair for a linear model: both texts' vectors, their product, the size of their difference."""
     return np.hstack([first, second, first * second, abs(first - second)])
 
@@ -447,7 +447,7 @@ class MeanOfVectors:
     def features(self, texts: Sequence[Text]) -> Floats:
         """Mean word vectors of texts: (texts, width) of length 1; four times as wide for pairs."""
         if any(isinstance(text, tuple) for text in texts):
-            return side_by_side(*(self.features([pair[side] for pair in texts]) for side in (0, 1)))
+            return pair_features(*(self.features([pair[side] for pair in texts]) for side in (0, 1)))
         means = np.stack([self.vectors.mean_of(str(text), self.units) for text in texts]).astype(np.float64)
         return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
 

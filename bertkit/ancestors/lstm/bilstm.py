@@ -1,7 +1,7 @@
 """The usual model before BERT: a two-layer BiLSTM over word vectors that tags words or classifies texts.
 
 Its words have vectors of their own, possibly initialized from word2vec or GloVe, or frozen features: ELMo's layers with
-a learned mix, or BERT's (ancestors/features.py).
+a learned mix, or BERT's (ancestors/bert_features.py).
 """
 
 from __future__ import annotations

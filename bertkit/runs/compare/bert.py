@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.ancestors import folder as storage
-from bertkit.ancestors.baselines.linear import LinearModel, PredictsNumbers, both_sides, side_by_side
+from bertkit.ancestors.baselines.linear import LinearModel, PredictsNumbers, both_sides, pair_features
 from bertkit.ancestors.elmo.model import Elmo
-from bertkit.ancestors.features import WordFeatures
+from bertkit.ancestors.bert_features import WordFeatures
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
 from bertkit.checkpoint.folder import write_folder as write_model
@@ -67,7 +67,7 @@ class FrozenVectors:
         if not any(isinstance(text, tuple) for text in texts):
             return np.asarray(self.encoder.embed([str(text) for text in texts]))
         a, b = (np.asarray(self.encoder.embed([pair[side] for pair in texts])) for side in (0, 1))
-        return side_by_side(a, b)
+        return pair_features(a, b)
 
     def features(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """A frozen BERT's standardized vectors: (texts, width)."""

@@ -55,7 +55,7 @@ def seeded(settings: FinetuneSettings) -> FinetuneResult:
 
 
 def check_repeats(settings: FinetuneSettings) -> None:
-    """Refuse now what would be refused after a fine-tuning was repeated for hours."""
+    """Refuse, before hours of training, settings that repeated fine-tunings cannot use."""
     if settings.seeds > 1 and settings.folds > 1:
         raise UserError("--seeds and --folds each train many times. Ask for one of them.")
     several = settings.search or settings.seeds > 1 or settings.folds > 1

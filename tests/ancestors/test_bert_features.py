@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.ancestors.features import WordFeatures, joined, looked_up, six_features, word_layers
+from bertkit.ancestors.bert_features import WordFeatures, joined, looked_up, six_features, word_layers
 from bertkit.data.examples import TaggedSentence
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor

@@ -206,7 +206,7 @@ def probe(
 
 
 def best_layers(rows: Sequence[dict[str, Any]]) -> str:
-    """The choice with the highest accuracy; of several equal ones, `last` if among them, else the first."""
+    """The choice of layers whose probe is most accurate; of equals, `last` if it is among them, else the first."""
     return str(max(rows, key=lambda row: (row["accuracy"], row["choice"] == "last"))["choice"])
 
 
