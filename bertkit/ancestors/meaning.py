@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.bert_features import GivesVectors
+from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.ngram.model import cut, word_offsets
 from bertkit.ancestors.vectors.vectors import WordVectors
 from bertkit.data.windows import rows_of

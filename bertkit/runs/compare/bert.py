@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.baselines.linear import LinearModel, PredictsNumbers, both_sides, pair_features
-from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.bert_features import WordFeatures
+from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
 from bertkit.checkpoint.folder import write_folder as write_model
