@@ -28,8 +28,6 @@ def fill(predictor: Predictor, text: str, top: int, joint: str) -> list[Any]:
     if top < 1:
         raise UserError(f"{top} guesses requested; ask for at least 1.")
     encodings = encode_masked(predictor, [text])
-    if top < 1:
-        raise UserError(f"top is {top}; it must be at least 1.")
     if not joint:
         return Guesses(guesses(predictor, encodings, top)[0])
     if joint not in JOINT:

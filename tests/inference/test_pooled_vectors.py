@@ -229,7 +229,7 @@ def test_an_index_puts_the_prompts_of_documents_and_queries(tmp_path):
         tmp_path / "index",
     )
     index = Index.open(tmp_path / "index", precision="fp32")
-    stored = index.vectors.astype(np.float32)
+    stored = index.segments[0].vectors.exact.astype(np.float32)
     np.testing.assert_allclose(stored, predictor.embed(TEXTS[:3], prompt="passage"), atol=1e-3)
     found = index.search("the house", 3, "vectors")
     question = predictor.embed(["the house"], prompt="query")[0]

@@ -198,15 +198,6 @@ def test_more_guesses_than_pieces_are_all_pieces_and_sum_to_one(models) -> None:
     assert sum(guess["score"] for guess in guesses) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_list_or_no_guess_at_all_is_refused_in_words(models) -> None:
-    ours, _ = models("bert")
-    with pytest.raises(UserError, match=r"Text 1 is list .*not text"):
-        ours.fill(["the [MASK]"])
-    for top in (0, -1):
-        with pytest.raises(UserError, match=f"top is {top}; it must be at least 1"):
-            ours.fill("the [MASK]", top=top)
-
-
 def test_a_text_without_a_mask_or_too_long_is_refused(models) -> None:
     ours, _ = models("bert")
     with pytest.raises(UserError, match=r"The text has no \[MASK\]. Put \[MASK\]"):
