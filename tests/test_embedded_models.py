@@ -95,6 +95,15 @@ def test_its_card_tells_text_recipe_tokens_and_limits(name):
         assert part in card, part
 
 
+@pytest.mark.parametrize("name", STARTING)
+def test_its_card_is_of_the_weights_beside_it(name):
+    """A new edition that keeps the old card would claim the old one's text, hours and scores."""
+    card = (EMBEDDED / name / "README.md").read_text("utf-8")
+    result = json.loads((EMBEDDED / name / "bertkit.json").read_text("utf-8"))["result"]
+    assert f"{result['tokens'] / 1e6:.1f}M tokens in {result['steps']:,} steps" in card
+    assert f"| held-out masked-word loss | {result['mlm_loss']:.2f}" in card
+
+
 def test_all_of_them_together_are_small():
     assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) < 42e6
 

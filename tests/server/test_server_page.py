@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -391,7 +392,8 @@ def test_learning_ends_when_its_reader_left_before_the_first_event() -> None:
                 await asyncio.sleep(0.1)
         await asyncio.sleep(0.2)  # the thread has a last word
 
-    asyncio.run(ask())
+    with ThreadPoolExecutor(1) as pool:  # playwright's browser has an event loop of its own in this thread
+        pool.submit(asyncio.run, ask()).result()
 
 
 REFUSED = [  # path, body: what a reader of the page can do wrong
