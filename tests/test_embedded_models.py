@@ -153,6 +153,7 @@ def test_a_filled_chinese_sentence_is_written_as_chinese_is():
 # Forty plain facts and idioms in each language, written before the third editions were trained. The goal is 26 of 40;
 # a new edition must raise its number here.
 RIGHT_FIRST = {"en": 21, "zh": 15}
+IN_FIVE = {"en": 33, "zh": 26}
 
 
 @pytest.mark.parametrize("name", RIGHT_FIRST)
@@ -161,5 +162,6 @@ def test_plain_facts_and_idioms_are_filled_in_as_often_as_before(name):
     facts = [line.split("\t") for line in lines]
     assert len(facts) == 40
     model = bertkit.load(name, precision="fp32")
-    right = [text for text, words in facts if model.fill(text, top=1)[0][0]["token"] in words.split()]
-    assert len(right) >= RIGHT_FIRST[name]
+    guesses = [[guess["token"] in words.split() for guess in model.fill(text, top=5)[0]] for text, words in facts]
+    assert sum(right[0] for right in guesses) >= RIGHT_FIRST[name]
+    assert sum(any(right) for right in guesses) >= IN_FIVE[name]

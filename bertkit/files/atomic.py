@@ -396,7 +396,7 @@ Writer = TypeVar("Writer", bound=Closes)
 
 @contextmanager
 def open_writer_of(kind: Callable[[IO[bytes], str], Writer], path: str | Path) -> Iterator[Writer]:
-    """A writer of this kind to a new file, closed before the file; after an error its own errors no longer matter."""
+    """A writer of this kind to a file that appears when complete; after an error, its own errors no longer matter."""
     with open_new(path) as file:
         writer = kind(file, str(path))
         try:

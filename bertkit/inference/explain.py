@@ -439,7 +439,7 @@ MOST_PAIRS = 32
 
 
 def sentence_pairs(predictor: Predictor, text: str, seed: int = 0, most: int = MOST_PAIRS) -> dict[str, Any]:
-    """Sentences of a text in pairs, as next-sentence pretraining makes them, and what the model's head says of each.
+    """Next sentence, explained: a text's sentences in pairs as pretraining makes them, and what the head says of each.
 
     Half of the pairs are neighbours; in the other half, the second sentence is drawn from another paragraph (an empty
     line separates two), or from elsewhere where there is one alone. An ALBERT is asked for the order instead: every

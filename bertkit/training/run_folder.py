@@ -98,7 +98,7 @@ class RunFolder:
         return self.seconds + time.monotonic() - self.started
 
     def begin(self, training: Training, settings: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run at the first step, or at its folder's newest intact checkpoint. Returns the caller's values.
+        """Open a run's folder: start at step one, or at its newest intact checkpoint. Returns the caller's values.
 
         `self.generation` is the checkpoint the run goes on from, if any.
         """
