@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEPTH = max(RECALL_AT)  # documents that are ranked for a query
 WORST = 20  # queries that are listed
-FEW = 5  # documents that a relevant text may be found in before that is told
+FEW = 5  # a relevant text found in more documents than this is reported as vague
 Search = Callable[[str, int], list[dict[str, Any]]]  # (query, passages wanted) → passages with their `id`, best first
 
 
