@@ -10,7 +10,7 @@ from bertkit.ancestors import ANCESTORS
 from bertkit.checkpoint.locate import embedded
 from bertkit.data.readers.frames import is_frame
 from bertkit.errors import UserError
-from bertkit.files.json import read_json
+from bertkit.files.guarded import read_json
 from bertkit.files.manifest import read_whole
 from bertkit.inference import Answers
 from bertkit.inference.predictor import Predictor

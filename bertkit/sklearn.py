@@ -238,7 +238,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Open the model, and keep its files (except for an embedded model, which every installation has)."""
-        from bertkit.checkpoint.locate import starting_model
+        from bertkit.checkpoint.vocabulary_fit import starting_model
         from bertkit.tasks import make
 
         texts = self._texts(X)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError
 from bertkit.files.atomic import write_folder
-from bertkit.files.json import open_regular, read_json
+from bertkit.files.guarded import open_regular, read_json
 from bertkit.files.manifest import reading
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.ngram.model import HAN
 from bertkit.errors import UserError
-from bertkit.files.json import read_arrays
+from bertkit.files.guarded import read_arrays
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from bertkit import samples
-from bertkit.ancestors.elmo.model import BiLMObjective, Elmo
-from bertkit.ancestors.elmo.train import WordFeed, stretches
+from bertkit.ancestors.elmo.model import Elmo
+from bertkit.ancestors.elmo.train import BiLMObjective, WordFeed, stretches
 from bertkit.ancestors.elmo.words import read_text
 from bertkit.ancestors.hmm import HmmTagger
 from bertkit.ancestors.language_model import gpt

@@ -26,7 +26,7 @@ from bertkit.checkpoint.translate import (
 from bertkit.checkpoint.weights import INSIDE, read_weights, unwrapped
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import tensors as tensor_file
-from bertkit.files.json import open_regular, read_json, write_json
+from bertkit.files.guarded import open_regular, read_json, write_json
 from bertkit.files.manifest import read_whole
 from bertkit.machine import torch
 from bertkit.model.crf import Chain

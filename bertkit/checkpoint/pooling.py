@@ -9,7 +9,7 @@ import numpy as np
 
 from bertkit import __version__
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.json import read_json, write_json
+from bertkit.files.guarded import read_json, write_json
 from bertkit.model.pooling import ACTIVATIONS, JOIN, MODES, STEPS, Pooling, Step, activation_of
 from bertkit.notify import note
 

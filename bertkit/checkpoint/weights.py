@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.json import open_regular, read_json
+from bertkit.files.guarded import open_regular, read_json
 from bertkit.machine import torch
 from bertkit.notify import note
 

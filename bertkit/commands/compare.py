@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.settings.compare import CompareSettings as Settings
+from bertkit.settings.finetune import CompareSettings as Settings
 
 if TYPE_CHECKING:
     from bertkit.retrieval.evaluate import Search

@@ -42,7 +42,8 @@ def run(settings: Settings) -> dict[str, Any]:
     result: dict[str, Any] = {"machine": machine.describe(threads), "files": [], "lines": []}
     result["folders"] = checked
     if files:
-        from bertkit.checkpoint.locate import locate, report_unknown
+        from bertkit.checkpoint.locate import locate
+        from bertkit.checkpoint.vocabulary_fit import report_unknown
         from bertkit.data.inspect import inspect_file
         from bertkit.text.tokenizer import Tokenizer
 
@@ -135,7 +136,8 @@ KINDS: list[tuple[str, str, Callable[[Path], None]]] = [
 
 def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
     """The embedded model that the doctor counts tokens with: its vocabulary fits the file's first texts; or ""."""
-    from bertkit.checkpoint.locate import AUTO, LOOKED_AT, embedded, starting_model
+    from bertkit.checkpoint.locate import embedded
+    from bertkit.checkpoint.vocabulary_fit import AUTO, LOOKED_AT, starting_model
     from bertkit.data.inspect import first_texts
     from bertkit.tasks import make
 

@@ -54,7 +54,7 @@ class Settings(RowsOptions):
 
 def run(settings: Settings) -> dict[str, Any]:
     """Turn the texts of a file into vectors, in order and in bounded memory."""
-    from bertkit.checkpoint.locate import report_unknown
+    from bertkit.checkpoint.vocabulary_fit import report_unknown
     from bertkit.data.readers import read_rows
     from bertkit.data.write_vectors import open_vectors
     from bertkit.files.atomic import not_the_input

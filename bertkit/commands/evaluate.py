@@ -35,7 +35,7 @@ class Settings(InferenceOptions, TableSettings):
 def run(settings: Settings) -> dict[str, Any]:
     """Score a model on a labelled file, or an index on queries."""
     from bertkit import machine, metrics
-    from bertkit.checkpoint.locate import report_unknown
+    from bertkit.checkpoint.vocabulary_fit import report_unknown
     from bertkit.errors import UserError, suggest
     from bertkit.inference.predictor import Predictor
     from bertkit.loading import ContenderPredictor, open_model

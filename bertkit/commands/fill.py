@@ -28,7 +28,7 @@ class Settings(InferenceOptions):
 def run(settings: Settings) -> dict[str, Any]:
     """Guess the masked words of a text."""
     from bertkit import machine
-    from bertkit.checkpoint.locate import report_unknown
+    from bertkit.checkpoint.vocabulary_fit import report_unknown
     from bertkit.inference.predictor import Predictor
 
     machine.set_threads(settings.threads)

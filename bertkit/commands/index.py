@@ -70,7 +70,7 @@ class Settings(TextSettings):
 def run(settings: Settings) -> dict[str, Any]:
     """Split documents into passages and store their vectors and words for `search` and `ask`; or add or delete some."""
     from bertkit import machine
-    from bertkit.checkpoint.locate import LOOKED_AT, report_unknown, starting_model
+    from bertkit.checkpoint.vocabulary_fit import LOOKED_AT, report_unknown, starting_model
     from bertkit.config import to_plain, to_toml
     from bertkit.data.readers import read_documents_with_ids
     from bertkit.errors import UserError
@@ -134,7 +134,7 @@ def _job(settings: Settings, model: str, predictor: Predictor, passages: Iterato
 
 
 def _rows(texts: list[str]) -> list[tuple[int, str]]:
-    """Passages as rows of `embed`, which have a line; passages have none."""
+    """Passages of an index as the rows that the workers of `--on ray` embed: line 0, because passages have none."""
     return [(0, text) for text in texts]
 
 

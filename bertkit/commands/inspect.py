@@ -35,7 +35,7 @@ def run(settings: Settings) -> dict[str, Any]:
     if not settings.text:
         raise UserError("There is no text to inspect. Usage: bertkit inspect MODEL TEXT")
     from bertkit import machine
-    from bertkit.checkpoint.locate import report_unknown
+    from bertkit.checkpoint.vocabulary_fit import report_unknown
     from bertkit.files.atomic import atomic_write, check_folder, explained, make_folder
     from bertkit.inference.explain import explain
     from bertkit.inference.predictor import Predictor

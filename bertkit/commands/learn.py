@@ -254,7 +254,7 @@ def seq2seq_lines(result: dict[str, Any]) -> list[str]:
 
 
 def resolve_seq2seq(table: dict[str, Any]) -> dict[str, Any]:
-    """The settings of `seq2seq`: given values on top of the preset's. An unknown preset is refused."""
+    """The settings of the command `seq2seq`: given options on top of the preset's. An unknown preset is refused."""
     return merged({"model": SEQ2SEQ_PRESETS.get(table.get("preset", ""), {})}, table)
 
 

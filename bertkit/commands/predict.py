@@ -144,7 +144,7 @@ def _answers(
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """`predict`: each row's cells and answer, in order and in constant memory; what was cut is reported at the end."""
     from bertkit import machine
-    from bertkit.checkpoint.locate import report_unknown
+    from bertkit.checkpoint.vocabulary_fit import report_unknown
     from bertkit.inference.predictor import AT_ONCE
     from bertkit.notify import note, track
 

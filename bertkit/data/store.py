@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.json import open_regular, read_json
+from bertkit.files.guarded import open_regular, read_json
 from bertkit.files.manifest import Entries, check, read_manifest, read_whole
 from bertkit.text.tokenizer import Tokenizer
 

@@ -100,32 +100,44 @@ def mend_folder(target: Path) -> bool:
     swap = target / SWAP
     if not swap.is_dir() or swap.is_symlink():
         return False
-    with explained(f"{target} was left half-written, and finishing it failed"), _alone(target):
-        files = [Path(folder, name).relative_to(swap) for folder, _, names in os.walk(swap) for name in names]
-        last = [Path(MANIFEST)] if Path(MANIFEST) in files else []
-        for name in sorted(set(files) - set(last), key=lambda name: (name == Path("config.json"), name)):
-            make_folder(_inside(target, name).parent)
-            _move(swap / name, target / name)
-        for name in _replaced(target, swap) if last else []:
-            with suppress(FileNotFoundError):
-                calls.unlink(_inside(target, name))
-        for folder in {(target / name).parent for name in files} | {target}:
-            sync_folder(folder)
-        for name in last:
-            _move(swap / name, target / name)
-            sync_folder(target)
-        for empty, _, _ in os.walk(swap, topdown=False):
-            # Not `remove`: a writer may have put its next files there meanwhile, and they must be moved, not lost.
-            try:
-                calls.rmdir(empty)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                    raise
+    with explained(f"{target} was left half-written, and finishing it failed"), alone(target):
+        _finish(target, swap)
     return True
 
 
+def finish_write(target: Path) -> None:
+    """As `mend_folder`, for whoever is alone in the folder already."""
+    if (swap := target / SWAP).is_dir() and not swap.is_symlink():
+        with explained(f"{target} was left half-written, and finishing it failed"):
+            _finish(target, swap)
+
+
+def _finish(target: Path, swap: Path) -> None:
+    """Move the files of an interrupted write to their places."""
+    files = [Path(folder, name).relative_to(swap) for folder, _, names in os.walk(swap) for name in names]
+    last = [Path(MANIFEST)] if Path(MANIFEST) in files else []
+    for name in sorted(set(files) - set(last), key=lambda name: (name == Path("config.json"), name)):
+        make_folder(_inside(target, name).parent)
+        _move(swap / name, target / name)
+    for name in _replaced(target, swap) if last else []:
+        with suppress(FileNotFoundError):
+            calls.unlink(_inside(target, name))
+    for folder in {(target / name).parent for name in files} | {target}:
+        sync_folder(folder)
+    for name in last:
+        _move(swap / name, target / name)
+        sync_folder(target)
+    for empty, _, _ in os.walk(swap, topdown=False):
+        # Not `remove`: a writer may have put its next files there meanwhile, and they must be moved, not lost.
+        try:
+            calls.rmdir(empty)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
+
+
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def alone(target: Path) -> Iterator[None]:
     """One mender of a folder at a time: a slow one must not remove what a later write put there."""
     handle = os.open(target, os.O_RDONLY)
     try:

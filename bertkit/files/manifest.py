@@ -11,13 +11,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
 
 from bertkit.errors import DamagedFile, Stopped, UserError
-from bertkit.files.json import open_regular, parse_json, read_bytes
+from bertkit.files.guarded import open_regular, parse_json, read_bytes
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
@@ -167,8 +167,10 @@ def _fix(folder: Path) -> str:
 # ---- Opening a folder
 
 READS, PAUSE = 40, 0.05
+PATIENT = 10  # reads that may be disturbed; from then on, writers have to wait for the reader
 # Folders that are open and compared with their manifests, which list the files of folders inside them too.
 _checked: ContextVar[tuple[Path, ...]] = ContextVar("checked", default=())
+_held: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())  # folders whose writers wait
 
 
 def read_whole(folder: Path, read: Callable[[], Result], *, verify: bool = True, what: str = "folder") -> Result:
@@ -178,19 +180,21 @@ def read_whole(folder: Path, read: Callable[[], Result], *, verify: bool = True,
     changed the folder meanwhile, everything is done again. Whatever `read` stumbles over in the files is a
     DamagedFile. what: the kind of folder, for that message.
     """
-    for _ in range(READS):
-        is_mended = _is_mended(folder)
-        before = _mark(folder)
-        try:
-            if is_mended:
-                with reading(folder, verify=verify, what=what):
-                    result = read()
-        except UserError:
-            if _mark(folder) == before:
-                raise
-            continue
-        if is_mended and _mark(folder) == before:
-            return result
+    is_mended = True
+    for attempt in range(READS):
+        with _still(folder) if attempt >= PATIENT and is_mended else nullcontext():
+            is_mended = _is_mended(folder)
+            before = _mark(folder)
+            try:
+                if is_mended:
+                    with reading(folder, verify=verify, what=what):
+                        result = read()
+            except UserError:
+                if _mark(folder) == before:
+                    raise
+                continue
+            if is_mended and _mark(folder) == before:
+                return result
         time.sleep(PAUSE)
     raise UserError(
         f"{folder} is being written, or was left half-written and cannot be finished without write permission. Try "
@@ -231,10 +235,29 @@ def reading(folder: Path, *, verify: bool = True, what: str = "folder") -> Itera
         _checked.reset(token)
 
 
+@contextmanager
+def _still(folder: Path) -> Iterator[None]:
+    """Writers of a folder wait until the block ends: they may prepare, but move nothing."""
+    from bertkit.files.atomic import alone, finish_write  # which writes manifests
+
+    if folder in _held.get():
+        yield
+        return
+    with alone(folder):
+        finish_write(folder)
+        token = _held.set((*_held.get(), folder))
+        try:
+            yield
+        finally:
+            _held.reset(token)
+
+
 def _is_mended(folder: Path) -> bool:
     """Whether no write to a folder with a manifest is left half done, after finishing one if possible."""
     from bertkit.files.atomic import mend_folder  # which writes manifests
 
+    if folder in _held.get():
+        return True  # what has been prepared since is for after the block
     try:
         mend_folder(folder)
     except DamagedFile:
@@ -247,7 +270,7 @@ def _is_mended(folder: Path) -> bool:
 def _mark(folder: Path) -> tuple[int, ...]:
     """What differs after every write to a folder with a manifest."""
     marks: list[int] = []
-    for name in (MANIFEST, SWAP):
+    for name in (MANIFEST,) if folder in _held.get() else (MANIFEST, SWAP):
         try:
             facts = (folder / name).lstat()
             marks += [facts.st_ino, facts.st_mtime_ns, facts.st_size]

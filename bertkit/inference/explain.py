@@ -23,7 +23,6 @@ from bertkit.inference.predictor import Predictor
 from bertkit.model import layer_choice
 from bertkit.model.attention import Attention, AttentionContext
 from bertkit.model.encoder import Encoded, Layer
-from bertkit.model.heads import first_vectors
 from bertkit.settings.training import MaskSettings
 from bertkit.text.encoding import Encoding
 from bertkit.text.words import sentences_of
@@ -41,7 +40,8 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
     gradients of that score, with their sign (`importance.importance`); without a score, how far the text's vector turns
     when the token is masked.
     """
-    from bertkit.inference.importance import importance, is_explained  # they read texts with this file's functions
+    # They read texts with this file's functions.
+    from bertkit.inference.importance import importance, is_explained, turned_by_masking
 
     encoding = encoded_text(predictor, text, text_b)
     row = row_of(encoding)
@@ -52,7 +52,7 @@ def explain(predictor: Predictor, text: str, text_b: str | None = None) -> dict[
         weights = why["importance"]
         prediction = {"label": why["target"], "score": why["probability"], "baseline": why["baseline"]}
     else:
-        weights = _turned(predictor, row, encoding.special)
+        weights = turned_by_masking(predictor, row, encoding.special)
     tokens = [
         {
             "token": predictor.tokenizer.id_to_token(piece) or "", "start": start, "end": end, "side": side,
@@ -101,23 +101,6 @@ def _maps(encoded: Encoded) -> list[np.ndarray]:
     """The attention maps of a batch with one text: (layers, heads, tokens, tokens)."""
     size = encoded.batch.lengths[0]
     return [np.stack([layer[0][0, :, :size, :size].float().cpu().numpy() for layer in encoded.maps])]
-
-
-def _turned(predictor: Predictor, row: Row, special: list[bool]) -> np.ndarray:
-    """How far the text's vector turns when each token is masked: 1 minus the cosine. Special tokens: 0."""
-    tokenizer = predictor.tokenizer
-    mask = next((n for n in (tokenizer.mask_id, tokenizer.unk_id, tokenizer.pad_id) if n is not None), 0)
-    places = [n for n, is_special in enumerate(special) if not is_special]
-    rows = [row] + [Row([*row.ids[:n], mask, *row.ids[n + 1 :]], row.segments, row.core) for n in places]
-
-    def use(encoded: Encoded) -> list[np.ndarray]:
-        outputs = torch.nn.functional.normalize(first_vectors(encoded, "mean").float(), dim=-1)
-        return list(encoded.batch.restore(outputs).cpu().numpy())
-
-    original, *without = predictor.run(rows, use)
-    turned = np.zeros(len(special), np.float32)
-    turned[places] = [1 - float(original @ masked) for masked in without]
-    return turned
 
 
 def _habits(maps: np.ndarray, special: np.ndarray) -> list[dict[str, Any]]:
@@ -351,8 +334,8 @@ def _layers(encoded: Encoded) -> list[np.ndarray]:
     return [torch.stack(layers).cpu().numpy() for layers in zip(*by_layer)]
 
 
-def word_layers(predictor: Predictor, text: str, place: int) -> dict[str, Any]:
-    """One token through the layers.
+def token_layers(predictor: Predictor, text: str, place: int) -> dict[str, Any]:
+    """How a model reads one token, layer by layer: its vector in each, and what it resembles.
 
     vectors: (layers + 1, width); similar: (layers + 1, tokens), its cosine with each token of the text in that layer;
     choices: the six features of the BERT paper, name → vector.

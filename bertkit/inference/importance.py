@@ -14,7 +14,7 @@ from bertkit.errors import UserError
 from bertkit.inference.explain import encoded_text, row_of, tokens_of
 from bertkit.inference.predictor import Predictor
 from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.model.heads import Model, first_vectors
 from bertkit.model.inference import is_prepared
 from bertkit.text.encoding import Encoding
 
@@ -146,3 +146,23 @@ def _integrated(
         hook.remove()
     mean = gradient.view(STEPS, size, -1).mean(0)
     return ((ends - starts) * mean).sum(-1).double().cpu().numpy()
+
+
+def turned_by_masking(predictor: Predictor, row: Row, special: list[bool]) -> np.ndarray:
+    """Importance without a label: how far the text's vector turns when each token is masked.
+
+    1 minus the cosine; 0 for special tokens.
+    """
+    tokenizer = predictor.tokenizer
+    mask = next((n for n in (tokenizer.mask_id, tokenizer.unk_id, tokenizer.pad_id) if n is not None), 0)
+    places = [n for n, is_special in enumerate(special) if not is_special]
+    rows = [row] + [Row([*row.ids[:n], mask, *row.ids[n + 1 :]], row.segments, row.core) for n in places]
+
+    def use(encoded: Encoded) -> list[np.ndarray]:
+        outputs = torch.nn.functional.normalize(first_vectors(encoded, "mean").float(), dim=-1)
+        return list(encoded.batch.restore(outputs).cpu().numpy())
+
+    original, *without = predictor.run(rows, use)
+    turned = np.zeros(len(special), np.float32)
+    turned[places] = [1 - float(original @ masked) for masked in without]
+    return turned

@@ -218,7 +218,7 @@ class Predictor:
 
     @property
     def width(self) -> int:
-        """The width of the vector a predictor gives a text."""
+        """The width of this predictor's vector of a text."""
         return self.pooling.width(self.config.width)
 
     def encode_texts(

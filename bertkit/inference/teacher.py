@@ -21,7 +21,7 @@ from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.packing import Example
 from bertkit.files.atomic import atomic_write
 from bertkit.inference.predictor import AT_ONCE, Predictor
-from bertkit.model.inference import prepare
+from bertkit.model.inference import choose, prepare
 from bertkit.notify import note, track
 from bertkit.tasks.embed import Teacher
 from bertkit.text.tokenizer import Tokenizer
@@ -92,6 +92,7 @@ class WordTeacher:
             weights.update(name.encode() + tensor.float().numpy().tobytes())
         self.digest = weights.hexdigest()  # computed before the weights get their inference layout
         self.tokenizer, self.longest = folder.tokenizer, config.max_tokens
+        self.precision = str(choose(precision, device))
         self.encoder = prepare(folder.model, precision, device).encoder
         if top < config.depth:  # the layers above are never used
             if config.unique_layers == config.depth:

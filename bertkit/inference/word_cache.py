@@ -100,9 +100,8 @@ def _begins(store: Store, words: WordsOfPieces, start: int, stop: int) -> np.nda
 
 def cache_folder(store: Store, teacher: WordTeacher, numbers: int, length: int) -> Path:
     """The folder of the word cache of this teacher: beside the store, named after everything it depends on."""
-    key = json.dumps(
-        [FORMAT, store.facts["files"]["tokens.bin"]["sha256"], teacher.digest, teacher.layers, numbers, length]
-    )
+    text = store.facts["files"]["tokens.bin"]["sha256"]
+    key = json.dumps([FORMAT, text, teacher.digest, teacher.precision, teacher.layers, numbers, length])
     return store.folder.with_name(f"{store.folder.name}.words-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
 
 

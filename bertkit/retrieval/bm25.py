@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.errors import DamagedFile
-from bertkit.files.json import read_array
+from bertkit.files.guarded import read_array
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import is_cjk
 

@@ -30,7 +30,7 @@ from bertkit.checkpoint.locate import locate
 from bertkit.checkpoint.tensorflow.read import CHECKPOINT_FILE, is_google
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.atomic import write_folder
-from bertkit.files.json import open_regular, read_array, read_json
+from bertkit.files.guarded import open_regular, read_array, read_json
 from bertkit.files.lock import RunLock
 from bertkit.files.manifest import digest_of, read_whole
 from bertkit.inference.predictor import Predictor

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.json import open_regular, parse_json, read_array
+from bertkit.files.guarded import open_regular, parse_json, read_array
 from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.retrieval.bm25 import BM25, Terms
 from bertkit.retrieval.conditions import Columns

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import socket
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any, cast
 
@@ -90,6 +92,20 @@ class Server(uvicorn.Server):
         selector = PacedSelector(lambda: self.service.is_full)
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
             runner.run(self.serve(sockets))
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, and when the terminal is closed (SIGHUP), unless nohup made that be ignored."""
+        hangup = getattr(signal, "SIGHUP", None)
+        is_main = threading.current_thread() is threading.main_thread()
+        ours = hangup if hangup and is_main and signal.getsignal(hangup) is not signal.SIG_IGN else None
+        before = signal.signal(ours, self.handle_exit) if ours else None
+        try:
+            with super().capture_signals():
+                yield
+        finally:
+            if ours:
+                signal.signal(ours, before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """The server starts listening, and calls `ready`."""

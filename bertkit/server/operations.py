@@ -195,7 +195,7 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {  # what the page shows → t
     "masking": _inside("inference.explain", "masked_row"),
     "attention": _inside("inference.explain", "attention"),
     "head": _inside("inference.explain", "head_numbers"),
-    "word": _inside("inference.explain", "word_layers"),
+    "word": _inside("inference.explain", "token_layers"),
     "map": lambda predictor, **given: {
         name: value
         for name, value in _inside("inference.explain", "vector_map")(predictor, **given).items()

@@ -313,7 +313,7 @@ async def head(body: HeadBody, request: Request) -> Response:
 
 @router.post("/show/word")
 async def word(body: WordBody, request: Request) -> Response:
-    """One token through the layers (bertkit.inference.explain.word_layers)."""
+    """One token through the layers (bertkit.inference.explain.token_layers)."""
     return await _shown(request, "word", body)
 
 

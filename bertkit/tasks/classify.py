@@ -204,7 +204,7 @@ class Classify(Task):
         return {**self.shown(example), **wrong} if score else None
 
     def suspicion(self, example: TextRow, prediction: Prediction) -> dict[str, Any] | None:
-        """A row whose label is suspicious: another one is likelier."""
+        """Classification: a row whose own label an unseen model finds less likely than another."""
         if self.multi or prediction["label"] == example.label or example.label not in prediction["scores"]:
             return None
         return {

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.json import read_json, read_text
+from bertkit.files.guarded import read_json, read_text
 from bertkit.files.manifest import read_whole, reading
 from bertkit.notify import note
 from bertkit.text import sentencepiece

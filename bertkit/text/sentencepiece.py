@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.json import read_bytes
+from bertkit.files.guarded import read_bytes
 from bertkit.text.checks import tokenizer_errors
 from bertkit.text.template import BERT_PAIR, ROBERTA_PAIR, add_specials, set_template
 

@@ -25,7 +25,7 @@ from bertkit import machine
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files import atomic
 from bertkit.files import tensors as tensor_file
-from bertkit.files.json import LARGEST
+from bertkit.files.guarded import LARGEST
 from bertkit.files.manifest import FORMAT, MANIFEST, blocks, digest_of, sealed, unsealed
 from bertkit.notify import note
 

@@ -32,12 +32,12 @@ FREE = FREE_AFTERWARDS | {"steps", "tokens", "minutes", "epochs", "patience", "t
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGUSR1 ask for a stop after the current step while a run folder is open.
+    """SIGINT, SIGTERM, SIGUSR1 and SIGHUP ask for a stop after the current step while a run folder is open.
 
-    A second one stops at once.
+    A second one stops at once. A terminal that closes sends SIGHUP; under nohup it stays ignored.
     """
 
-    NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+    NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
     def __init__(self) -> None:
         self.asked = 0
@@ -46,7 +46,7 @@ class Signals:
         self.before = {}
         for name in self.NAMES:
             number = getattr(signal, name, None)
-            if number is not None:
+            if number is not None and not (name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN):
                 try:
                     self.before[number] = signal.signal(number, self._hear)
                 except ValueError:  # not the main thread: signals are the caller's business

@@ -11,7 +11,7 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 from bertkit.ancestors.baselines.fasttext import FastText
-from bertkit.ancestors.baselines.linear import (
+from bertkit.ancestors.baselines.models import (
     LinearModel,
     Majority,
     MeanOfVectors,

@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.ancestors import folder
 from bertkit.ancestors.baselines.fasttext import FastText
-from bertkit.ancestors.baselines.linear import LinearModel, Majority, MeanNumber, NaiveBayes, NgramClassifier, TfIdf
+from bertkit.ancestors.baselines.models import LinearModel, Majority, MeanNumber, NaiveBayes, NgramClassifier, TfIdf
 from bertkit.ancestors.folder import Layout
 from bertkit.ancestors.hmm import FrequentTag, HmmTagger
 from bertkit.ancestors.ngram.model import NgramModel, NgramSettings

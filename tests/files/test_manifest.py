@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -191,12 +192,43 @@ def test_a_half_written_folder_waits_for_whoever_is_finishing_it(write, answers,
     half_written(write, folder)
     child = os.fork()
     if not child:
-        with atomic._alone(folder):
+        with atomic.alone(folder):
             time.sleep(0.3)
         os._exit(0)
     time.sleep(0.1)
     assert answer(folder) == answers["new"]
     os.waitpid(child, 0)
+
+
+def test_a_reader_of_a_folder_that_is_replaced_again_and_again_is_not_turned_away(write, answers, folder):
+    ours, theirs = socket.socketpair()
+    if not (writer := os.fork()):
+        try:
+            ours.close()
+            while which := theirs.recv(3):
+                write(folder, which.decode())
+                theirs.send(b"done")
+        finally:
+            os._exit(0)
+    theirs.close()
+    ours.settimeout(60)
+    reads = 0
+
+    def read() -> dict:
+        nonlocal reads
+        reads += 1
+        ours.send((b"new", b"old")[reads % 2])
+        if reads <= manifest.PATIENT:
+            ours.recv(4)  # the writer is always faster …
+        else:
+            time.sleep(0.3)  # … until it has to wait
+        return read_whole(folder, lambda: answer(folder))  # which opens the folder again, inside
+
+    assert read_whole(folder, read) in answers.values() and reads == manifest.PATIENT + 1
+    assert ours.recv(4) == b"done"
+    ours.close()
+    os.waitpid(writer, 0)
+    assert answer(folder) == answers["old" if reads % 2 else "new"]  # what waited was written
 
 
 def test_a_write_left_half_done_by_somebody_else_moves_and_removes_nothing_outside_the_folder(folder, tmp_path):

@@ -150,7 +150,7 @@ def test_masks_are_pretraining_s_own(english) -> None:
 
 
 def test_a_word_has_a_vector_in_every_layer_and_six_features(english) -> None:
-    shown = explain.word_layers(english, TEXT, 2)
+    shown = explain.token_layers(english, TEXT, 2)
     depth, width = english.config.depth, english.config.width
     assert shown["vectors"].shape == (depth + 1, width) and shown["similar"][:, 2] == pytest.approx(1, abs=1e-5)
     for name, feature in shown["choices"].items():

@@ -130,7 +130,7 @@ def test_every_number_of_a_view_is_python_s(address: str) -> None:
         ),
         "attention": ({"text": TEXT}, explain.attention(model, TEXT)),
         "head": ({"text": TEXT, "layer": 2, "head": 3}, explain.head_numbers(model, TEXT, layer=2, head=3)),
-        "word": ({"text": TEXT, "place": 2}, explain.word_layers(model, TEXT, 2)),
+        "word": ({"text": TEXT, "place": 2}, explain.token_layers(model, TEXT, 2)),
         "map": ({"texts": [TEXT, "A dog.", "Rain."]}, explain.vector_map(model, [TEXT, "A dog.", "Rain."])),
         "importance": ({"text": "The [MASK] sat."}, importance.importance(model, "The [MASK] sat.")),
     }

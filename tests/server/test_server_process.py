@@ -279,14 +279,17 @@ def test_a_taken_port_is_reported_in_one_line(run: CommandLine, model: Path) -> 
     assert said.code == 2 and "--port" in said.mistake
 
 
-def test_the_address_is_reported_only_when_it_can_be_connected_to(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
+def test_the_address_is_reported_only_when_it_can_be_connected_to(
+    end: signal.Signals, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
 
     def note(message: str) -> None:
         if found := re.match(r"http://127\.0\.0\.1:(\d+)", message):
             socket.create_connection(("127.0.0.1", int(found[1])), timeout=60).close()
             told.append(found[0])
-            signal.raise_signal(signal.SIGTERM)  # the server listens to signals by now
+            signal.raise_signal(end)  # the server listens to signals by now
 
     monkeypatch.setattr(notify, "note", note)
     result = serve.run(serve.Settings(models=(str(model),), port=0, threads=1))

@@ -23,8 +23,7 @@ from bertkit.metrics.calibration import no_answer_threshold
 from bertkit.model.heads import HEADS
 from bertkit.objectives.supervised import KINDS
 from bertkit.report.words import tables
-from bertkit.settings import compare
-from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.finetune import COMPARED_TASKS, FinetuneSettings
 from bertkit.tasks import TASKS, make
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.base import Reading, learnt_labels
@@ -291,7 +290,7 @@ def test_what_a_task_says_of_itself_is_known_elsewhere(name):
 
 
 def test_what_compare_and_the_report_call_tasks_are_tasks():
-    assert set(compare.TASK_NAMES) <= set(TASKS) == set(tables("en")["tasks"]) == set(tables("zh")["tasks"])
+    assert set(COMPARED_TASKS) <= set(TASKS) == set(tables("en")["tasks"]) == set(tables("zh")["tasks"])
 
 
 def test_the_page_says_how_many_errors_there_were_beyond_those_shown(runs):

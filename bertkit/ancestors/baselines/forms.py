@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import __version__, metrics
-from bertkit.ancestors.baselines.linear import CountedWords, LinearModel, NaiveBayes, TfIdf, TfIdfNumber
+from bertkit.ancestors.baselines.models import CountedWords, LinearModel, NaiveBayes, TfIdf, TfIdfNumber
 from bertkit.ancestors.hmm import Hmm
 from bertkit.ancestors.ngram.model import UNITS
 from bertkit.data.examples import TaggedSentence
@@ -82,7 +82,10 @@ class SentenceTagger(SavedModel, Protocol):
         dev_sentences: Sequence[Sequence[str]], dev_tags: Sequence[Sequence[int]], /, *, seed: int, minutes: float,
         measure: Callable[[list[list[int]], list[list[int]]], float],
     ) -> Self:  # fmt: skip
-        """What the form `Tags` calls to learn tags below `count`; measure(gold, predicted) chooses the best pass."""
+        """What the form `Tags` asks of any tagger: learn tags below `count`.
+
+        measure(gold, predicted) chooses the best pass.
+        """
 
     def judge(self, sentences: Sequence[Sequence[str]], /) -> Sequence[tuple[list[int], NDArray[Any]]]:
         """What the form `Tags` asks of each sentence: its tags, and their log-probabilities (words, labels)."""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from bertkit.data.readers.frames import texts_of
 from bertkit.errors import UserError
 from bertkit.model.layers import Dropout, DropoutMasks
 from bertkit.settings.ancestors import ElmoNumbers
-from bertkit.training.loop import Objective
 
 # The user cannot do anything about this: oneDNN has no LSTMs with projections, as ELMo's are.
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
@@ -113,30 +112,6 @@ class BiLM(nn.Module):
             self.softmax(self.dropout(ahead[-1][first]), targets[first + 1]).output,
             self.softmax(self.dropout(back[-1][first + 1]), targets[first]).output,
         )
-
-
-class BiLMObjective(Objective):
-    """ELMo's objective: predict every word from those before it, and from those after it."""
-
-    weights: ClassVar[dict[str, float]] = {"ahead": 0.5, "back": 0.5}
-
-    def __init__(self, model: BiLM) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """ELMo's two losses, ahead and back: minus the log-probabilities."""
-        ahead, back = self.model.log_probabilities(batch)
-        return {"ahead": -ahead.sum(), "back": -back.sum()}
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of words ELMo predicts."""
-        return dict.fromkeys(self.weights, batch.tokens - batch.texts)
-
-    @torch.no_grad()
-    def judge(self, batch: Batch) -> dict[str, float]:
-        """ELMo's losses, for evaluation."""
-        return {name: float(loss) for name, loss in self(batch).items()}
 
 
 def cutoffs(guesses: int) -> list[int]:

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertkit import machine
-from bertkit.ancestors.elmo.model import BiLMObjective, Elmo
+from bertkit.ancestors.elmo.model import BiLM, Elmo
 from bertkit.ancestors.elmo.words import Ids, Numbered, read_text
 from bertkit.data.batch import Batch
 from bertkit.data.readers.documents import read_documents
 from bertkit.errors import UserError
 from bertkit.settings.ancestors import ElmoSettings
 from bertkit.training.distributed import World
-from bertkit.training.loop import Training
+from bertkit.training.loop import Objective, Training
 from bertkit.training.run import FIRST_GUESS, Run
 from bertkit.training.run_folder import RunFolder, Signals
+
+
+class BiLMObjective(Objective):
+    """ELMo's objective: predict every word from those before it, and from those after it."""
+
+    weights: ClassVar[dict[str, float]] = {"ahead": 0.5, "back": 0.5}
+
+    def __init__(self, model: BiLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """ELMo's two losses, ahead and back: minus the log-probabilities."""
+        ahead, back = self.model.log_probabilities(batch)
+        return {"ahead": -ahead.sum(), "back": -back.sum()}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """What ELMo's two losses are divided by: the words predicted in each direction."""
+        return dict.fromkeys(self.weights, batch.tokens - batch.texts)
+
+    @torch.no_grad()
+    def judge(self, batch: Batch) -> dict[str, float]:
+        """ELMo's losses, for evaluation."""
+        return {name: float(loss) for name, loss in self(batch).items()}
+
 
 # ---- What ELMo is trained on: rows of words as a pure function of (seed, step).
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bertkit.ancestors.vectors.corpus import words_of
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.atomic import open_new, write_errors
-from bertkit.files.json import open_regular
+from bertkit.files.guarded import open_regular
 from bertkit.files.manifest import read_whole
 from bertkit.files.open import COMPRESSIONS, DAMAGE, open_bytes, open_text
 from bertkit.notify import note

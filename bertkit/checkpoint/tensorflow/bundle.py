@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files.json import LARGEST, open_regular
+from bertkit.files.guarded import LARGEST, open_regular
 
 # ---- Sorted tables of keys and values in LevelDB's layout, as TensorFlow writes a checkpoint's index.
 #

@@ -16,7 +16,7 @@ import numpy as np
 from bertkit.checkpoint.tensorflow.bundle import Bundle, is_bundle_index, read_bundle
 from bertkit.checkpoint.tensorflow.names import EMBEDDINGS, FAMILIES, KINDS, TRANSPOSED, GoogleFamily, VariableRow
 from bertkit.errors import DamagedFile, UserError, suggest
-from bertkit.files.json import parse_json, read_text
+from bertkit.files.guarded import parse_json, read_text
 from bertkit.notify import note
 
 OPTIMISER = re.compile(r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|beta[12]_power|global_step|(good|bad)_steps|loss_scale)$")

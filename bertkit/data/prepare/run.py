@@ -115,7 +115,7 @@ def _parts(path: Path, dtype: str = "int64", overlap: int = 1) -> Iterator[np.nd
 
 
 def _count(counts: dict[str, np.ndarray], name: str, lengths: Iterator[np.ndarray]) -> None:
-    """Add lengths of sentences or documents to the counts of a store's report."""
+    """Add lengths of sentences or documents to the counts in the report of `prepare`."""
     total = np.zeros(1, np.int64)
     for part in lengths:
         counted = np.bincount(part, minlength=len(total))

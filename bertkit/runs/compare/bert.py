@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.ancestors import folder as storage
-from bertkit.ancestors.baselines.linear import LinearModel, PredictsNumbers, both_sides, pair_features
+from bertkit.ancestors.baselines.models import LinearModel, PredictsNumbers, both_sides, pair_features
 from bertkit.ancestors.bert_features import WordFeatures
 from bertkit.ancestors.elmo.model import Elmo
 from bertkit.ancestors.folder import Layout
@@ -22,7 +22,7 @@ from bertkit.ancestors.lstm.bilstm import BiLstmClassifier, BiLstmTagger
 from bertkit.checkpoint.folder import write_folder as write_model
 from bertkit.data.examples import TextRow
 from bertkit.files.atomic import write_folder
-from bertkit.files.json import read_json
+from bertkit.files.guarded import read_json
 from bertkit.inference.predictor import Predictor
 from bertkit.runs.finetune.run import LEAST_STEPS, MOST_PASSES, Finetuning
 from bertkit.runs.finetune.split import Split

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, cast
 
 from bertkit.ancestors.baselines.fasttext import FastText
 from bertkit.ancestors.baselines.forms import INSIDE, Form, Inner, Numbers, Tags, Texts
-from bertkit.ancestors.baselines.linear import (
+from bertkit.ancestors.baselines.models import (
     Majority,
     MeanNumber,
     MeanOfVectors,
@@ -40,7 +40,7 @@ from bertkit.runs.compare.bert import (
     Progress,
     TunedCosine,
 )
-from bertkit.settings.compare import TASK_NAMES
+from bertkit.settings.finetune import COMPARED_TASKS
 from bertkit.tasks.base import Prediction, Task
 
 # ---- What can be compared: anything that learns from rows and returns the task's own predictions.
@@ -262,7 +262,7 @@ def contenders_for(task: str, wanted: tuple[str, ...], resources: Resources) -> 
     berts = [_bert(model) for model in resources.models]
     entries = [entry for entry in (*CONTENDERS, *berts) if task in entry.tasks]
     if not entries:
-        raise UserError(f"compare knows the tasks {', '.join(TASK_NAMES)}, not '{task}'.")
+        raise UserError(f"compare knows the tasks {', '.join(COMPARED_TASKS)}, not '{task}'.")
     by_plain_name = {_plain(name): name for entry in entries for name in _names(entry)}
     for name in wanted:
         if _plain(name) not in by_plain_name:
@@ -273,7 +273,7 @@ def contenders_for(task: str, wanted: tuple[str, ...], resources: Resources) -> 
 
 
 def _bert(model: str) -> WholeEncoder:
-    return WholeEncoder(f"bert:{model}", TASK_NAMES, "BERT fine-tuned", lambda resources: model)
+    return WholeEncoder(f"bert:{model}", COMPARED_TASKS, "BERT fine-tuned", lambda resources: model)
 
 
 def _names(entry: Entry) -> tuple[str, ...]:

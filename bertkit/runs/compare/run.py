@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertkit import machine, metrics
-from bertkit.checkpoint.locate import starting_model
+from bertkit.checkpoint.vocabulary_fit import starting_model
 from bertkit.config import to_plain, to_toml
 from bertkit.errors import Stopped, UserError
 from bertkit.files.atomic import atomic_write
@@ -23,7 +23,7 @@ from bertkit.report.comparison import comparison_report, verdict
 from bertkit.runs.compare.bert import Progress
 from bertkit.runs.compare.contenders import ContenderModel, Entry, Resources, contenders_for
 from bertkit.runs.finetune.split import held_out, key_of, names_of
-from bertkit.settings.compare import CompareSettings
+from bertkit.settings.finetune import CompareSettings
 from bertkit.tasks import make
 from bertkit.tasks.base import Prediction, Reading, Task
 

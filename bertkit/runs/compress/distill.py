@@ -12,7 +12,7 @@ import torch
 from bertkit import config as settings_of
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, write_folder
-from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.locate import content_of_model, locate
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError
 from bertkit.files import atomic
@@ -69,7 +69,7 @@ class Distilling(SupervisedRun):
             raise UserError(f"--task is {settings.task}, but {settings.teacher} was fine-tuned for {name}.")
         if settings.out.exists() and settings.out.samefile(locate(settings.teacher)):
             raise UserError(f"--out {settings.out} is the teacher's own folder. Choose another.")
-        self.facts = {"teacher": settings.teacher}
+        self.facts, self.fixed = {"teacher": settings.teacher}, {"teacher": content_of_model(settings.teacher)}
         super().__init__(replace(settings, task=name, model=_start(settings, self.teacher)))
 
     def _task(self, labels: tuple[str, ...]) -> Task:

@@ -16,7 +16,7 @@ from bertkit.checkpoint.locate import locate
 from bertkit.data.readers import read_rows
 from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
-from bertkit.files.json import read_json, write_json
+from bertkit.files.guarded import read_json, write_json
 from bertkit.inference.predictor import Predictor
 from bertkit.settings.compress import MeasureSettings
 from bertkit.tasks.base import Reading

@@ -17,7 +17,7 @@ from bertkit.checkpoint.translate import tensors_to
 from bertkit.checkpoint.weights import INT8, SCALE
 from bertkit.files import tensors as tensor_file
 from bertkit.files.atomic import write_new
-from bertkit.files.json import write_json
+from bertkit.files.guarded import write_json
 from bertkit.inference.predictor import Predictor
 from bertkit.model.inference import to_int8
 from bertkit.notify import note

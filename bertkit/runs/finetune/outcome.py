@@ -21,7 +21,7 @@ from bertkit.config import to_plain
 from bertkit.data.readers.frames import is_memory, memory_digest
 from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
-from bertkit.files.json import read_json
+from bertkit.files.guarded import read_json
 from bertkit.metrics import calibration
 from bertkit.notify import note
 from bertkit.report.finetuning import FinetuneResult, finetuning_report

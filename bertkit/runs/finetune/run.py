@@ -13,7 +13,8 @@ import torch
 
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
-from bertkit.checkpoint.locate import locate, report_unknown, starting_model
+from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.vocabulary_fit import report_unknown, starting_model
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
 from bertkit.model.heads import Crf, Head, Model
@@ -89,7 +90,7 @@ FOR_STEPS = 0.85  # of a time budget; the rest is for calibration, final scores 
 class SupervisedRun:
     """One run on labelled rows: fine-tuning or distillation. After `go`, `result` holds all that is known of it.
 
-    facts: more for the model's card.
+    facts: more for the model's card. fixed: what must be the same when the run is resumed, besides rows and settings.
 
     language: weight of an extra language-modelling loss. wants_baseline: whether a cheap model is scored too.
     """
@@ -97,6 +98,7 @@ class SupervisedRun:
     settings: SupervisedSettings
     language, wants_baseline = 0.0, False
     facts: Mapping[str, Any] = MappingProxyType({})
+    fixed: Mapping[str, Any] = MappingProxyType({})
     best_step, stopped, shortened = 0, "", ""  # of the run, once it is over
 
     def __init__(
@@ -328,6 +330,7 @@ class _Run(Run[FinetuneResult]):
             "model": repr(tuning.model.config), "labels": list(tuning.task.labels),
             "set of training rows": splits.digest(tuning.items["train"], tuning.task),
             "set of dev rows": splits.digest(tuning.items["dev"], tuning.task),
+            **tuning.fixed,
         }  # fmt: skip
         super().__init__(s, plan, training, folder, signals, about, keep_best=tuning.model)
 

@@ -23,7 +23,7 @@ from bertkit.objectives.causal import NextToken
 from bertkit.objectives.electra import Electra, generator_config
 from bertkit.objectives.masked import Masked, MaskedTaught, WordStates
 from bertkit.settings.model import Config, rows_for
-from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.pretrain import PretrainSettings, TeachingSettings
 from bertkit.tasks.base import Item, Reading
 from bertkit.tasks.batches import SupervisedFeed
 from bertkit.tasks.embed import Taught
@@ -97,6 +97,8 @@ def build(settings: PretrainSettings, world: World) -> Components:
         raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
     taught: list[Item] = []
     words_teacher = None
+    if settings.teaching != TeachingSettings() and not settings.teacher:
+        raise UserError("[teaching] says how to match a teacher, and there is none: pass --teacher MODEL.")
     if settings.teacher_texts:
         objective, taught = _taught(settings, objective, store.tokenizer)
     if settings.teacher and (settings.teaching.pairs or not settings.teacher_texts):

@@ -272,12 +272,12 @@ def estimate_cost(built: Components, world: World, seconds: float = 20.0) -> dic
         )
     if parameters > 2 * store_tokens:
         warnings.append(
-            f"The model has {parameters / 1e6:.1f}M parameters for {store_tokens / 1e6:.1f}M tokens of text: "
+            f"The model has {parameters / 1e6:.3g}M parameters for {store_tokens / 1e6:.3g}M tokens of text: "
             "a smaller preset will learn as much in less time."
         )
     if tokens < 4 * parameters:
         warnings.append(
-            f"{tokens / 1e6:.1f}M tokens are few for {parameters / 1e6:.1f}M parameters: "
+            f"{tokens / 1e6:.3g}M tokens are few for {parameters / 1e6:.3g}M parameters: "
             "use a smaller preset, or train longer."
         )
     return {

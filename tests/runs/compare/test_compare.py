@@ -12,7 +12,7 @@ import pytest
 
 import bertkit
 from bertkit import samples
-from bertkit.ancestors.baselines.linear import TfIdf
+from bertkit.ancestors.baselines.models import TfIdf
 from bertkit.checkpoint.folder import write_folder
 from bertkit.commands import evaluate, predict
 from bertkit.errors import Stopped, UserError
@@ -32,7 +32,7 @@ from bertkit.runs.compare.contenders import (
     saved,
 )
 from bertkit.runs.compare.run import CompareResult, compare, forecast
-from bertkit.settings.compare import CompareSettings
+from bertkit.settings.finetune import CompareSettings
 from bertkit.tasks import make
 from tests.support.toy import alike, make_model, messages, numbers, pairs, sentences
 

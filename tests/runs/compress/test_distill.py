@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertkit.commands.compress import distill as command
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
+from bertkit.files.manifest import accept
 from bertkit.inference.predictor import Predictor
 from bertkit.model.heads import Model
 from bertkit.objectives.supervised import soft_labels, soft_several
@@ -133,6 +136,26 @@ def test_a_run_with_a_teacher_resumes_to_the_last_bit(runs, monkeypatch) -> None
         go(runs, "classify", "stopped", **changes)
     go(runs, "classify", "stopped", resume=True, **changes)
     assert weights("stopped") == weights("whole")
+
+
+def test_a_run_is_not_resumed_with_another_model_in_the_teachers_folder(runs, monkeypatch) -> None:
+    runs("classify")
+    mine = runs.folder / "my-teacher"
+    shutil.copytree(runs.folder / "run-classify", mine, ignore=shutil.ignore_patterns("checkpoints"))
+    changes = {"steps": 6, "evals": 2, "teacher": str(mine)}
+
+    def told(message: str) -> None:
+        if message.startswith("step 3/"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(module, "status", told)
+        go(runs, "classify", "taught-twice", **changes)
+    weights = load_file(mine / "model.safetensors")
+    save_file({name: tensor + 0.01 for name, tensor in weights.items()}, mine / "model.safetensors")
+    accept(mine)
+    with pytest.raises(UserError, match="not the same teacher"):
+        go(runs, "classify", "taught-twice", resume=True, **changes)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,22 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(case, runs, monkeypa
         assert fingerprint(go(case, runs, out, resume=True)) == whole, f"stopped after step {step}"
 
 
+def test_a_terminal_that_is_closed_saves_the_run_and_nohup_lets_it_go_on(runs, monkeypatch):
+    def told(message: str) -> None:
+        if message.startswith("step 2/"):
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    monkeypatch.setattr(training_run, "status", told)
+    with pytest.raises(Stopped, match="--resume") as stopped:
+        go("classify", runs, "hung-up")
+    assert stopped.value.signal == signal.SIGHUP
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup starts a command
+    try:
+        go("classify", runs, "nohup")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_run_stopped_just_as_it_would_end_early_still_ends_there(runs, monkeypatch):
     changes = {"steps": 20, "evals": 20, "patience": 2, "lr": 1e-6}
     whole = fingerprint(go("classify", runs, "whole-early", **changes))

@@ -121,6 +121,12 @@ def test_a_run_reads_the_teachers_states_from_the_disk(make, corpus, tmp_path, m
     assert second["match_loss"] == first["match_loss"]
 
 
+def test_states_of_another_precision_are_not_taken_for_these(corpus, teacher, tmp_path):
+    coarse = WordTeacher(read_folder(tmp_path / "teacher"), [1, 2], corpus.tokenizer, "bf16")
+    folders = {word_cache.cache_folder(corpus, each, 64, LENGTH) for each in (teacher, coarse)}
+    assert len(folders) == 2
+
+
 def test_more_numbers_than_the_teacher_has_are_refused(corpus, teacher):
     with pytest.raises(UserError, match="64 numbers"):
         open_cache(corpus, teacher, 65, LENGTH)

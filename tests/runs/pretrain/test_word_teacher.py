@@ -170,6 +170,11 @@ def test_a_run_goes_on_without_its_teacher(matched, tmp_path):
     assert result["steps"] == 8
 
 
+def test_settings_of_a_teacher_without_a_teacher_are_not_silently_ignored(make, tmp_path):
+    with pytest.raises(UserError, match="pass --teacher"):
+        pretrain(make("modern-tiny", tmp_path / "run", teaching={"weight": 4.0}))
+
+
 def test_only_masked_words_have_such_a_teacher(make, tmp_path):
     with pytest.raises(UserError, match="masked-word pretraining"):
         pretrain(make("gpt-mini", tmp_path / "gpt", teacher=str(make_model(tmp_path / "t"))))

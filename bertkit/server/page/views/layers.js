@@ -20,7 +20,7 @@ export default {
   },
   how: ctx => ({
     command: `bertkit embed ${shell(ctx.model.id)} texts.txt --layers concat-last-4 --out vectors.npy`,
-    python: `import bertkit\nfrom bertkit.inference.explain import vector_map, word_layers\n\nmodel = bertkit.load(${python(ctx.model.id)})\nword_layers(model, ${python(ctx.text("text"))}, ${ctx.data?.one?.place ?? 2})["vectors"].shape\nvector_map(model, ${python(rows(ctx).map(([text]) => text))}, ${python(ctx.text("word"))})["points"].shape`,
+    python: `import bertkit\nfrom bertkit.inference.explain import vector_map, token_layers\n\nmodel = bertkit.load(${python(ctx.model.id)})\ntoken_layers(model, ${python(ctx.text("text"))}, ${ctx.data?.one?.place ?? 2})["vectors"].shape\nvector_map(model, ${python(rows(ctx).map(([text]) => text))}, ${python(ctx.text("word"))})["points"].shape`,
   }),
   render(ctx) {
     const {t, data: {one, map, problem, rows: given}, params} = ctx, colours = palette();

@@ -370,7 +370,7 @@ class NgramClassifier:
         return self
 
     def probabilities(self, texts: Sequence[str]) -> Floats:
-        """Labels by Bayes' rule from the n-gram models' likelihoods: (texts, labels)."""
+        """The n-gram baseline's probabilities, by Bayes' rule from its models' likelihoods: (texts, labels)."""
         logs = np.full((len(texts), len(self.seen)), -np.inf)
         for label, model in self.models.items():
             logs[:, label] = np.array(model.score(texts)) + np.log(self.seen[label] / self.seen.sum())

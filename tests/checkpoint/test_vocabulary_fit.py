@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.checkpoint import locate
+from bertkit.checkpoint import locate, vocabulary_fit
 from bertkit.errors import UserError
 from bertkit.tasks import make
 from bertkit.text.chinese_forms import simplifies
@@ -33,28 +33,28 @@ def two(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("texts", "wanted"), [([ENGLISH], "en"), (CHINESE, "zh")])
 def test_auto_takes_the_model_that_reads_the_texts(two, texts, wanted):
     task = make("classify")
-    assert locate.starting_model("auto", task, task.from_inputs(texts)) == wanted
-    assert locate.starting_model("org/other", task, task.from_inputs(texts)) == "org/other"
+    assert vocabulary_fit.starting_model("auto", task, task.from_inputs(texts)) == wanted
+    assert vocabulary_fit.starting_model("org/other", task, task.from_inputs(texts)) == "org/other"
 
 
 def test_auto_without_embedded_models_asks_for_a_name(two):
     for name in ("en", "zh"):
         shutil.rmtree(two / name)
     with pytest.raises(UserError, match="Name one"):
-        locate.starting_model("auto", make("classify"), [])
+        vocabulary_fit.starting_model("auto", make("classify"), [])
 
 
 def test_thirty_rows_of_traditional_chinese_choose_zh():
     task = make("classify")
-    assert locate.starting_model("auto", task, task.from_inputs(TRADITIONAL * 10)) == "zh"
+    assert vocabulary_fit.starting_model("auto", task, task.from_inputs(TRADITIONAL * 10)) == "zh"
 
 
 def test_a_vocabulary_of_another_language_is_reported_with_the_embedded_model_that_fits(two, notes):
     tokenizer = Tokenizer.load(two / "en")
     tokenizer.ids_batch([ENGLISH])
-    assert locate.report_unknown(tokenizer, "en") == 0 and not notes
+    assert vocabulary_fit.report_unknown(tokenizer, "en") == 0 and not notes
     tokenizer.ids_batch(CHINESE * 10)
-    assert locate.report_unknown(tokenizer, "en") > 0.5
+    assert vocabulary_fit.report_unknown(tokenizer, "en") > 0.5
     assert "unknown to en's vocabulary" in notes[0] and "今" in notes[0] and notes[0].endswith("use zh.")
 
 
@@ -62,7 +62,7 @@ def test_traditional_text_under_a_simplified_vocabulary_is_advised_to_simplify(t
     tokenizer = Tokenizer.load(two / "zh")
     assert not simplifies(tokenizer.backend)
     tokenizer.encode_batch(TRADITIONAL)
-    locate.report_unknown(tokenizer, "zh")
+    vocabulary_fit.report_unknown(tokenizer, "zh")
     assert "`bertkit convert zh NEW --simplify`" in notes[0]
 
 
@@ -71,7 +71,7 @@ def test_the_advice_never_names_the_model_in_use(two, notes):
     for name in ("zh", "runs/spam"):
         tokenizer = Tokenizer.load(two / "zh")
         tokenizer.encode("ཀ ཁ ག ང")
-        locate.report_unknown(tokenizer, name)
+        vocabulary_fit.report_unknown(tokenizer, name)
     assert len(notes) == 2
     assert all("use zh" not in note and "use en" not in note and "--add-tokens" in note for note in notes)
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DamagedFile, UserError
-from bertkit.files import json as guarded
-from bertkit.files.json import open_regular, read_array, read_arrays, read_json
+from bertkit.files import guarded
+from bertkit.files.guarded import open_regular, read_array, read_arrays, read_json
 
 
 @pytest.mark.parametrize("what", ["pipe", "device", "folder", "loop"])
