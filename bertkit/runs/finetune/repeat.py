@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit import machine
 from bertkit.errors import UserError
 from bertkit.files.atomic import write_folder
 from bertkit.notify import note
@@ -17,6 +18,7 @@ from bertkit.report.finetuning import FinetuneResult
 from bertkit.runs.finetune import split as splits
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.base import Task
+from bertkit.training import distributed as worlds
 
 
 def seeded(settings: FinetuneSettings) -> FinetuneResult:
@@ -152,7 +154,8 @@ def searched(settings: FinetuneSettings) -> FinetuneSettings:
         return Finetuning(tried).go().dev_score
 
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=settings.seed))
-    while time.monotonic() < end:
+    world = worlds.join(machine.device_for(settings.device))
+    while world.most(int(time.monotonic() < end)):  # the ranks' clocks differ
         study.optimize(trial, n_trials=1)
     note(f"The best of {len(study.trials)} tries: {study.best_params} with {study.best_value:.4f}.")
     return replace(settings, search=False, minutes=settings.minutes / 2, **study.best_params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from bertkit.config import build, read_toml
 from bertkit.errors import UserError
 from bertkit.report.finetuning import FinetuneResult
 from bertkit.report.format import plain
+from bertkit.runs.finetune import run as finetuning
+from bertkit.runs.finetune.repeat import searched
 from bertkit.runs.finetune.split import read_split, task_of
 from bertkit.settings.finetune import FinetuneSettings
+from bertkit.training import distributed as worlds
 from bertkit.training.metrics_log import read_metrics
 from tests.support import toy
 
@@ -140,6 +144,26 @@ def test_a_search_tries_numbers_within_its_minutes_and_trains_with_the_best(runs
     assert bertkit.load(run.result["out"], precision="fp32").evaluate(test)["accuracy"] == pytest.approx(
         run.result["metrics"]["accuracy"]
     )
+
+
+def test_the_ranks_of_a_search_try_as_often_as_each_other_whatever_their_clocks_say(runs, monkeypatch):
+    pytest.importorskip("optuna", reason="the search is Optuna's")
+    answers, clocks = [1, 1, 0], []
+
+    class World:
+        """Two ranks, of which the other one still has time at first."""
+
+        def most(self, own: int) -> int:
+            clocks.append(own)
+            return answers[len(clocks) - 1]
+
+    monkeypatch.setattr(worlds, "join", lambda device: World())
+    monkeypatch.setattr(
+        finetuning, "Finetuning", lambda tried: SimpleNamespace(go=lambda: SimpleNamespace(dev_score=0.5))
+    )
+    settings = build(FinetuneSettings, {"task": "classify", "train": "never-read.csv", "minutes": 1e-9})
+    searched(settings)
+    assert clocks == [0, 0, 0]  # by its own clock, it would not have tried at all
 
 
 def test_a_search_without_a_time_budget_is_refused(runs):
