@@ -23,7 +23,7 @@ def run(settings: Settings) -> CompareResult | dict[str, Any]:
 
 
 def lines(result: CompareResult | dict[str, Any]) -> list[str]:
-    """What `bertkit compare` prints: a table, what was left out, and the verdict."""
+    """The output of the command `compare`: a table, what was left out, and the verdict."""
     if isinstance(result, dict):
         from bertkit.commands.evaluate import search_lines
 

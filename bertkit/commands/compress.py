@@ -36,7 +36,7 @@ def run_distill(settings: DistillSettings) -> dict[str, Any]:
 
 
 def distill_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit distill` prints: teacher and student side by side."""
+    """The output of the command `distill`: teacher and student side by side."""
     from bertkit.runs.compress.measure import lines
 
     return [*lines(result["compared"]), f"the student model and its report.html are in {result['out']}"]
@@ -51,7 +51,7 @@ def run_quantize(settings: QuantizeSettings) -> dict[str, Any]:
 
 
 def quantize_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit quantize` prints: the comparison of both models, and what opens the new folder."""
+    """The output of the command `quantize`: the comparison of both models, and what opens the new folder."""
     from bertkit.runs.compress.quantize import lines
 
     return lines(result)
@@ -66,7 +66,7 @@ def run_prune(settings: PruneSettings) -> dict[str, Any]:
 
 
 def prune_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit prune` prints: the comparison of both models, and what opens the new folder."""
+    """The output of the command `prune`: the comparison of both models, and what opens the new folder."""
     from bertkit.runs.compress.prune import lines
 
     return lines(result)
@@ -82,14 +82,14 @@ def run_export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def export_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit export` prints: the comparison of both models, and what opens the export."""
+    """The output of the command `export`: the comparison of both models, and what opens the export."""
     from bertkit.runs.compress.export import lines
 
     return lines(result)
 
 
 def start(settings: QuantizeSettings | PruneSettings | ExportSettings) -> None:
-    """Refuse an output folder that exists and set the threads, for distill, quantize, prune and export."""
+    """The start of every compress command: refuse an output folder that exists, set the threads."""
     from bertkit import machine
     from bertkit.files.atomic import check_new_folder
 

@@ -97,7 +97,7 @@ def _mix(folder: Any, settings: Settings) -> int:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit convert` prints: the folder, its class and its size, as one line."""
+    """The output of the command `convert`: the folder, its class and its size, as one line."""
     return [
         f"{result['folder']}: {result['class']}, {result['parameters']:,} parameters in {result['dtype']}. "
         "bertkit.load and transformers open it."

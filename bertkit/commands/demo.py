@@ -101,7 +101,7 @@ def _pretrained(settings: Settings, out: Path) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit demo` prints: predictions, then the table against the baselines."""
+    """The output of the command `demo`: predictions, then the table against the baselines."""
     head = result["headline"]
     low, high = result["intervals"][head]
     rows = [(name, scores[head]) for name, scores in result["baselines"].items()]

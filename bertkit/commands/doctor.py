@@ -147,7 +147,7 @@ def _model_for(file: Path, encoding: str, columns: dict[str, str]) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit doctor` prints: the machine as a table, followed by each file; or what is in each folder."""
+    """The output of the command `doctor`: the machine as a table, followed by each file; or what is in each folder."""
     facts = [
         f"{folder['folder']}: {folder['kind']}, "
         + (

@@ -207,7 +207,7 @@ def _probed(settings: Settings, predictor: Predictor) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit embed` prints: the file, its shape and the speed; the prompt, if there was one, as another line."""
+    """The output of the command `embed`: the file, its shape and the speed; the prompt, if any, as another line."""
     prompt = [f"Prompt before every text: {result['prompt']!r}"] if result["prompt"] else []
     return [
         f"{result['file']}: {result['rows']:,} texts × {result['width']} ({result['layers']}, {result['pool']}, "
@@ -308,7 +308,7 @@ def _tag_features(settings: FeaturesSettings, predictor: Predictor) -> list[dict
 
 
 def features_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit features` prints: one choice per line, the best marked."""
+    """The output of the command `features`: one choice per line, the best marked."""
     printed = [f"{'layers':16} {result['rows'][0]['metric']}"]
     for row in result["rows"]:
         mark = "  best" if row["choice"] == result["best"] else ""

@@ -183,7 +183,7 @@ def _can(model: Any, task: str) -> bool:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit evaluate` prints: one line per metric; of an index, one per way to search it."""
+    """The output of the command `evaluate`: one line per metric; of an index, one per way to search it."""
     if "ranked_by" in result:
         return search_lines(result)
     printed = []
@@ -196,7 +196,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 
 def search_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit evaluate` prints of an index: a table of ways to search, and the best one's worst queries."""
+    """The output of the command `evaluate` for an index: a table of ways to search, and the best one's worst queries."""
     names = list(result["ranked_by"][0]["metrics"])
     wide = max(len(row["name"]) for row in result["ranked_by"])
     printed = [f"{result['queries']:,} queries, {result['passages']:,} passages; 95 % interval of {names[0]}"]

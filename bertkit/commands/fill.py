@@ -44,7 +44,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit fill` prints: one block per mask; guessed together, one line per filling."""
+    """The output of the command `fill`: one block per mask; guessed together, one line per filling."""
     if "joint" in result:
         return [f"{each['score']:9.5f}  {' '.join(each['tokens']):20}  {each['text']}" for each in result["fillings"]]
     printed = []
@@ -99,7 +99,7 @@ def _named(guesses: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def suggest_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit suggest` prints: one guess per line; for an ELMo first the next words, then those before."""
+    """The output of the command `suggest`: one guess per line; for an ELMo first the next words, then those before."""
     rows = {name: [f"{guess['score']:7.3f}  {guess['token']}" for guess in result.get(name, ())]
             for name in ("found", "before")}  # fmt: skip
     return ["after", *rows["found"], "before", *rows["before"]] if rows["before"] else rows["found"]
@@ -131,7 +131,7 @@ def run_next(settings: NextSettings) -> dict[str, Any]:
 
 
 def next_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit next` prints: the probability, and what it is of."""
+    """The output of the command `next`: the probability, and what it is of."""
     if "next" in result:
         return [f"{result['next']:7.3f}  B follows A"]
     return [f"{result['order']:7.3f}  A comes before B (if they are neighbours)"]
@@ -185,7 +185,7 @@ def run_score(settings: ScoreSettings) -> dict[str, Any]:
 
 
 def score_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit score` prints: one text per line, the likeliest first."""
+    """The output of the command `score`: one text per line, the likeliest first."""
     rows = sorted(result["texts"], key=lambda row: -row["score"])
     if "after" in result:
         return [f"{row['share']:7.3f}  {row['score']:8.3f} per piece  {row['text']}" for row in rows]

@@ -217,7 +217,7 @@ def _files(settings: Settings) -> list[Path]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit index` prints: the index and its size, or what was changed, as one line."""
+    """The output of the command `index`: the index and its size, or what was changed, as one line."""
     if "added" in result:
         return [
             f"{result['folder']}: {result['added']:,} passages added, {result['replaced']:,} documents replaced, "

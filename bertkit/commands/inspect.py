@@ -72,7 +72,7 @@ def _ngrams(settings: Settings) -> dict[str, Any]:
 
 
 def _ngram_lines(result: dict[str, Any]) -> list[str]:
-    """What `inspect` prints of an n-gram model."""
+    """The output of the command `inspect` for an n-gram model."""
     if "words" in result:
         rows = result["words"]
         return [
@@ -121,7 +121,7 @@ def _row_lines(result: dict[str, Any], number: int) -> list[str]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit inspect` prints: a token per line, with a bar for its importance (light: against the label).
+    """The output of the command `inspect`: a token per line, with a bar for its importance (light: against the label).
 
     Of a store: each row before and after masking.
     """

@@ -230,7 +230,7 @@ def _write(s: Settings, save: Callable[[Path], None]) -> None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit learn` prints: the model's figures and its folder."""
+    """The output of the command `learn`: the model's figures and its folder."""
     facts = ", ".join(f"{name} {value:,.6g}" for name, value in result.items() if isinstance(value, (int, float)))
     return [f"{result['kind']}: {facts}; in {result['out']}"]
 
@@ -248,7 +248,7 @@ def run_seq2seq(settings: Seq2SeqSettings) -> dict[str, Any]:
 
 
 def seq2seq_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit seq2seq` prints: the scores, and where the model is."""
+    """The output of the command `seq2seq`: the scores, and where the model is."""
     rows = [f"{name:20} {value:.4f}" for name, value in result["metrics"].items()]
     return [*rows, f"scored on {result['rows']:,} dev pairs; best of step {result['best_step']:,} in {result['out']}"]
 

@@ -88,7 +88,7 @@ def _learnt(settings: Settings, kind: str, language: str) -> Any:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit meaning` prints: the texts by number, then a table per model, a row per layer."""
+    """The output of the command `meaning`: the texts by number, then a table per model, a row per layer."""
     pairs = list(combinations(range(len(result["texts"])), 2))
     printed = [f"{number:3}  {text}" for number, text in enumerate(result["texts"], 1)]
     for row in result["models"]:
@@ -129,7 +129,7 @@ def run_neighbours(settings: NeighboursSettings) -> dict[str, Any]:
 
 
 def neighbours_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit neighbours` prints: one word per line."""
+    """The output of the command `neighbours`: one word per line."""
     return [f"{row['cosine']:7.3f}  {row['word']}" for row in result["found"]]
 
 

@@ -284,7 +284,7 @@ def _reading(settings: Settings) -> Any:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit predict` prints at the end: one line."""
+    """The output of the command `predict`: one line at the end."""
     return [f"{result['file']}: {result['rows']:,} rows"]
 
 
@@ -359,7 +359,7 @@ def _texts(settings: RewriteSettings) -> Iterator[str]:
 
 
 def rewrite_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit rewrite` prints at the end: one line."""
+    """The output of the command `rewrite`: one line at the end."""
     return [f"{result['file']}: {result['rows']:,} texts"]
 
 

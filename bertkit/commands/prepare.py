@@ -47,5 +47,5 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit prepare` prints: the store's name, then the report."""
+    """The output of the command `prepare`: the store's name, then the report."""
     return [result["store"], *result["lines"]]

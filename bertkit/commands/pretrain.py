@@ -46,7 +46,7 @@ def run(settings: Any) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit pretrain` prints: the final scores, or with --plan the expected cost."""
+    """The output of the command `pretrain`: the final scores, or with --plan the expected cost."""
     if "plan" in result:
         p = result["plan"]
         low, high = p["expected_loss"]

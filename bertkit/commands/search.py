@@ -51,7 +51,7 @@ def _hits(settings: IndexSettings, question: str, top: int) -> list[dict[str, An
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit search` prints: one passage per line, with its file and document."""
+    """The output of the command `search`: one passage per line, with its file and document."""
     return [
         f"{hit['score']:6.3f}  {' '.join(hit['text'].split())}  ({hit['file']}, document {hit['document']})"
         for hit in result["found"]
@@ -78,7 +78,7 @@ class AskSettings(IndexSettings):
 
 
 def _trained(settings: AskSettings) -> str:
-    """The folder of a reader that is trained now, from the embedded model of its questions' language."""
+    """`ask` with `--train`: fine-tune the embedded model of the questions' language to answer; its folder."""
     from bertkit import samples
     from bertkit.commands.finetune import run as finetune
     from bertkit.config import build
@@ -134,7 +134,7 @@ def run_ask(settings: AskSettings) -> dict[str, Any]:
 
 
 def ask_lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit ask` prints: the answer, and the passage it comes from."""
+    """The output of the command `ask`: the answer, and the passage it comes from."""
     if not result["answer"]:
         return ["no answer found"]
     return [

@@ -102,7 +102,7 @@ def _key(settings: Settings) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit serve` prints: a summary, when the server has stopped."""
+    """The output of the command `serve`: a summary, when the server has stopped."""
     return [f"{result['address']}: {result['answered']:,} requests answered in {result['seconds']:,} s"]
 
 

@@ -67,5 +67,5 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit tokenizer` prints: the folder, followed by the vocabulary report."""
+    """The output of the command `tokenizer`: the folder, followed by the vocabulary report."""
     return [f"{result['folder']}: {result['kind']}, {result['size']:,} pieces", *result["lines"]]

@@ -433,7 +433,7 @@ def write_errors(path: str | Path) -> Iterator[None]:
 
 
 def _packed(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    """The file, compressed as its ending asks."""
+    """The file that is being written atomically, compressed as its ending asks."""
     ending = path.suffix.lower()
     if ending not in COMPRESSIONS:
         return raw

@@ -198,6 +198,6 @@ async def health(request: Request) -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> PlainTextResponse:
-    """Counts and times for Prometheus."""
+    """Counts and times for Prometheus, as TEI's /metrics."""
     service = service_of(request)
     return PlainTextResponse(service.metrics.text(len(service.queue)), media_type="text/plain; version=0.0.4")

@@ -321,7 +321,7 @@ def _card(folder: Folder) -> str:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit export` prints: the comparison, and what opens it."""
+    """The output of the command `export`: the comparison, and what opens it."""
     rows = measure.lines(result["compared"])
     if result["format"] == "web":
         rows.append(

@@ -211,7 +211,7 @@ def fewer_neurons(model: Model, share: float, activations: list[tuple[Tensor, Te
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit prune` prints: what was removed, the comparison, and what to do next."""
+    """The output of the command `prune`: what was removed, the comparison, and what to do next."""
     sizes = [f"{result[name][0]} → {result[name][1]}" for name in ("depth", "inner")]
     again = f"bertkit distill {result['model']} --model {result['out']} --train FILE --out RUN"
     return [

@@ -68,7 +68,7 @@ def write_int8(path: Path, folder: Folder) -> None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """What `bertkit quantize` prints: the comparison, whether it is worth it, and what opens the folder."""
+    """The output of the command `quantize`: the comparison, whether it is worth it, and what opens the folder."""
     comparison = result["compared"]
     speeds = [comparison[side]["texts_per_second"] for side in ("before", "after")]
     slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []

@@ -260,7 +260,7 @@ def calibrate(run: SupervisedRun) -> dict[str, Any]:
 
 
 def abstaining(chosen: Mapping[str, Any]) -> str:
-    """How often a fine-tuned model abstains, in one sentence: the chosen threshold and what it does."""
+    """The outcome of fine-tuning with `--abstain`, in one sentence: the chosen threshold and what it does."""
     return (
         f"Answers with a score below {chosen['threshold']:.4f} are marked as abstained: of {chosen['rows']:,} "
         f"{chosen['scored_on']} rows, {chosen['coverage']:.1%} are answered, and {chosen['accuracy']:.1%} of those are "
