@@ -196,7 +196,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 
 def search_lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `evaluate` for an index: a table of ways to search, and the best one's worst queries."""
+    """The output of the command `evaluate` for an index: a table of ways to search, and its worst queries."""
     names = list(result["ranked_by"][0]["metrics"])
     wide = max(len(row["name"]) for row in result["ranked_by"])
     printed = [f"{result['queries']:,} queries, {result['passages']:,} passages; 95 % interval of {names[0]}"]

@@ -73,7 +73,7 @@ def _write(path: Path, rows: list[TextRow], settings: Settings) -> None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `finetune`: scores with intervals, the baseline's, the rows they are of, and the files."""
+    """The output of the command `finetune`: scores with intervals, the baseline, rows and files."""
     role, rows = result["scored_on"], result["rows"]
     printed = []
     for name, value in result["metrics"].items():

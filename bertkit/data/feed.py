@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,8 +85,8 @@ class PretrainingFeed:
     """The feed of pretraining: masked examples from a store.
 
     causal: this fraction of a step's examples is read from left to right, with nothing masked.
-    beside: another feed, whose batches are added to each step.
-    teacher: provides the word states that masked examples must match.
+    beside: other feeds, whose batches are added to each step.
+    teacher: provides the word states that masked examples must match, or this share of them.
     """
 
     def __init__(
@@ -102,10 +103,11 @@ class PretrainingFeed:
         rank: int = 0,
         ranks: int = 1,
         causal: float = 0.0,
-        beside: Feed | None = None,
+        beside: Sequence[Feed] = (),
         teacher: WordStatesOf | None = None,
+        share: float = 1.0,
     ) -> None:
-        self.causal, self.beside, self.teacher = causal, beside, teacher
+        self.causal, self.beside, self.teacher, self.share = causal, beside, teacher, share
         self.masking, self.plan, self.seed, self.micro_tokens = masking, plan, seed, micro_tokens
         self.rank, self.ranks = rank, ranks
         fewest = min(phase.rows for phase in plan)
@@ -171,9 +173,11 @@ class PretrainingFeed:
         rate = self.masking.at(step / max(1, self.plan[-1].last))
         numbers = self.numbers(step)[self.rank :: self.ranks]
         causal = round(self.causal * len(numbers))
-        batches = self._batches(phase.length, numbers[causal:], rate, self.teacher)
+        taught = causal + ceil(self.share * (len(numbers) - causal)) if self.teacher else causal
+        batches = self._batches(phase.length, numbers[causal:taught], rate, self.teacher)
+        batches += self._batches(phase.length, numbers[taught:], rate)
         batches += [replace(batch, causal=True) for batch in self._batches(phase.length, numbers[:causal], 0.0)]
-        return batches + self.beside.step(step) if self.beside else batches
+        return batches + [batch for feed in self.beside for batch in feed.step(step)]
 
     def _batches(
         self, length: int, numbers: list[tuple[int, int]], rate: float, teacher: WordStatesOf | None = None

@@ -197,7 +197,7 @@ def head_numbers(
             qkv = module._shared_keys(qkv)
         qkv = qkv.view(-1, 3, config.heads, config.head_width)
         if context.rotation is not None:
-            qkv = torch.cat((context.rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
+            qkv = context.rotation(qkv)
         query, key, value = qkv[:size, :, which].float().unbind(1)
         scores = query @ key.t()
         added: Tensor | None = None

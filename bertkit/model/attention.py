@@ -24,18 +24,41 @@ EXACT_BELOW = 64
 
 
 class Rotation:
-    """Rotary positions for one batch. cos, sin: (tokens, 1, 1, head_width / 2)."""
+    """Rotary positions for one batch. cos, sin: (tokens, 1, 1, head_width); sin is negative in the first half."""
 
     def __init__(self, positions: Tensor, head_width: int, base: float, dtype: torch.dtype) -> None:
         steps = torch.arange(0, head_width, 2, dtype=torch.float32, device=positions.device)
         angles = positions[:, None].float() * (1.0 / base ** (steps / head_width))
-        self.cos = angles.cos()[:, None, None, :].to(dtype)
-        self.sin = angles.sin()[:, None, None, :].to(dtype)
+        cos, sin = angles.cos()[:, None, None, :], angles.sin()[:, None, None, :]
+        self.cos = torch.cat((cos, cos), dim=-1).to(dtype)
+        self.sin = torch.cat((-sin, sin), dim=-1).to(dtype)
 
-    def __call__(self, qk: Tensor) -> Tensor:
-        """Rotate queries and keys. qk: (tokens, 2, heads, head_width). Returns like qk."""
-        left, right = qk.chunk(2, dim=-1)
-        return torch.cat((left * self.cos - right * self.sin, right * self.cos + left * self.sin), dim=-1)
+    def __call__(self, qkv: Tensor) -> Tensor:
+        """Rotate queries and keys, and leave values. qkv: (tokens, 3, heads, head_width). Returns like qkv."""
+        if qkv.requires_grad and torch.is_grad_enabled():
+            return _Rotated.apply(qkv, self.cos, self.sin)
+        return rotated(qkv, self.cos, self.sin)
+
+
+def rotated(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries and keys turned by the angles of their positions, and the values beside them."""
+    qk = qkv[:, :2]
+    left, right = qk.chunk(2, dim=-1)
+    return torch.cat((qk * cos + torch.cat((right, left), dim=-1) * sin, qkv[:, 2:]), dim=1)
+
+
+class _Rotated(torch.autograd.Function):
+    """Rotary positions in training: the gradient is turned back, and nothing but the angles is kept for it."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return rotated(qkv, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return rotated(grad, cos, -sin), None, None
 
 
 def mask(group: Group, config: Config, local: bool, dtype: torch.dtype, device: torch.device) -> Tensor | None:
@@ -203,7 +226,7 @@ class Attention(nn.Module):
             qkv = self._shared_keys(qkv)
         qkv = qkv.view(-1, 3, heads, head_width)
         if rotation is not None:
-            qkv = torch.cat((rotation(qkv[:, :2]), qkv[:, 2:]), dim=1)
+            qkv = rotation(qkv)
         near = [None] * len(batch.groups) if context.distances is None else self._vectors(context.distances)
         if len(batch.groups) == 1 and not batch.filler:
             return self._attend(qkv, batch.groups[0], context.masks[0], context, near[0])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertkit.data.batch import Batch
 from bertkit.model.encoder import Encoded
-from bertkit.model.heads import Model
+from bertkit.model.heads import Model, first_vectors
 from bertkit.model.layers import Linear
 from bertkit.objectives.causal import next_term
 from bertkit.objectives.vocab_loss import judged, rounded, vocab_loss
@@ -28,7 +28,7 @@ class Masked(Objective):
     batch carries a teacher's word states, they are matched too (`match`).
     """
 
-    passing = ("match.",)
+    passing = ("match.", "likeness.")
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -95,21 +95,43 @@ def mlm_term(model: Model, encoded: Encoded, batch: Batch) -> Tensor:
 
 
 class MaskedTaught(Masked):
-    """Masked words with a teacher: a batch is either masked text or texts with a teacher's vectors ("target")."""
+    """Masked words with a teacher of sentences.
 
-    def __init__(self, model: Model, task: Taught) -> None:
+    A batch is masked text, or texts with the teacher's vectors ("target"), or pairs read together, with its cosine of
+    both texts ("likeness"). The map to that cosine serves training only and is discarded.
+    """
+
+    def __init__(self, model: Model, task: Taught, likeness_weight: float = 0.0) -> None:
         super().__init__(model)
         self.task = task
+        self.likeness_weight = likeness_weight
+        self.likeness = Linear(model.config.width, 1) if likeness_weight else None
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Masked words with a sentence teacher. vectors: over texts; words (and the pairs' term): as without one."""
+        """Masked words with a sentence teacher. vectors: over texts; likeness: over pairs; the rest as without."""
+        if "likeness" in batch.extra:
+            return {"likeness": self._likeness(batch)}
         if "target" not in batch.extra:
             return super().forward(batch)
         return {"vectors": self.task.loss(self.model, self.model.encoder(batch))}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The number of texts with a sentence teacher, or the counts of the masked-word terms."""
+        """The number of texts or pairs with a sentence teacher, or the counts of the masked-word terms."""
+        if "likeness" in batch.extra:
+            return {"likeness": len(batch.extra["likeness"])}
         return super().counts(batch) if "target" not in batch.extra else {"vectors": self.task.count(batch)}
+
+    def weights_at(self, progress: float) -> dict[str, float]:
+        """Masked-word training with a teacher of sentences: the weight of pairs read together stays."""
+        return super().weights_at(progress) | {"likeness": self.likeness_weight}
+
+    def _likeness(self, batch: Batch) -> Tensor:
+        """The loss of pairs read together: squared error of the teacher's cosine."""
+        assert self.likeness is not None
+        pool = self.model.config.summary
+        vectors = first_vectors(self.model.encoder(batch), pool if pool in ("first", "last") else "mean")
+        guessed = batch.restore(self.likeness(vectors)).float()[:, 0]
+        return (guessed - batch.extra["likeness"]).square().sum()
 
 
 # ---- A teacher at every word: the student's states of some layers must match those of a better encoder.

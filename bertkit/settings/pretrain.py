@@ -34,6 +34,16 @@ class TeachingSettings:
         "instead of computing them at every step; worth it from the second pass over the text (0: no cache).",
         at_least=0,
     )
+    share: float = option(
+        1.0, "Fraction of a step's examples whose words are matched; the teacher reads no others.", at_least=0.01,
+        at_most=1,
+    )  # fmt: skip
+    likeness: float = option(
+        0.0,
+        "Weight of a loss on the pairs of --teacher-texts, each read as one row: the model learns the teacher's cosine "
+        "of both texts, which prepares it for tasks on pairs (0: none).",
+        at_least=0,
+    )
     masked: bool = option(True, "Match masked words too; without, the masked-word loss alone teaches them.")
     vectors: str = option(
         "random",

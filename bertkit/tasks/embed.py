@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from bertkit.metrics import Scores
 from bertkit.model.engine import Engine, Wanted
 from bertkit.model.pooling import pooled, unit
 from bertkit.tasks.base import Item, Labelled, Prediction, Reading, Task, text_row
+from bertkit.tasks.regress import Regress
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -344,6 +345,27 @@ class Taught(Embed):
         gold = np.stack([self._known[text] for row in examples for text in _texts(row)]).astype(np.float32)
         predicted = np.concatenate([p["vectors"] for p in predictions])
         return agreement, _cosines(gold), _cosines(predicted), {}
+
+    def with_cosines(self, examples: Sequence[TextRow]) -> list[TextRow]:
+        """The pairs among the rows, each with the teacher's cosine of its two texts as its label."""
+        self.ask(examples)
+        pairs = [row for row in examples if row.text_b is not None]
+        return [
+            replace(row, label=float(self._known[row.text].astype(np.float32) @ self._known[row.text_b]))
+            for row in pairs if row.text_b is not None
+        ]  # fmt: skip
+
+
+@dataclass
+class Likeness(Regress):
+    """How alike a teacher finds two texts: its cosine of their vectors, learned by a model that reads both in one row.
+
+    Texts embedded by themselves never meet in the model; tasks on pairs need tokens that attend to the other text.
+    """
+
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """The teacher's cosines of the pairs, standardised."""
+        return {"likeness": super().targets(items)["target"]}
 
 
 def _scored(examples: Sequence[TextRow]) -> bool:

@@ -7,7 +7,7 @@ import torch
 
 from bertkit.checkpoint.families import FAMILIES as TABLE
 from bertkit.data.batch import pack
-from bertkit.model.attention import mask, softmax
+from bertkit.model.attention import Rotation, mask, softmax
 from tests.support.families import CONFIGS, load, padded, random_model
 from tests.support.small_encoders import FAMILIES, config, model_of, rows
 
@@ -84,3 +84,17 @@ def test_softening_has_the_gradient_of_softmax(length: int) -> None:
     (mine,) = torch.autograd.grad((softmax(scores) * weight).sum(), scores)
     (other,) = torch.autograd.grad((scores.softmax(-1) * weight).sum(), scores)
     torch.testing.assert_close(mine, other, atol=1e-6, rtol=0)
+
+
+def test_rotated_queries_and_keys_have_the_gradients_of_their_formula() -> None:
+    torch.manual_seed(0)
+    rotation = Rotation(torch.tensor([0, 1, 2, 0, 5]), head_width=8, base=10000.0, dtype=torch.float64)
+    qkv = torch.randn(5, 3, 2, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(rotation, (qkv,))
+    rotated = rotation(qkv)
+    assert torch.equal(rotated[:, 2], qkv[:, 2])
+    angles = torch.tensor([0, 1, 2, 0, 5])[:, None] / 10000.0 ** (torch.arange(4) / 4)
+    turned = torch.view_as_complex(torch.stack(qkv[:, :2].chunk(2, dim=-1), dim=-1)) * torch.polar(
+        torch.ones_like(angles, dtype=torch.float64), angles.double()
+    ).view(5, 1, 1, 4)
+    torch.testing.assert_close(rotated[:, :2], torch.cat((turned.real, turned.imag), dim=-1), atol=1e-6, rtol=0)

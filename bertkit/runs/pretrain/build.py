@@ -24,9 +24,9 @@ from bertkit.objectives.electra import Electra, generator_config
 from bertkit.objectives.masked import Masked, MaskedTaught, WordStates
 from bertkit.settings.model import Config, rows_for
 from bertkit.settings.pretrain import PretrainSettings, TeachingSettings
-from bertkit.tasks.base import Item, Reading
+from bertkit.tasks.base import Item, Reading, Task
 from bertkit.tasks.batches import SupervisedFeed
-from bertkit.tasks.embed import Taught
+from bertkit.tasks.embed import Likeness, Taught
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import World
 from bertkit.training.loop import Objective
@@ -44,7 +44,7 @@ class Components:
     held_out: np.ndarray
     folders: dict[str, Folder]
     settings: PretrainSettings
-    taught: list[Item]  # texts with a teacher's vectors
+    taught: list[tuple[Task, list[Item]]]  # texts with a teacher's vectors, pairs with its cosines
     words_teacher: WordStatesOf | None = None  # provides the states matched at every word
 
     @property
@@ -95,7 +95,7 @@ def build(settings: PretrainSettings, world: World) -> Components:
         raise UserError("--minimal-pairs needs whole weights, and --shard spreads them. Leave one of them out.")
     if settings.causal and not isinstance(objective, Masked):
         raise UserError(f"causal is for masked-word pretraining, not for {settings.objective}. Leave it out.")
-    taught: list[Item] = []
+    taught: list[tuple[Task, list[Item]]] = []
     words_teacher = None
     if settings.teaching != TeachingSettings() and not settings.teacher:
         raise UserError("[teaching] says how to match a teacher, and there is none: pass --teacher MODEL.")
@@ -154,8 +154,10 @@ def _with_heads(source: Folder, heads: dict[str, int]) -> Model:
     return model
 
 
-def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer) -> tuple[Objective, list[Item]]:
-    """A pretraining objective with a teacher's sentence vectors, and their texts."""
+def _taught(
+    settings: PretrainSettings, objective: Objective, tokenizer: Tokenizer
+) -> tuple[Objective, list[tuple[Task, list[Item]]]]:
+    """A pretraining objective with a teacher of sentences: texts with its vectors, pairs with its cosines if wanted."""
     from bertkit.inference.teacher import teacher
 
     if not settings.teacher or settings.teacher_texts is None:
@@ -165,12 +167,24 @@ def _taught(settings: PretrainSettings, objective: Objective, tokenizer: Tokeniz
     task = Taught(teacher=teacher(settings.teacher, settings.out / "teacher", settings.precision, settings.device))
     examples = task.read(settings.teacher_texts, Reading(), labelled=False)
     task.fit_labels(examples)
-    items = task.encode(examples, tokenizer, Windows(objective.model.config.max_tokens, "truncate"))
+    windows = Windows(objective.model.config.max_tokens, "truncate")
+    items = task.encode(examples, tokenizer, windows)
     if cut := sum(item.cut > 0 for item in items):
         note(
             f"{settings.teacher_texts}: {cut} of {len(items)} rows are longer than the model's limit and are truncated."
         )
-    return MaskedTaught(objective.model, task), items
+    taught: list[tuple[Task, list[Item]]] = [(task, items)]
+    if settings.teaching.likeness:
+        pairs = task.with_cosines(examples)
+        if not pairs:
+            raise UserError(
+                f"teaching.likeness needs pairs of texts, and {settings.teacher_texts} has single ones. "
+                "Give it a column text_b, or leave teaching.likeness out."
+            )
+        likeness = Likeness()
+        likeness.fit_labels(pairs)
+        taught.append((likeness, likeness.encode(pairs, tokenizer, windows)))
+    return MaskedTaught(objective.model, task, settings.teaching.likeness), taught
 
 
 def _word_teacher(settings: PretrainSettings, objective: Objective, store: Store, world: World) -> WordStatesOf:
@@ -212,15 +226,17 @@ def plan_of(built: Components, steps: int) -> list[Phase]:
 
 def make_feed(built: Components, steps: int, world: World) -> PretrainingFeed:
     """Build a pretraining run's feed for this many steps, with the teacher's texts if there are any."""
-    s, beside = built.settings, None
-    if isinstance(built.objective, MaskedTaught):
-        beside = SupervisedFeed(
-            built.taught, built.objective.task, batch=s.teacher_batch, seed=s.seed, micro_tokens=s.micro_tokens,
-            rank=world.rank, ranks=world.size,
-        )  # fmt: skip
+    s = built.settings
+    beside = [
+        SupervisedFeed(
+            items, task, batch=s.teacher_batch, seed=s.seed, micro_tokens=s.micro_tokens, rank=world.rank,
+            ranks=world.size,
+        )
+        for task, items in built.taught
+    ]  # fmt: skip
     return PretrainingFeed(
         built.store, built.train_documents, packing=s.packing, masking=s.hiding,
         plan=plan_of(built, steps), seed=s.seed, short_prob=s.short_prob,
         micro_tokens=s.micro_tokens, rank=world.rank, ranks=world.size, causal=s.causal, beside=beside,
-        teacher=built.words_teacher,
+        teacher=built.words_teacher, share=s.teaching.share,
     )  # fmt: skip

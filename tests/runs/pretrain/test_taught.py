@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import bertkit
+from bertkit.checkpoint.folder import read_folder
 from bertkit.errors import Stopped, UserError
 from bertkit.inference import teacher as teachers
 from bertkit.runs.pretrain.run import pretrain
@@ -85,3 +86,40 @@ def test_what_cannot_be_taught_is_refused(taught, make, tmp_path):
         pretrain(taught("run", teacher=""))
     with pytest.raises(UserError, match="masked-word pretraining"):
         pretrain(make("gpt-mini", tmp_path / "gpt", teacher="x", teacher_texts=tmp_path / "texts.txt"))
+
+
+# ---- Pairs read together, with the teacher's cosine.
+
+
+@pytest.fixture
+def taught_pairs(taught, tmp_path):
+    """Settings of a run whose texts are pairs: taught_pairs(out, **changes)."""
+    pairs = tmp_path / "pairs.csv"
+    rows = [f"{one} {two},{two} {three}" for one, two, three in zip(SUBJECTS, SUBJECTS[1:], SUBJECTS[2:])] * 4
+    pairs.write_text("\n".join(["text,text_b", *rows]) + "\n")
+    return lambda out, **changes: taught(out, **{"teacher_texts": pairs, "teaching": {"likeness": 1.0}, **changes})
+
+
+def test_a_model_that_reads_both_texts_learns_the_teachers_cosine(taught_pairs, tmp_path):
+    pretrain(taught_pairs("run", steps=120, loop={"lr": 3e-3}))
+    rows = [row["likeness_loss"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "likeness_loss" in row]
+    assert rows[0] > 0.5  # the cosines are standardised: a constant guess has a loss of 1
+    assert np.mean(rows[-10:]) < 0.3
+    pretrain(taught_pairs("plain", steps=2, teacher="", teacher_texts=None, teaching={}))
+    keys = [set(read_folder(tmp_path / name).model.state_dict()) for name in ("run", "plain")]
+    assert keys[0] == keys[1]
+
+
+def test_pairs_with_a_teachers_cosine_resume_to_the_last_bit(taught_pairs, tmp_path, monkeypatch):
+    pretrain(taught_pairs("whole"))
+    with monkeypatch.context() as patch:
+        stop_after(3, patch)
+        with pytest.raises(Stopped):
+            pretrain(taught_pairs("stopped"))
+    pretrain(taught_pairs("stopped", resume=True))
+    assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
+
+
+def test_cosines_of_pairs_need_pairs(taught):
+    with pytest.raises(UserError, match=r"texts\.txt has single ones.*column text_b"):
+        pretrain(taught("run", teaching={"likeness": 1.0}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 import pytest
 import torch
@@ -14,9 +16,11 @@ from bertkit.errors import Stopped, UserError
 from bertkit.inference.teacher import START_SCALE, WordsOfPieces, WordTeacher, start_vectors
 from bertkit.model.encoder import Encoded
 from bertkit.objectives.masked import WordStates
+from bertkit.runs.pretrain.build import build, make_feed
 from bertkit.runs.pretrain.run import pretrain
 from bertkit.settings.pretrain import TeachingSettings
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.distributed import World
 from bertkit.training.metrics_log import read_metrics
 from tests.support.interrupted import fingerprint, stop_after
 from tests.support.toy import make_model
@@ -162,6 +166,17 @@ def test_a_run_with_a_teacher_at_every_word_resumes_to_the_last_bit(matched, tmp
                 pretrain(matched(f"stopped-{step}"))
         pretrain(matched(f"stopped-{step}", resume=True))
         assert fingerprint(tmp_path / f"stopped-{step}") == fingerprint(tmp_path / "whole")
+
+
+def test_a_share_of_the_examples_is_matched_and_the_teacher_reads_no_others(matched, tmp_path):
+    settings = matched("run", steps=6, teaching={"share": 0.25}, batch_tokens=1024, loop={"lr": 3e-3})
+    feed = make_feed(build(settings, World()), 6, World())
+    matches = [(len(batch.extra.get("states", ())) > 0, len(batch.order)) for batch in feed.step(0)]
+    some, every = sum(rows for taught, rows in matches if taught), sum(rows for _, rows in matches)
+    assert some == ceil(every / 4) < every
+    pretrain(settings)
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert all(0 < row["states_loss"] < 2 for row in rows if "states_loss" in row)
 
 
 def test_a_run_goes_on_without_its_teacher(matched, tmp_path):
