@@ -166,7 +166,7 @@ def _vectors(s: Settings) -> dict[str, Any]:
 
 def _hmm(s: Settings) -> dict[str, Any]:
     """`learn hmm`: a trigram HMM tagger, in a folder that `predict` and `evaluate` open."""
-    from bertkit.ancestors.baselines.forms import Tags
+    from bertkit.ancestors.baselines.adapters import Tags
     from bertkit.ancestors.hmm import Hmm
     from bertkit.tasks import make
     from bertkit.tasks.base import Reading

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.ancestors.language_model import gpt
-from bertkit.ancestors.language_model.base import KINDS, LanguageModelObjective, LanguageModelShape, Nnlm, unpacked
 from bertkit.ancestors.language_model.model import LanguageModel, network_of
+from bertkit.ancestors.language_model.networks import KINDS, LanguageModelObjective, LanguageModelShape, Nnlm, unpacked
 from bertkit.data.batch import pack
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.manifest import accept

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.ancestors.language_model.base import LanguageModelObjective, LanguageModelShape
 from bertkit.ancestors.language_model.model import LanguageModel, network_of
+from bertkit.ancestors.language_model.networks import LanguageModelObjective, LanguageModelShape
 from bertkit.ancestors.lstm import transfer
 from bertkit.ancestors.lstm.classifiers import STARTS, Autoencode, DaiLe, DaiLeSettings, Ulmfit, UlmfitSettings, doubled
 from bertkit.ancestors.lstm.transfer import (

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from bertkit.ancestors.language_model.base import perplexity_of
 from bertkit.ancestors.language_model.model import suggestions
+from bertkit.ancestors.language_model.networks import perplexity_of
 from bertkit.data.batch import pack, run_batched
 from bertkit.errors import UserError
 from bertkit.model.heads import Model

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
-from bertkit.ancestors.language_model.base import LanguageModelShape, Network, Nnlm, Rnnlm, add_bos_eos, perplexity_of
+from bertkit.ancestors.language_model.networks import (
+    LanguageModelShape,
+    Network,
+    Nnlm,
+    Rnnlm,
+    add_bos_eos,
+    perplexity_of,
+)
 from bertkit.data.batch import run_batched
 from bertkit.data.readers.frames import texts_of
 from bertkit.errors import DamagedFile, UserError

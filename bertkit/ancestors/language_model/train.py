@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from bertkit import machine
-from bertkit.ancestors.language_model.base import LanguageModelObjective, LanguageModelShape
 from bertkit.ancestors.language_model.model import LanguageModel, fill, network_of
+from bertkit.ancestors.language_model.networks import LanguageModelObjective, LanguageModelShape
 from bertkit.data.batch import Batch, batches_by_tokens
 from bertkit.data.feed import Phase, PretrainingFeed, collate, phases
 from bertkit.data.store import Store

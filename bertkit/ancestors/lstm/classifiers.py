@@ -10,8 +10,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from bertkit.ancestors.language_model.base import LanguageModelObjective, add_bos_eos
 from bertkit.ancestors.language_model.model import LanguageModel
+from bertkit.ancestors.language_model.networks import LanguageModelObjective, add_bos_eos
 from bertkit.ancestors.lstm.transfer import Reader, RecurrentClassifier, StageSettings, TextFeed, cut_rows
 from bertkit.data.batch import Batch
 from bertkit.errors import UserError

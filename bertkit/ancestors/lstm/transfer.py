@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from bertkit import machine
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
-from bertkit.ancestors.language_model.base import (
+from bertkit.ancestors.language_model.model import LanguageModel, fill, network_of
+from bertkit.ancestors.language_model.networks import (
     LanguageModelObjective,
     LanguageModelShape,
     Rnnlm,
@@ -24,7 +25,6 @@ from bertkit.ancestors.language_model.base import (
     add_bos_eos,
     unpacked,
 )
-from bertkit.ancestors.language_model.model import LanguageModel, fill, network_of
 from bertkit.data.batch import Batch, batches_by_tokens, pack, run_batched
 from bertkit.errors import UserError
 from bertkit.model.inference import choose

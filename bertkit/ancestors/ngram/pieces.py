@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from bertkit.ancestors import folder as storage
 from bertkit.ancestors.folder import Layout
-from bertkit.ancestors.language_model.base import add_bos_eos, perplexity_of
 from bertkit.ancestors.language_model.model import suggestions
+from bertkit.ancestors.language_model.networks import add_bos_eos, perplexity_of
 from bertkit.ancestors.language_model.train import split
 from bertkit.ancestors.ngram.counting import BYTES_PER_WORD, count_windows
 from bertkit.ancestors.ngram.kneser_ney import estimate, gather
@@ -98,7 +98,7 @@ class PieceNgram:
         return [float(logs.sum()) for logs in self.log_probs(add_bos_eos(self.tokenizer, texts_of(texts)))]
 
     def perplexity(self, texts: Sequence[str]) -> dict[str, float]:
-        """Perplexity (per piece) of n-grams of pieces, bits_per_byte, …: see language_model.base.perplexity_of."""
+        """Perplexity (per piece) of n-grams of pieces, bits_per_byte, …: see language_model.networks.perplexity_of."""
         texts = texts_of(texts)
         rows = add_bos_eos(self.tokenizer, texts)
         scores = [float(logs.sum()) for logs in self.log_probs(rows)]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, cast
 
+from bertkit.ancestors.baselines.adapters import INSIDE, Adapter, Inner, Numbers, Tags, Texts
 from bertkit.ancestors.baselines.fasttext import FastText
-from bertkit.ancestors.baselines.forms import INSIDE, Form, Inner, Numbers, Tags, Texts
 from bertkit.ancestors.baselines.models import (
     Majority,
     MeanNumber,
@@ -95,14 +95,14 @@ class Resources:
 class Contender(Generic[Inner]):
     """A row of the table of contenders: `compare` makes models from it, and `bertkit.load` opens them again.
 
-    form: how rows are passed to the model (see its Protocol). model: its class. build: makes one from the resources;
+    adapter: how rows are passed to the model (see its Protocol). model: its class. build: makes one from the resources;
     by default the class is called without arguments. title: its name in tables; by default the model's own. lacks: why
     the resources are not enough, or "". load: opens a model with an encoder inside, at a precision.
     """
 
     key: str
     tasks: tuple[str, ...]
-    form: type[Form[Inner]]
+    adapter: type[Adapter[Inner]]
     model: type[Inner]
     build: Callable[[Resources], Inner] | None = None
     title: Callable[[Resources], str] | None = None
@@ -112,13 +112,13 @@ class Contender(Generic[Inner]):
     def make(self, resources: Resources) -> ContenderModel:
         """A fresh model of this row of the contender table."""
         model: Any = self.build(resources) if self.build else self.model()
-        return cast(ContenderModel, self.form(self.key, self.title(resources) if self.title else model.name, model))
+        return cast(ContenderModel, self.adapter(self.key, self.title(resources) if self.title else model.name, model))
 
     def open(self, folder: Path, about: dict[str, Any], precision: str = "auto") -> Texts | Numbers | Tags:
         """Load a saved contender. about: its bertkit.json."""
         inside = folder / INSIDE
         model = self.load(inside, precision) if self.load else self.model.load(inside)
-        return cast(Texts | Numbers | Tags, self.form(self.key, about["name"], model).restore(about))
+        return cast(Texts | Numbers | Tags, self.adapter(self.key, about["name"], model).restore(about))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit import __version__, machine, metrics
-from bertkit.ancestors.baselines.forms import BASELINES
+from bertkit.ancestors.baselines.adapters import BASELINES
 from bertkit.checkpoint import folder as model_folder
 from bertkit.config import to_plain
 from bertkit.data.readers.frames import is_memory, memory_digest

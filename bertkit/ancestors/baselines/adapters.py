@@ -1,4 +1,4 @@
-"""How the rows of a task become what a cheap model learns from, and its numbers the task's predictions.
+"""Adapters: a task's rows become what a cheap model learns from, and the numbers it gives the task's predictions.
 
 `Texts`, `Numbers` and `Tags` wrap any model with the methods of their Protocol; BASELINES has one for each task.
 """
@@ -26,69 +26,69 @@ from bertkit.tasks import make
 from bertkit.tasks.base import Item, Prediction, Task
 from bertkit.tasks.tag import Words
 
-INSIDE = "model"  # the model's own folder in a form's
+INSIDE = "model"  # the model's own folder in an adapter's
 SMALLEST = 1e-12  # of a probability, before its logarithm
 
 
 class SavedModel(Protocol):
-    """What the class of every row of `CONTENDERS` has, besides the methods of its form below."""
+    """What the class of every row of `CONTENDERS` has, besides the methods of its adapter below."""
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of a model that a form wraps."""
+        """Number of parameters of a model that an adapter wraps."""
 
     def save(self, folder: Path) -> None:
-        """Write all files of a model that a form wraps into a folder, or none."""
+        """Write all files of a model that an adapter wraps into a folder, or none."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open a saved model that a form wraps."""
+        """Open a saved model that an adapter wraps."""
 
 
 class TextClassifier(SavedModel, Protocol):
-    """A classifier that the form `Texts` holds. It reads pairs of texts as tuples if its class says `reads_pairs`."""
+    """A classifier that the adapter `Texts` holds. Pairs of texts are tuples, if its class says `reads_pairs`."""
 
     def fit(
         self, texts: Sequence[Any], labels: Sequence[int], count: int, dev_texts: Sequence[Any],
         dev_labels: Sequence[int], /, *, seed: int, minutes: float,
     ) -> Self:  # fmt: skip
-        """What the form `Texts` calls to learn labels, numbers below `count`; the dev texts choose the best pass.
+        """What the adapter `Texts` calls to learn labels, numbers below `count`; the dev texts choose the best pass.
 
         minutes: time limit; 0: none.
         """
 
     def probabilities(self, texts: Sequence[Any], /) -> NDArray[Any]:
-        """What the form `Texts` asks a model for: (texts, labels)."""
+        """What the adapter `Texts` asks a model for: (texts, labels)."""
 
 
 class TextRegressor(SavedModel, Protocol):
-    """A regressor of texts that the form `Numbers` holds."""
+    """A regressor of texts that the adapter `Numbers` holds."""
 
     def fit(
         self, texts: Sequence[Any], numbers: Sequence[float], count: int, dev_texts: Sequence[Any],
         dev_numbers: Sequence[float], /, *, seed: int, minutes: float,
     ) -> Self:  # fmt: skip
-        """What the form `Numbers` calls to learn a number per text; `count` is 1."""
+        """What the adapter `Numbers` calls to learn a number per text; `count` is 1."""
 
     def values(self, texts: Sequence[Any], /) -> NDArray[Any]:
-        """What the form `Numbers` asks a model for: (texts,)."""
+        """What the adapter `Numbers` asks a model for: (texts,)."""
 
 
 class SentenceTagger(SavedModel, Protocol):
-    """A tagger that the form `Tags` holds."""
+    """A tagger that the adapter `Tags` holds."""
 
     def fit(
         self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]], count: int,
         dev_sentences: Sequence[Sequence[str]], dev_tags: Sequence[Sequence[int]], /, *, seed: int, minutes: float,
         measure: Callable[[list[list[int]], list[list[int]]], float],
     ) -> Self:  # fmt: skip
-        """What the form `Tags` asks of any tagger: learn tags below `count`.
+        """What the adapter `Tags` asks of any tagger: learn tags below `count`.
 
         measure(gold, predicted) chooses the best pass.
         """
 
     def judge(self, sentences: Sequence[Sequence[str]], /) -> Sequence[tuple[list[int], NDArray[Any]]]:
-        """What the form `Tags` asks of each sentence: its tags, and their log-probabilities (words, labels)."""
+        """What the adapter `Tags` asks of each sentence: its tags, and their log-probabilities (words, labels)."""
 
 
 @runtime_checkable
@@ -101,7 +101,7 @@ class TrainedInSteps(Protocol):
 Inner = TypeVar("Inner", bound=SavedModel)
 
 
-class Form(Generic[Inner]):
+class Adapter(Generic[Inner]):
     """A cheap model of a task's rows: what is written beside it, and predictions by the task's own decoder."""
 
     def __init__(self, key: str, name: str, model: Inner) -> None:
@@ -110,16 +110,16 @@ class Form(Generic[Inner]):
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model inside the form."""
+        """Parameters of the model inside the adapter."""
         return int(self.model.parameters)
 
     @property
     def progress(self) -> Any:
-        """Progress of a form's training in steps; None for others."""
+        """Progress of an adapter's training in steps; None for others."""
         return self.model.progress if isinstance(self.model, TrainedInSteps) else None
 
     def save(self, folder: Path) -> None:
-        """Write the form's model, and the `bertkit.json` that identifies it."""
+        """Write the adapter's model, and the `bertkit.json` that identifies it."""
         about = {
             "contender": self.key, "name": self.name, "task": self.task.name, "labels": list(self.task.labels),
             "options": self.task.options, "version": __version__,
@@ -133,12 +133,12 @@ class Form(Generic[Inner]):
         write_folder(folder, write)
 
     def restore(self, about: dict[str, Any]) -> Self:
-        """Restore the form's task from `bertkit.json`."""
+        """Restore the adapter's task from `bertkit.json`."""
         self.task = make(about["task"], labels=tuple(about["labels"]), options=dict(about["options"]))
         return self
 
 
-class _OfTexts(Form[Inner]):
+class _OfTexts(Adapter[Inner]):
     """A model of texts, or of pairs of texts: as tuples if the model says `reads_pairs`, else joined."""
 
     def _texts(self, rows: Sequence[Any]) -> list[Any]:
@@ -149,10 +149,10 @@ class _OfTexts(Form[Inner]):
 
 
 class Texts(_OfTexts[TextClassifier]):
-    """The form of a baseline that classifies texts, or pairs of texts."""
+    """The adapter of a baseline that classifies texts, or pairs of texts."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the form's model on labels as numbers."""
+        """Fit the adapter's model on labels as numbers."""
         self.task = task
         if task.options.get("multi_label"):
             raise UserError("compare takes one label per text. Fine-tune with --multi-label instead.")
@@ -163,7 +163,7 @@ class Texts(_OfTexts[TextClassifier]):
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Probabilities of the form's model as the task decodes them. Every text is read in full."""
+        """Probabilities of the adapter's model as the task decodes them. Every text is read in full."""
         texts = self._texts(examples)
         scores = np.log(np.maximum(self.model.probabilities(texts), SMALLEST)) if texts else []
         return [
@@ -173,17 +173,17 @@ class Texts(_OfTexts[TextClassifier]):
 
 
 class Numbers(_OfTexts[TextRegressor]):
-    """The form of a baseline that gives a number for a text, or for a pair of texts."""
+    """The adapter of a baseline that gives a number for a text, or for a pair of texts."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the form's model on the user's own numbers."""
+        """Fit the adapter's model on the user's own numbers."""
         self.task = task
         numbers, dev_numbers = ([float(row.label) for row in rows] for rows in (train, dev))
         self.model.fit(self._texts(train), numbers, 1, self._texts(dev), dev_numbers, seed=seed, minutes=minutes)
         return self
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """Numbers of the form's model as the task decodes them. Every text is read in full."""
+        """Numbers of the adapter's model as the task decodes them. Every text is read in full."""
         texts = self._texts(examples)
         values: Iterable[float] = self.model.values(texts) if texts else []
         return [
@@ -192,11 +192,11 @@ class Numbers(_OfTexts[TextRegressor]):
         ]
 
 
-class Tags(Form[SentenceTagger]):
-    """The form of a baseline that tags sentences."""
+class Tags(Adapter[SentenceTagger]):
+    """The adapter of a baseline that tags sentences."""
 
     def fit(self, task: Task, train: Sequence[Any], dev: Sequence[Any], *, seed: int, minutes: float) -> Self:
-        """Fit the form's model on tags as numbers."""
+        """Fit the adapter's model on tags as numbers."""
         self.task = task
         (sentences, tags), (dev_sentences, dev_tags) = (self._split(rows) for rows in (train, dev))
         self.model.fit(
@@ -206,7 +206,7 @@ class Tags(Form[SentenceTagger]):
         return self
 
     def _headline(self, gold: list[list[int]], predicted: list[list[int]]) -> float:
-        """The form's score of a tagger, the same for all contenders: entity F1 if the tags mark chunks."""
+        """The adapter's score of a tagger, the same for all contenders: entity F1 if the tags mark chunks."""
         named = ([[self.task.labels[n] for n in tags] for tags in side] for side in (gold, predicted))
         return float(next(iter(metrics.tagging(*named).values())))
 
@@ -219,7 +219,7 @@ class Tags(Form[SentenceTagger]):
         )
 
     def predict(self, examples: Sequence[Any]) -> list[Prediction]:
-        """The form's tag of each word; plain texts are split into words and punctuation."""
+        """The adapter's tag of each word; plain texts are split into words and punctuation."""
         rows = [_with_words(example) for example in examples]
         judged = self.model.judge([list(row.sentence.tokens) for row in rows])
         return [
@@ -256,7 +256,7 @@ class OneStrength(TfIdf):
 
 
 def _texts_baseline(size: int) -> Texts:
-    """The baseline form of texts, by how long logistic regression would take: it grows with rows and labels."""
+    """The baseline of texts, by how long logistic regression would take: that grows with rows and labels."""
     kinds: tuple[tuple[float, type[TfIdf]], ...] = ((3_000, TfIdf), (20_000, OneStrength), (inf, NaiveBayes))
     kind = next(kind for most, kind in kinds if size <= most)
     return Texts("tfidf", kind.name, kind())
