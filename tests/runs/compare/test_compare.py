@@ -368,7 +368,7 @@ def test_every_rung_can_be_opened_again():
     rows = [entry for entry in CONTENDERS if isinstance(entry, Contender)]
     assert {entry.key for entry in CONTENDERS} - {row.key for row in rows} == {"gpt"}  # its folder is any model's
     assert all(saved(row.key) is row for row in rows) and saved("unheard-of") is None
-    numbers = {row.key for row in rows if row.form is Numbers}
+    numbers = {row.key for row in rows if row.adapter is Numbers}
     apart = {row.key for row in rows if getattr(row.model, "reads_pairs", False)}
     assert numbers and apart == {"bayes", "tfidf", "word2vec", "glove", "features"} | numbers
 
