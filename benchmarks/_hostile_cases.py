@@ -38,7 +38,7 @@ def healthy(root: Path) -> dict[str, list[str]]:
     from bertkit.ancestors.ngram.model import NgramModel
     from bertkit.ancestors.vectors.vectors import WordVectors
     from bertkit.checkpoint.folder import Folder, write_folder
-    from bertkit.checkpoint.pooling import Pooling
+    from bertkit.checkpoint.sentence_modules import Pooling
     from bertkit.data.prepare.run import prepare
     from bertkit.files import atomic
     from bertkit.inference.predictor import Predictor

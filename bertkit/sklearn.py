@@ -256,7 +256,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _OverTexts
         return self._vectors(self._texts(X))
 
     def _vectors(self, texts: list[str]) -> np.ndarray:
-        """The embedder's vectors of texts."""
+        """The vectors that scikit-learn's embedder gives texts."""
         if self.pool == "none":
             raise ValueError(
                 "pool is 'none', which gives one vector per token. An estimator needs one per text: mean, cls or max."

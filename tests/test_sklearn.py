@@ -287,7 +287,7 @@ def test_an_embedder_gives_the_vectors_of_a_sentence_transformers_folder(mode, m
     """With its pooling and scaling, after pickling without the folder, and as a clone."""
     sentences = pytest.importorskip("sentence_transformers", reason="the judge of these folders")
     from bertkit.checkpoint.folder import read_folder, write_folder
-    from bertkit.checkpoint.pooling import Pooling
+    from bertkit.checkpoint.sentence_modules import Pooling
 
     folder = read_folder(Path(model))
     folder.pooling = Pooling(mode, normalize=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint import card
 from bertkit.checkpoint.families import FAMILIES, Architecture, Family
-from bertkit.checkpoint.pooling import encoder_place, read_pooling, write_pooling
+from bertkit.checkpoint.sentence_modules import encoder_place, read_pooling, write_pooling
 from bertkit.checkpoint.tensorflow.read import is_google, origin, read_google
 from bertkit.checkpoint.translate import (
     architecture_for,

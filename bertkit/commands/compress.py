@@ -37,9 +37,9 @@ def run_distill(settings: DistillSettings) -> dict[str, Any]:
 
 def distill_lines(result: dict[str, Any]) -> list[str]:
     """The output of the command `distill`: teacher and student side by side."""
-    from bertkit.runs.compress.measure import lines
+    from bertkit.runs.compress import measure
 
-    return [*lines(result["compared"]), f"the student model and its report.html are in {result['out']}"]
+    return [*measure.lines(result["compared"]), f"the student model and its report.html are in {result['out']}"]
 
 
 def run_quantize(settings: QuantizeSettings) -> dict[str, Any]:
@@ -51,10 +51,13 @@ def run_quantize(settings: QuantizeSettings) -> dict[str, Any]:
 
 
 def quantize_lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `quantize`: the comparison of both models, and what opens the new folder."""
-    from bertkit.runs.compress.quantize import lines
+    """The output of the command `quantize`: the comparison, whether it is worth it, and what opens the folder."""
+    from bertkit.runs.compress import measure
 
-    return lines(result)
+    comparison = result["compared"]
+    speeds = [comparison[side]["texts_per_second"] for side in ("before", "after")]
+    slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []
+    return [*measure.lines(comparison), *slower, f"{result['out']}: {result['opened_by']}."]
 
 
 def run_prune(settings: PruneSettings) -> dict[str, Any]:
@@ -66,10 +69,17 @@ def run_prune(settings: PruneSettings) -> dict[str, Any]:
 
 
 def prune_lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `prune`: the comparison of both models, and what opens the new folder."""
-    from bertkit.runs.compress.prune import lines
+    """The output of the command `prune`: what was removed, the comparison, and what to do next."""
+    from bertkit.runs.compress import measure
 
-    return lines(result)
+    depth, inner = (f"{before} → {after}" for before, after in (result["depth"], result["inner"]))
+    again = f"To recover what it lost: bertkit distill {result['model']} --model {result['out']} --train FILE --out RUN"
+    return [
+        f"layers {depth}, feed-forward neurons {inner}",
+        *measure.lines(result["compared"]),
+        f"{result['out']}: opens in bertkit.load and transformers.",
+        again if result["task"] else "Fine-tune it before you use it.",
+    ]
 
 
 def run_export(settings: ExportSettings) -> dict[str, Any]:
@@ -82,10 +92,30 @@ def run_export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def export_lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `export`: the comparison of both models, and what opens the export."""
-    from bertkit.runs.compress.export import lines
+    """The output of the command `export`: the comparison, and what opens it."""
+    from bertkit.runs.compress import measure
 
-    return lines(result)
+    rows = measure.lines(result["compared"])
+    if result["format"] == "web":
+        rows.append(
+            f"{result['out']}/index.html: open it in a browser; it needs no server and no network "
+            f"({result['bytes'] / 1e6:.0f} MB)."
+        )
+    elif result["format"] == "onnx":
+        rows += [
+            f"Compared with fp32, outputs differ by at most {result['max_difference']:.1e} of the largest.",
+            f"{result['out']}/{result['file']}: {', '.join(result['inputs'])} → {', '.join(result['outputs'])}; "
+            "any batch size and length, rows padded at the end.",
+        ]
+        for weights, other in result["others"].items():
+            rows += ["", f"{weights}{': ' if other['file'] else ''}{other['file']}", *measure.lines(other["compared"])]
+        if result["calibrations"]:
+            chosen, *rest = (f"{name} {off:.2%}" for name, off in result["calibrations"].items())
+            rows.append(f"int8 ranges: {chosen} off on average (chosen); {', '.join(rest)}.")
+        rows.append(f"{result['out']}: opens in bertkit.load (with or without torch), optimum and transformers.js.")
+    else:
+        rows.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")
+    return rows
 
 
 def start(settings: QuantizeSettings | PruneSettings | ExportSettings) -> None:

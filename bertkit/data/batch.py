@@ -179,7 +179,7 @@ def _group(lengths: np.ndarray, start: int) -> Group:
 
 
 def _padded(lengths: np.ndarray, start: int, longest: int) -> Group:
-    """A group padded to a length, with the places of its tokens in the rectangle."""
+    """A batch's group of texts, padded to a length, with the places of its tokens in the rectangle."""
     total = int(lengths.sum())
     column = np.arange(longest)
     real = column[None, :] < lengths[:, None]

@@ -56,7 +56,7 @@ class Question:
 
     @property
     def placed(self) -> tuple[tuple[str, int], ...]:
-        """The answers of a question (an example of `answer`) that occur in the context."""
+        """The answers of this `Question` that occur in its context."""
         return tuple(answer for answer in self.answers if answer[1] >= 0)
 
 

@@ -169,5 +169,5 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def partial_of(folder: Path) -> Path:
-    """The folder of a store that is being written."""
+    """Where a token store is while `prepare` writes it."""
     return folder.with_name(folder.name + ".partial")

@@ -138,7 +138,7 @@ def _finish(target: Path, swap: Path) -> None:
 
 @contextmanager
 def alone(target: Path) -> Iterator[None]:
-    """One mender of a folder at a time: a slow one must not remove what a later write put there."""
+    """One process at a time mends an atomic write that was cut off: a slow one must not remove a later write."""
     handle = os.open(target, os.O_RDONLY)
     try:
         for _ in range(MEND_TRIES):

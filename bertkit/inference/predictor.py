@@ -286,7 +286,7 @@ class Predictor:
         return fill(self, text, top, joint)
 
     def choose(self, text: str, choices: Sequence[str]) -> dict[str, Any]:
-        """The likeliest continuation of a text, without fine-tuning: {choice, scores, likelihoods}."""
+        """Predict the likeliest continuation of a text, without fine-tuning: {choice, scores, likelihoods}."""
         from bertkit.inference.scoring import choose
 
         return choose(self, text, list(choices))

@@ -149,7 +149,7 @@ class Crf(nn.Module):
         self.end = nn.Parameter(torch.zeros(labels))
 
     def forward(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
-        """The CRF head's log-probability of tags, (texts,). emissions: (texts, words, labels); tags: (texts, words)."""
+        """The head `Crf`: log-probability of tags. emissions: (texts, words, labels); tags: (texts, words)."""
         return path_score(emissions, tags, lengths, self) - log_partition(emissions, lengths, self)
 
     def chain(self) -> Chain:

@@ -195,7 +195,7 @@ class Pooling:
         return width
 
     def widths(self, width: int) -> Iterator[tuple[Step, int, int]]:
-        """Each step of the pooling, the width it is given, and the width it expects."""
+        """Each step from token states to a text's vector: the width it is given, and the one it expects."""
         width *= len(self.mode.split(JOIN))
         for step in self.steps:
             first = step.tensors.get("linear.weight", step.tensors.get("norm.weight"))

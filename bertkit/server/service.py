@@ -166,7 +166,7 @@ class InferenceService:
         return ServiceResult(model, done.answers, done, size)
 
     def _checked(self, inputs: Sequence[Any], beside: int, most: int) -> int:
-        """The service checks its limits. Returns the number of characters of the inputs."""
+        """The inference service checks a request against its limits. Returns the number of characters."""
         items = len(inputs) - beside
         if items < 1 or [] in inputs:
             raise ApiError("empty", "`inputs` cannot be empty.", param="input")

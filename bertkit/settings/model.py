@@ -118,7 +118,7 @@ class Config:
 
     @property
     def key_width(self) -> int:
-        """The width of all keys, and of all values, of one token in this model."""
+        """By its config, the width of all keys, and of all values, of one token."""
         return (self.key_heads or self.heads) * self.head_width
 
     def __repr__(self) -> str:

@@ -101,7 +101,7 @@ class Task:
         return kind_of(path) in ROW_KINDS
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
-        """What a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
+        """Every task: what a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
 
         first: the number, or line, of the first of them.
         """

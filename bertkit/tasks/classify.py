@@ -67,7 +67,7 @@ class Classify(Task):
         yield from self._rows(path, reading, labelled=False)
 
     def _rows(self, path: str | Path, reading: Reading, labelled: Labelled) -> Iterator[TextRow]:
-        """The labelled rows of a file, with one or several labels each."""
+        """What the task `classify` reads: the rows of a file, with one or several labels each."""
         separator = reading.label_separator
         if separator and not self.multi:
             raise UserError("--label-separator is for rows with several labels. Pass --multi-label too.")
@@ -239,7 +239,7 @@ class Classify(Task):
         return not self.multi
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
-        """Precision and recall of each label, and which labels are taken for which."""
+        """The task `classify` reports precision and recall of each label, and which labels are taken for which."""
         if self.multi:
             return {}
         counts = metrics.confusion(gold, predicted, self.labels).tolist()

@@ -192,7 +192,7 @@ class Rank(Regress):
     """
 
     def given(self, path: str | Path, reading: Reading, labelled: Labelled = True) -> list[TextRow]:
-        """The rows of a ranking as the file has them: labelled 0 and 1, or all without a label."""
+        """The rows of the task `rank` as the file has them: labelled 0 and 1, or all without a label."""
         rows = list(
             read_rows(
                 path, text=reading.text, text_b=reading.text_b, label=reading.label,

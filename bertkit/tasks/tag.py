@@ -355,7 +355,7 @@ class Tag(Task):
         return {} if head == cls.head else None
 
     def by_label(self, gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
-        """Precision and recall of each kind of tagged entity."""
+        """The task `tag` reports precision and recall of each kind of entity."""
         return {"per_class": metrics.per_type(gold, predicted)} if metrics.chunk_like(gold) else {}
 
     @property

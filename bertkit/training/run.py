@@ -216,7 +216,7 @@ class Run(Generic[Result]):
         return round(self.world.sums({"steps": float(last) if self.world.is_main else 0.0})["steps"])
 
     def _replan(self) -> None:
-        """Set the end of the run by the speed so far, at each mark of a time budget."""
+        """Set the end of a training run by its speed so far, at each mark of a time budget."""
         if not self.plan.timed or self.replanned >= len(REPLAN) or len(self.recent) < FEWEST_TIMED:
             return
         passed = self.run.elapsed() / self.plan.seconds
@@ -341,9 +341,9 @@ class MemoryRun(Run[dict[str, Any]]):
         super().__init__(None, plan, training, folder, keep_best=keep_best)
 
     def tell(self, message: str) -> None:
-        """A run in memory updates the status line."""
+        """A training run in memory updates the status line."""
         status(message)
 
     def finish(self) -> dict[str, Any]:
-        """A run in memory writes nothing: the caller already has the model."""
+        """A training run in memory writes nothing: the caller already has the model."""
         return {}

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.checkpoint.card import write
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
-from bertkit.checkpoint.pooling import Pooling
+from bertkit.checkpoint.sentence_modules import Pooling
 from bertkit.model.heads import Crf
 from bertkit.runs.compress.quantize import write_int8
 from tests.support import folders, toy

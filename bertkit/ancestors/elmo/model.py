@@ -268,7 +268,7 @@ class Elmo:
         return np.stack(pooled).astype(np.float32)
 
     def embed_tokens(self, texts: Sequence[str], layers: str | Sequence[int] = "mix") -> list[dict[str, Any]]:
-        """The vectors of every word: per text {tokens, offsets, vectors}. Each line of a text is a sentence."""
+        """ELMo's vector of every word: per text {tokens, offsets, vectors}. Each line of a text is a sentence."""
         every = range(self.numbers.depth + 1)
         named = {"mix": every, "all": every, "last": every[-1:]}
         if not isinstance(layers, str):

@@ -352,7 +352,7 @@ class RecurrentClassifier:
         return self.reader
 
     def probabilities(self, texts: Sequence[str]) -> np.ndarray:
-        """A pretrained LSTM classifier's (texts, labels), each row sums to one; texts of any length are read whole."""
+        """ULMFiT's label probabilities of texts of any length: (texts, labels), each row sums to one."""
         reader = self._reader.eval()
         rows = add_bos_eos(self.tokenizer, list(texts))
         results = np.zeros((len(rows), reader.labels))

@@ -329,7 +329,7 @@ def _report(writer: StoreWriter, tokenizer: Tokenizer, reading: Reading) -> dict
 
 
 def _facts(report: dict[str, Any], tokenizer: Tokenizer, reading: Reading) -> dict[str, Any]:
-    """The content of the prepared `store.json`, except the files."""
+    """What a run of `prepare` writes into `store.json`, except the files."""
     return {
         "format": FORMAT,
         "dtype": PieceEncoder.dtype_for(tokenizer),

@@ -286,7 +286,7 @@ def murmur_hash(text: str) -> int:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text stand, split as BERT splits them: at spaces, at every punctuation mark, and around
+    """Where an annotated text's words stand, split as BERT splits them: at spaces, every punctuation mark, and around
     every Chinese character.
     """
     spans: list[tuple[int, int]] = []

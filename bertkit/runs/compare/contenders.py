@@ -27,7 +27,7 @@ from bertkit.ancestors.lstm.classifiers import DaiLe, Ulmfit
 from bertkit.ancestors.vectors.vectors import open_vectors
 from bertkit.errors import UserError, suggest
 from bertkit.inference.predictor import Predictor
-from bertkit.runs.compare.bert import (
+from bertkit.runs.compare.encoder_contenders import (
     BertFeaturesTagger,
     BertSource,
     ElmoClassifier,

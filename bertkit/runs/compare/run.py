@@ -20,8 +20,8 @@ from bertkit.files.atomic import atomic_write
 from bertkit.inference import framed
 from bertkit.notify import note
 from bertkit.report.comparison import comparison_report, verdict
-from bertkit.runs.compare.bert import Progress
 from bertkit.runs.compare.contenders import ContenderModel, Entry, Resources, contenders_for
+from bertkit.runs.compare.encoder_contenders import Progress
 from bertkit.runs.finetune.split import held_out, key_of, names_of
 from bertkit.settings.finetune import CompareSettings
 from bertkit.tasks import make
@@ -122,7 +122,7 @@ class ContenderResult:
     p_value: float | None = None
 
     def plain(self) -> dict[str, Any]:
-        """A contender's result as values for JSON and the report, without empty ones."""
+        """What a comparison's run found out about one contender, as values for JSON and the report."""
         return {name: value for name, value in vars(self).items() if value not in ("", None, [])}
 
 

@@ -320,32 +320,6 @@ def _card(folder: Folder) -> str:
     )
 
 
-def lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `export`: the comparison, and what opens it."""
-    rows = measure.lines(result["compared"])
-    if result["format"] == "web":
-        rows.append(
-            f"{result['out']}/index.html: open it in a browser; it needs no server and no network "
-            f"({result['bytes'] / 1e6:.0f} MB)."
-        )
-    elif result["format"] == "onnx":
-        rows += [
-            f"{'largest difference':24}{'':12}{result['max_difference']:12.1e}   of the largest output, compared with "
-            "fp32",
-            f"{result['out']}/{result['file']}: {', '.join(result['inputs'])} → {', '.join(result['outputs'])}; "
-            "any batch size and length, rows padded at the end.",
-        ]
-        for weights, other in result["others"].items():
-            rows += ["", f"{weights}{': ' if other['file'] else ''}{other['file']}", *measure.lines(other["compared"])]
-        if result["calibrations"]:
-            chosen, *rest = (f"{name} {off:.2%}" for name, off in result["calibrations"].items())
-            rows.append(f"int8 ranges: {chosen} off on average (chosen); {', '.join(rest)}.")
-        rows.append(f"{result['out']}: opens in bertkit.load (with or without torch), optimum and transformers.js.")
-    else:
-        rows.append(f"{result['out']}: {result['class']}; opens in transformers and bertkit.load.")
-    return rows
-
-
 # ---- A model as a page: the ONNX file with transformers.js and onnxruntime-web, which a browser runs offline.
 
 PAGE = Path(__file__).with_name("web.html")

@@ -208,15 +208,3 @@ def fewer_neurons(model: Model, share: float, activations: list[tuple[Tensor, Te
         if f"{prefix}narrow.bias" in state:
             state[f"{prefix}narrow.bias"] = state[f"{prefix}narrow.bias"] + narrow[:, removed] @ mean[removed]
     return rebuilt(model, replace(config, inner=number), state)
-
-
-def lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `prune`: what was removed, the comparison, and what to do next."""
-    sizes = [f"{result[name][0]} → {result[name][1]}" for name in ("depth", "inner")]
-    again = f"bertkit distill {result['model']} --model {result['out']} --train FILE --out RUN"
-    return [
-        f"layers {sizes[0]}, feed-forward neurons {sizes[1]}",
-        *measure.lines(result["compared"]),
-        f"{result['out']}: opens in bertkit.load and transformers.",
-        f"To recover what it lost: {again}" if result["task"] else "Fine-tune it before you use it.",
-    ]

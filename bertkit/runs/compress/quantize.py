@@ -65,11 +65,3 @@ def write_int8(path: Path, folder: Folder) -> None:
             tensors[name] = tensor
     tensor_file.write(path / INT8, tensors)
     (path / "model.safetensors").unlink()
-
-
-def lines(result: dict[str, Any]) -> list[str]:
-    """The output of the command `quantize`: the comparison, whether it is worth it, and what opens the folder."""
-    comparison = result["compared"]
-    speeds = [comparison[side]["texts_per_second"] for side in ("before", "after")]
-    slower = ["It is not faster on this machine, only smaller."] if speeds[1] < 1.1 * speeds[0] else []
-    return [*measure.lines(comparison), *slower, f"{result['out']}: {result['opened_by']}."]

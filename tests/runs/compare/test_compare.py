@@ -20,7 +20,6 @@ from bertkit.loading import ContenderPredictor, open_model
 from bertkit.report.comparison import verdict
 from bertkit.runs.compare import contenders as table_of_contenders
 from bertkit.runs.compare import run as comparison
-from bertkit.runs.compare.bert import BertSource, FrozenVectors
 from bertkit.runs.compare.contenders import (
     CONTENDERS,
     Contender,
@@ -31,6 +30,7 @@ from bertkit.runs.compare.contenders import (
     contenders_for,
     saved,
 )
+from bertkit.runs.compare.encoder_contenders import BertSource, FrozenVectors
 from bertkit.runs.compare.run import CompareResult, compare, forecast
 from bertkit.settings.finetune import CompareSettings
 from bertkit.tasks import make

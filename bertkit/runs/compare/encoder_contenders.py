@@ -257,7 +257,7 @@ class BertSource:
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """Open the saved BERT that gives a comparison's features."""
+        """Open the saved BERT whose features a contender reads."""
         return cls(Predictor.load(folder, precision))
 
 
@@ -275,7 +275,7 @@ class OnFeatures(Generic[Inner]):
         self.inner: Inner = self.kind(BiLstmSettings(units=source.units), features=source.features)
 
     def fit(self, *rows: Any, **options: Any) -> Self:
-        """Train a comparison's BiLSTM on the features of BERT or ELMo."""
+        """Train this contender: a BiLSTM on the features of an encoder, BERT or ELMo."""
         self.inner.fit(*rows, **options)
         return self
 
@@ -291,7 +291,7 @@ class OnFeatures(Generic[Inner]):
 
     @classmethod
     def load(cls, folder: Path, precision: str = "auto") -> Self:
-        """Open a saved BiLSTM on the features of BERT or ELMo."""
+        """Open a saved contender: a BiLSTM on the features of an encoder, BERT or ELMo."""
         model = cls(cls.source_kind.load(folder / "source", precision))
         model.inner = cls.kind.load(folder / "bilstm", features=model.source.features)
         return model

@@ -12,7 +12,7 @@ import transformers as hf
 
 import bertkit
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
-from bertkit.checkpoint.pooling import KEYS, read_pooling, write_pooling
+from bertkit.checkpoint.sentence_modules import KEYS, read_pooling, write_pooling
 from bertkit.commands import convert
 from bertkit.data.windows import Windows
 from bertkit.errors import DamagedFile, UserError
