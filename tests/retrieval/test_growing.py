@@ -246,6 +246,12 @@ def test_conditions_mean_what_they_say(condition, wanted):
     assert np.flatnonzero(Where(condition).mask(Columns.of(TABLE))).tolist() == wanted
 
 
+@pytest.mark.parametrize("condition", ["ok = true", "ok = 'true'", 'ok = "True"', "ok != false", "ok in ('TRUE')"])
+def test_true_is_found_however_a_table_spells_it(condition):
+    spelled = [{"ok": True}, {"ok": "True"}, {"ok": "true"}, {"ok": " TRUE"}, {"ok": False}, {"ok": "False"}]
+    assert np.flatnonzero(Where(condition).mask(Columns.of(spelled))).tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "condition",
     ["", "year", "year >", "year > zh", "(year > 1", "year > 1)", "year ~ 1", "1 < year", "a = 1 b = 2", "in (1)",
@@ -273,12 +279,6 @@ def clustered(count, width=64):
     random = np.random.default_rng(0)
     vectors = (
         random.normal(size=(20, width))[random.integers(20, size=count)] + random.normal(size=(count, width)) * 0.7
-@pytest.mark.parametrize("condition", ["ok = true", "ok = 'true'", 'ok = "True"', "ok != false", "ok in ('TRUE')"])
-def test_true_is_found_however_a_table_spells_it(condition):
-    spelled = [{"ok": True}, {"ok": "True"}, {"ok": "true"}, {"ok": " TRUE"}, {"ok": False}, {"ok": "False"}]
-    assert np.flatnonzero(Where(condition).mask(Columns.of(spelled))).tolist() == [0, 1, 2, 3]
-
-
     )
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
 

@@ -99,7 +99,8 @@ def test_the_same_ten_as_the_embedded_index_on_200_queries(tmp_path, url, engine
         "folder": made["folder"], "added": 40, "replaced": 10, "deleted": 0, "passages": 230, "seconds": 0,
     }  # fmt: skip
     embedded, stored = Index.open(tmp_path / "index"), open_index(url)
-    assert stored.about["vector_weight"] == embedded.about["vector_weight"]
+    for key in ("vector_weight", "tokens", "files"):
+        assert stored.about[key] == embedded.about[key], key
     where = Where('year > 2100 and lang = "zh"')
     known = cache(lambda query: real(embedded.predictor, [query], 0, "query"))  # a query is embedded once for both
     real = postgres.embedded
