@@ -16,6 +16,7 @@ from bertkit.notify import note
 from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.tasks import TASKS, make, task_class, task_classes
 from bertkit.tasks.base import Item, Labelled, Reading, Task
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.embed import Taught, Teacher
 from bertkit.tasks.regress import Rank
 
@@ -93,6 +94,7 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
     """Read every file of a split; hold rows out where no dev file is given; tell overlap and duplicates."""
     reading = reading_of(settings)
     examples = {"train": task.read(settings.train, reading, labelled)}
+    _note_amounts(examples["train"], task, settings)
     for role, path in (("dev", settings.dev), ("test", settings.test)):
         if path is not None:
             examples[role] = task.read(path, reading, labelled)
@@ -131,6 +133,24 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
             facts[f"{role}_overlap"] = both
             note(f"{both} of {len(examples[role])} {role} rows are also training rows; scores will be too optimistic.")
     return Split(examples, facts)
+
+
+MOST_CLASSES = 20  # numbers that may well be names of classes
+
+
+def _note_amounts(examples: Sequence[Any], task: Task, settings: SupervisedSettings) -> None:
+    """Say so if the labels of a split look like amounts: many different numbers, but not 0 … N or 1 … N."""
+    counts = label_counts(task, examples) if isinstance(task, Classify) else {}
+    try:
+        values = {float(name) for name in counts}
+    except ValueError:
+        return
+    numbered = [{float(n) for n in range(first, first + len(counts))} for first in (0, 1)]
+    if len(counts) > MOST_CLASSES and (values not in numbered or sum(counts.values()) < 5 * len(counts)):
+        note(
+            f"{settings.train}: the labels are {len(counts):,} different numbers, each learned as a name. If they are "
+            "amounts, learn them as numbers: bertkit finetune regress"
+        )
 
 
 def _task_of(example: Any) -> Task:
