@@ -90,6 +90,13 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def short_count(count: float) -> str:
+    """A large count for the terminal: 7.2M, 35k, or 812 as it is."""
+    if count >= 999_500:
+        return f"{count / 1e6:.1f}M"
+    return f"{count / 1e3:.0f}k" if count >= 9_950 else f"{count:,.0f}"
+
+
 # ---- The language of what is printed.
 
 LANGUAGES = ("en", "zh")

@@ -17,6 +17,7 @@ from bertkit.ancestors.language_model.base import LanguageModelShape, Network, N
 from bertkit.data.batch import run_batched
 from bertkit.data.readers.frames import texts_of
 from bertkit.errors import DamagedFile, UserError
+from bertkit.notify import short_count
 from bertkit.objectives.vocab_loss import CHUNK
 from bertkit.text.tokenizer import Tokenizer
 
@@ -146,7 +147,7 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         """Its kind and size."""
-        return f"<bertkit language model: {self.network.shape.kind}, {self.parameters / 1e6:.1f}M parameters>"
+        return f"<bertkit language model: {self.network.shape.kind}, {short_count(self.parameters)} parameters>"
 
     @property
     def parameters(self) -> int:
