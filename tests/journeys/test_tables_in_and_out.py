@@ -213,6 +213,20 @@ def test_a_table_in_memory_gives_the_same_model_as_its_file(runs, spam, spam_fol
     assert about["data"]["train"]["sha256"][:16] in toml["train"]
 
 
+def test_rows_from_python_are_called_by_the_name_of_their_argument(runs, notes) -> None:
+    rows = toy.messages(40)
+    made = runs.tune("classify", "by-name", train=[*rows, rows[0]], **toy.SMALL | {"steps": 4})
+    assert "train: 1 rows repeat an earlier text." in notes and any("rows of train are held out" in n for n in notes)
+    page = (runs.folder / "by-name/report.html").read_text("utf-8")
+    assert not any("memory:" in note for note in notes) and "held out of train" in page
+    with pytest.raises(UserError, match=r"^train, row 2: 'label' has no label"):
+        runs.tune("classify", "other", train=[rows[0], rows[1] | {"label": None}], **toy.SMALL)
+    with pytest.raises(UserError, match=r"^rows, line 1: label 'eggs' is not one of"):
+        made.evaluate([rows[0] | {"label": "eggs"}])
+    with pytest.raises(UserError, match=r"^input, row 1: 'text' is .3\.5"):
+        made.predict(Pandas([{"text": [3.5]}]))
+
+
 @pytest.mark.parametrize("kind", TABLES)
 def test_predict_and_evaluate_take_a_table(spam, kind: str) -> None:
     rows = toy.messages(6, 3)

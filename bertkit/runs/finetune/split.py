@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UserError
-from bertkit.notify import note
+from bertkit.notify import note, renamed
 from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.tasks import TASKS, make, task_class, task_classes
 from bertkit.tasks.base import Item, Labelled, Reading, Task
@@ -99,7 +99,7 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
         if path is not None:
             examples[role] = task.read(path, reading, labelled)
     files = [
-        {"role": role, "name": str(getattr(settings, role) or settings.train), "rows": len(rows)}
+        {"role": role, "name": renamed(str(getattr(settings, role) or settings.train)), "rows": len(rows)}
         for role, rows in examples.items()
     ]
     if "dev" not in examples:
@@ -120,7 +120,9 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
             f"{settings.train} are held out{', in equal shares of every label' if shares else ''}."
         )
         files[0]["rows"] = len(examples["train"])
-        files.insert(1, {"role": "dev", "name": f"held out of {settings.train}", "rows": len(examples["dev"])})
+        files.insert(
+            1, {"role": "dev", "name": f"held out of {renamed(str(settings.train))}", "rows": len(examples["dev"])}
+        )
     facts: dict[str, Any] = {"files": files}
     known = {task.key(example) for example in examples["train"]}
     duplicates = len(examples["train"]) - len(known)
