@@ -376,6 +376,7 @@ def _signal_of(stop: Stopped | KeyboardInterrupt) -> int:
 def _read(s: CompareSettings, task: Task) -> ComparisonRows:
     """A comparison's three sets of rows, from files or held out of the training rows; shared rows are reported."""
     reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
+    task.keep_columns(reading)
     train = task.read(s.train, reading)
     train = _sampled(train, s.rows, s.seed, "training rows are used (--rows)")
     judge_file = s.test or s.dev

@@ -111,6 +111,7 @@ class SupervisedRun:
         self.world = worlds.join(machine.device_for(s.device))
         torch.manual_seed(s.seed)
         self.task: Task = self._task(labels)
+        self.task.keep_columns(splits.reading_of(s))
         if s.abstain and not self.task.calibrates:
             raise UserError(
                 "--abstain needs a calibrated score of one label per text (classify or pair, without --multi-label and "
