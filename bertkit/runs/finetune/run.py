@@ -13,7 +13,7 @@ import torch
 
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
-from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.locate import content_of_model, locate
 from bertkit.checkpoint.vocabulary_fit import report_unknown, starting_model
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
@@ -292,6 +292,8 @@ class Finetuning(SupervisedRun):
         self, settings: FinetuneSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
     ) -> None:
         self.language = settings.language
+        if settings.teacher:
+            self.fixed = {f"teacher {settings.teacher}": content_of_model(settings.teacher)}
         self.wants_baseline = settings.baseline and not settings.teacher  # no labels, so nothing a cheap model learns
         super().__init__(settings, split, labels)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bertkit import machine
 from bertkit.checkpoint import folder as model_folder
+from bertkit.checkpoint.locate import content_of_model
 from bertkit.data.batch import batches_by_tokens
 from bertkit.data.feed import Phase, PretrainingFeed, collate
 from bertkit.errors import UserError
@@ -56,6 +57,8 @@ class _Run(Run[dict[str, Any]]):
         training = Training(built.objective, self.store_feed, budget.steps or FIRST_GUESS, s.loop, s.seed, world)
         text = built.store.facts["files"]["tokens.bin"]["sha256"]
         about = {"tokenizer": built.store.fingerprint, "model": _identity(built), "store": text}
+        if s.teacher:
+            about[f"teacher {s.teacher}"] = content_of_model(s.teacher)
         super().__init__(s, budget, training, run, signals, about, feed=self.store_feed)
         self.evaluation = self._evaluation()
 
