@@ -94,7 +94,7 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
     """Read every file of a split; hold rows out where no dev file is given; tell overlap and duplicates."""
     reading = reading_of(settings)
     examples = {"train": task.read(settings.train, reading, labelled)}
-    _note_amounts(examples["train"], task, settings)
+    note_amounts(examples["train"], task, str(settings.train), "finetune")
     for role, path in (("dev", settings.dev), ("test", settings.test)):
         if path is not None:
             examples[role] = task.read(path, reading, labelled)
@@ -140,7 +140,7 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
 MOST_CLASSES = 20  # numbers that may well be names of classes
 
 
-def _note_amounts(examples: Sequence[Any], task: Task, settings: SupervisedSettings) -> None:
+def note_amounts(examples: Sequence[Any], task: Task, file: str, command: str) -> None:
     """Say so if the labels of a split look like amounts: many different numbers, but not 0 … N or 1 … N."""
     counts = label_counts(task, examples) if isinstance(task, Classify) else {}
     try:
@@ -150,8 +150,8 @@ def _note_amounts(examples: Sequence[Any], task: Task, settings: SupervisedSetti
     numbered = [{float(n) for n in range(first, first + len(counts))} for first in (0, 1)]
     if len(counts) > MOST_CLASSES and (values not in numbered or sum(counts.values()) < 5 * len(counts)):
         note(
-            f"{settings.train}: the labels are {len(counts):,} different numbers, each learned as a name. If they are "
-            "amounts, learn them as numbers: bertkit finetune regress"
+            f"{file}: the labels are {len(counts):,} different numbers, each learned as a name. If they are amounts, "
+            f"learn them as numbers: bertkit {command} regress"
         )
 
 

@@ -16,8 +16,9 @@ import bertkit
 from bertkit.config import build
 from bertkit.data.examples import TextRow
 from bertkit.errors import UserError
+from bertkit.runs.compare.run import _read
 from bertkit.runs.finetune.split import fold_of, held_out, names_of, read_split
-from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.finetune import CompareSettings, FinetuneSettings
 from bertkit.tasks import make
 from bertkit.tasks.base import learnt_labels
 from tests.support import toy
@@ -51,7 +52,10 @@ def test_a_column_of_amounts_is_noticed_before_they_are_learnt_as_names(values, 
     settings = build(FinetuneSettings, {"task": "classify", "train": train})
     with contextlib.suppress(UserError):
         read_split(settings, make("classify"))
-    assert any("learn them as numbers: bertkit finetune regress" in line for line in notes) == amounts
+    with contextlib.suppress(UserError):
+        _read(build(CompareSettings, {"task": "classify", "train": train}), make("classify"))
+    for command in ("finetune", "compare"):
+        assert any(f"learn them as numbers: bertkit {command} regress" in line for line in notes) == amounts
 
 
 def rows_of(labels: list) -> list[TextRow]:
