@@ -47,6 +47,7 @@ class _Logger:
 
 
 _listener: Listener = _Logger()
+called: dict[str, str] = {}  # names that mean nothing to the user → what messages say instead
 
 
 def listen(listener: Listener) -> None:
@@ -57,17 +58,24 @@ def listen(listener: Listener) -> None:
 
 def note(message: str) -> None:
     """Notify the user of something they must know."""
-    _listener.note(message)
+    _listener.note(renamed(message))
 
 
 def status(message: str) -> None:
     """Report progress of a long run; the next status replaces this one."""
-    _listener.status(message)
+    _listener.status(renamed(message))
 
 
 def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
     """Iterate over items while the listener shows progress. `total`: the number of items."""
-    yield from _listener.track(items, label, total)
+    yield from _listener.track(items, renamed(label), total)
+
+
+def renamed(message: str) -> str:
+    """A message with the user's own names for what has another inside (`called`)."""
+    for name, users in tuple(called.items()):
+        message = message.replace(name, users)
+    return message
 
 
 # What a terminal takes for a command or that turns the writing direction: C0 without tab and newline, DEL, C1, the
@@ -88,6 +96,13 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def short_count(count: float) -> str:
+    """A large count for the terminal: 7.2M, 35k, or 812 as it is."""
+    if count >= 999_500:
+        return f"{count / 1e6:.1f}M"
+    return f"{count / 1e3:.0f}k" if count >= 9_950 else f"{count:,.0f}"
 
 
 # ---- The language of what is printed.

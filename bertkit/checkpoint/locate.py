@@ -16,6 +16,7 @@ STARTING = ("en", "zh")  # embedded models that fine-tuning may choose; `classic
 WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors", "crf.safetensors")
 PICKLED = ("pytorch_model.bin",)
 WEIGHTS = ("model.safetensors", *PICKLED)
+DECIDING = ("config.json", "*.safetensors", "pytorch_model*.bin", "*.onnx*", "onnx/*.onnx*", "*.index", "*.data-*")
 
 
 def embedded() -> list[str]:
@@ -60,8 +61,8 @@ def facts_of_model(name: str | Path) -> list[tuple[str, int, int]]:
 def content_of_model(name: str | Path) -> str:
     """A digest of a located model's weights and settings, for a run that depends on them."""
     model = locate(name)
-    files = sorted(model.iterdir()) if model.is_dir() else [model]
-    digests = [facts_of(path)["sha256"] for path in files if path.name in ("config.json", *WEIGHTS)]
+    found = [model.glob(each) for each in DECIDING] if model.is_dir() else [model.parent.glob(model.name + "*")]
+    digests = [facts_of(path)["sha256"] for path in sorted({path for files in found for path in files})]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

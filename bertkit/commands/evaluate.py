@@ -60,7 +60,7 @@ def run(settings: Settings) -> dict[str, Any]:
         )
     task = predictor.task
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding, settings.label_separator)
-    examples = task.read(settings.file, reading)
+    examples = task.read(settings.file, task.reading_of(settings.file, reading))
     task.check(examples, str(settings.file))
     predictions = predictor.predict_examples(examples)
     metric, gold, predicted, extra = task.metric_inputs(examples, predictions)

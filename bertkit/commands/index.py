@@ -213,7 +213,8 @@ def _files(settings: Settings) -> list[Path]:
         raise UserError("`bertkit index` reads its files twice, so it cannot read from a pipe. Pass a file.")
     if own := next(filter(is_index, settings.files), None):
         raise UserError(f"{own} is itself an index. Pass the documents, and a different folder with --out.")
-    return document_files(settings.files, leave_out=is_index, more=tuple(WHOLE_FILES))
+    files = document_files(settings.files, leave_out=is_index, more=tuple(WHOLE_FILES))
+    return list(dict.fromkeys(files))  # a file and its folder may both be named
 
 
 def lines(result: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,8 @@ def run(settings: Settings) -> dict[str, Any] | Iterator[dict[str, Any]]:
 
     not_the_input(settings.out, settings.file)
     worker = Worker(settings)
+    reading = worker.predictor.task.reading_of(settings.file, _reading(settings), ("text", "text_b"))
+    settings = replace(settings, text=reading.text, text_b=reading.text_b)
     compute: Callable[[list[Any]], list[dict[str, Any]]] = worker.compute
     job = None
     if "ray" in (settings.on, settings.engine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertkit.config import merged, preset
-from bertkit.notify import duration
+from bertkit.notify import duration, short_count
 
 
 def __getattr__(name: str) -> Any:
@@ -51,7 +51,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         p = result["plan"]
         low, high = p["expected_loss"]
         return [
-            f"{p['preset']}: {p['parameters'] / 1e6:.1f}M parameters, {p['memory_gb']} GB of memory",
+            f"{p['preset']}: {short_count(p['parameters'])} parameters, {p['memory_gb']} GB of memory",
             f"speed           {p['tokens_per_second']:,.0f} tokens/s ({p['seconds_per_step']:.3f} s per step)",
             f"one pass        {duration(p['seconds_per_epoch'])} for {p['store_tokens']:,} tokens",
             f"this run        {duration(p['seconds'])}: {p['steps']:,} steps, {p['tokens']:,} tokens, "

@@ -52,6 +52,7 @@ class FileReport:
     rows: int = 0
     labels: dict[str, int] = field(default_factory=dict)
     label_kinds: int = 0
+    label_kinds_exact: bool = True  # False: there are more than were counted
     label_total: int = 0  # of all labels, also those that `labels` leaves out
     unlabelled: int = 0
     empty: int = 0
@@ -84,13 +85,17 @@ class FileReport:
             yield f"  columns: {', '.join(self.columns)}"
         if self.label_kinds:
             listed = _list(f"{label} {n:,} ({n / self.label_total:.1%})" for label, n in self.labels.items())
-            if (more := self.label_kinds - SHOWN) > 0:
+            if not self.label_kinds_exact:
+                yield f"  labels: at least {self.label_kinds:,} different: {listed}, and more"
+            elif (more := self.label_kinds - SHOWN) > 0:
                 yield f"  labels: {self.label_kinds:,} different: {listed}, and {more:,} more"
             else:
                 yield f"  labels: {self.label_kinds:,} different: {listed}"
         if self.rare_labels:
             listed = ", ".join(f"{label} {count}" for label, count in self.rare_labels.items())
-            if (more := self.rare_kinds - len(self.rare_labels)) > 0:
+            if not self.label_kinds_exact:
+                yield f"  rare labels (fewer than {FEW} rows): {listed}, and more"
+            elif (more := self.rare_kinds - len(self.rare_labels)) > 0:
                 yield f"  rare labels (fewer than {FEW} rows): {listed}, and {more:,} more"
             else:
                 yield f"  rare labels (fewer than {FEW} rows): {listed}"
@@ -235,8 +240,11 @@ class _Tally:
         report.empty += not all(part.strip() for part in row.texts)
         report.unlabelled += not row.labels
         for label in row.labels:
+            report.label_total += 1
             if label in self.labels or len(self.labels) < MOST_LABELS:
                 self.labels[label] += 1
+            else:
+                report.label_kinds_exact = False
         report.spaced_labels += row.spaced
         mark, answer = _hash(_normal(text)), _hash(row.answer)
         if mark in self.first_label:
@@ -279,7 +287,6 @@ class _Tally:
         report = self.report
         report.compared = report.rows if len(self.first_label) < MOST_HASHES else report.compared
         report.labels, report.label_kinds = dict(self.labels.most_common(50)), len(self.labels)
-        report.label_total = self.labels.total()
         if self.compares_labels and len(self.labels) < max(3, report.rows / 2):  # else they are numbers, or all differ
             rare = sorted((count, label) for label, count in self.labels.items() if count < FEW)
             report.rare_labels, report.rare_kinds = {label: count for count, label in rare[:MOST_LISTED]}, len(rare)

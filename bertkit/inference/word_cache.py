@@ -136,14 +136,16 @@ class _CacheWriter:
         """Write everything that is missing in the word cache."""
         first = self._first_words()
         words = int(first[-1])
-        require_space(self.folder, words * self.layers * (self.numbers + 2) + first.nbytes)
+        size = words * self.layers * (self.numbers + 2)
+        require_space(self.folder, size + first.nbytes)
         atomic_write(self.folder / "words.bin", first.tobytes())
         self.first = first
         mean, directions = self._basis()
         done = self._done()
+        room = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
         note(
             f"{self.folder.name}: the teacher reads the text once, {len(self.batches) - done['batches']:,} of "
-            f"{len(self.batches):,} batches; {words * self.layers * (self.numbers + 2) / 1e9:.1f} GB on the disk."
+            f"{len(self.batches):,} batches; {room} on the disk."
         )
         with (self.folder / "states.bin").open("ab") as states, (self.folder / "scales.bin").open("ab") as scales:
             states.truncate(done["words"] * self.layers * self.numbers)

@@ -20,6 +20,7 @@ from bertkit.model.encoder import Encoded, FeedForward
 from bertkit.model.engine import Engine, Spots, Wanted
 from bertkit.model.heads import HEADS, Head, Model, Transform
 from bertkit.model.layers import ACTIVATION, Linear
+from bertkit.notify import short_count
 
 # ---- Linear maps in integers: int8 weights with a scale per row, int8 activations with a scale per token.
 
@@ -256,7 +257,7 @@ def torch_engine(model: Model, precision: str, device: str, *, int8: bool = Fals
     outputs, parameters = outputs_of_heads(model), sum(p.numel() for p in model.parameters())
     engine = TorchEngine(prepare(model, precision, device), device)
     engine.outputs, engine.parameters = outputs, parameters
-    engine.size = f"{parameters / 1e6:.1f}M parameters"
+    engine.size = f"{short_count(parameters)} parameters"
     return engine
 
 

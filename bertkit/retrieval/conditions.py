@@ -226,16 +226,19 @@ def _mask(tree: tuple[Any, ...], columns: Columns) -> np.ndarray:
     return columns.matching(name, lambda value: holds(kind, value, given))
 
 
+def truth(value: Any) -> Any:
+    """The truth value that a passage's cell is or spells; else the cell."""
+    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
 def holds(sign: str, value: Any, given: Any) -> bool:
-    """Whether a condition on a passage's column holds. Numbers that a table spells as text compare as numbers."""
+    """Whether a condition on a passage's column holds. Numbers, true and false may be spelled as text."""
     if sign == "contains":
         return TESTS[sign](value, given)
+    if isinstance(truth(given), bool) and isinstance(truth(value), bool):
+        return TESTS[sign](truth(value), truth(given))
     if isinstance(given, bool) or isinstance(value, bool):
-        if isinstance(value, str):
-            value = {"true": True, "false": False}.get(value.strip().lower(), value)
-        return (type(value) is type(given) and TESTS[sign](value, given)) or (
-            sign == "!=" and type(value) is not type(given)
-        )
+        return sign == "!="
     if isinstance(given, (int, float)) and isinstance(value, str):
         if not re.fullmatch(NUMBER[1:-1], value):
             return sign == "!="

@@ -148,7 +148,7 @@ def change(
     """
     with RunLock(folder, "changing"):
         index = Index.open(folder, **opening, verify=False)
-        about, counts = dict(index.about), {"added": 0, "replaced": 0, "deleted": 0}
+        about, counts = index.about, {"added": 0, "replaced": 0, "deleted": 0}
         gone: list[str] = []
 
         def write(staging: Path) -> None:
@@ -168,11 +168,10 @@ def change(
                     about["vector_weight"] = _weight(index.predictor, index.segments, int(about.get("dimensions", 0)))
                     about["weight_measured_on"] = len(index)
                 about["tokens"] = int(about.get("tokens", 0)) + added["tokens"]
-            rows = [
-                (index.numbers[n], row) for n, each in enumerate(index.segments) for row in np.flatnonzero(~each.alive)
-            ]
+            rows = [(n, row) for n, each in zip(index.numbers, index.segments) for row in np.flatnonzero(~each.alive)]
             np.save(staging / "deleted.npy", np.array(rows, np.int64).reshape(-1, 2))
-            about.update(format=FORMAT, passages=len(index), segments=index.numbers)
+            named = {key for each in index.segments for key in each.keys[each.alive, 1].tolist()}
+            about.update(format=FORMAT, passages=len(index), files=len(named), segments=index.numbers)
             (staging / "index.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), "utf-8")
 
         write_folder(folder, write, add=True, without=lambda: gone)
@@ -330,13 +329,13 @@ class Index:
         """
         wanted = np.array([key_of(name) for name in must], np.uint64)
         known = np.any([np.isin(wanted, each.keys[each.alive]) for each in self.segments], axis=0)
-        for name, is_there in zip(must, known):
-            if not is_there:
-                raise UserError(f"{self.folder} has no document with the id {name!r}, and none of a file of that name.")
+        for name in (name for name, is_there in zip(must, known) if not is_there):
+            raise UserError(f"{self.folder} has no document with the id {name!r}, and none of a file of that name.")
         documents: set[int] = set()
         for segment in self.segments:
             lost = segment.alive & dead(segment.keys[:, 0], segment.keys[:, 1])
             documents |= set(segment.keys[lost, 0].tolist())
+            self.about["tokens"] = int(self.about.get("tokens", 0)) - segment.pieces(lost, self.predictor.tokenizer)
             segment.alive = segment.alive & ~lost
         return len(documents)
 

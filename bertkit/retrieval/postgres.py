@@ -44,6 +44,7 @@ from bertkit.retrieval.postgres_sql import (
     tables,
 )
 from bertkit.retrieval.segments import EFFORT, FEWEST, NEIGHBOURS, OVERSAMPLE, SAMPLE, embedded
+from bertkit.text.tokenizer import Tokenizer
 
 OLDEST = (0, 7)  # of pgvector: it brought halfvec
 FILTERED = 20_000  # passages that a condition leaves: up to so many, all are compared, also where there is a graph
@@ -210,7 +211,7 @@ def change(
         about = index.current(connection)
         names, start = tables(place.name, int(about["generation"])), int(about["next"])
         for name in delete:
-            lost = _delete(connection, names, [clean(name)], [clean(name)], start)
+            lost = _delete(connection, names, index.predictor.tokenizer, [clean(name)], [clean(name)], start)
             if not lost["documents"]:
                 raise UserError(f"{place.shown} has no document with the id {name!r}, and none of a file of that name.")
             counts["deleted"] += lost["documents"]
@@ -219,7 +220,7 @@ def change(
         def replace(chunk: list[Passage]) -> None:
             ids = {clean(passage.id) for passage in chunk}
             unnamed = {clean(each.file) for each in chunk if each.file in (each.id, each.id.rpartition("#")[0])}
-            lost = _delete(connection, names, list(ids), list(unnamed), start)
+            lost = _delete(connection, names, index.predictor.tokenizer, list(ids), list(unnamed), start)
             counts["replaced"] += lost["documents"]
             _subtract(about, lost)
 
@@ -237,26 +238,31 @@ def change(
             if about["passages"] > 2 * int(about["weight_measured_on"]):
                 about["vector_weight"] = _weight(connection, names, index.predictor, about["passages"], about)
                 about["weight_measured_on"] = about["passages"]
+        about["files"] = only(
+            connection.execute(sql.SQL("SELECT count(DISTINCT file) FROM {passages}").format(**names))
+        )
         _remember(connection, place.name, about)
     return {**counts, "passages": about["passages"]}
 
 
 def _delete(
-    connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], ids: list[str], files: list[str], below: int
-) -> dict[str, int]:
-    """Delete from PostgreSQL by id or file what was there before this change. Returns documents, passages, pieces."""
+    connection: psycopg.Connection[Any], names: dict[str, sql.Identifier], tokenizer: Tokenizer, ids: list[str],
+    files: list[str], below: int,
+) -> dict[str, int]:  # fmt: skip
+    """Delete from PostgreSQL by id or file what was there before this change. Returns how much of each it was."""
     statement = sql.SQL(
         "WITH gone AS (DELETE FROM {passages} WHERE number < %s AND (id = ANY(%s) OR file = ANY(%s)) "
-        "RETURNING number, id) SELECT count(DISTINCT gone.id), count(*), coalesce(sum(length), 0) FROM gone "
-        "JOIN {words} ON passage = number"
+        "RETURNING number, id, text) SELECT count(DISTINCT id), count(*), coalesce(sum(length), 0), "
+        "coalesce(array_agg(text), '{{}}') FROM gone JOIN {words} ON passage = number"
     ).format(**names)
     row = connection.execute(statement, (below, ids, files)).fetchone()
     assert row is not None
-    return {"documents": int(row[0]), "passages": int(row[1]), "pieces": int(row[2])}
+    tokens = sum(map(len, tokenizer.pieces_batch(row[3])))
+    return {"documents": int(row[0]), "passages": int(row[1]), "pieces": int(row[2]), "tokens": tokens}
 
 
 def _subtract(about: dict[str, Any], lost: dict[str, int]) -> None:
-    for key in ("passages", "pieces"):
+    for key in ("passages", "tokens", "pieces"):
         about[key] -= lost[key]
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from bertkit.errors import UserError
-from bertkit.retrieval.conditions import NUMBER
+from bertkit.retrieval.conditions import NUMBER, truth
 
 try:
     import psycopg
@@ -185,13 +185,18 @@ def condition(tree: tuple[Any, ...], bound: dict[str, Any]) -> sql.Composable:
         spelled = sql.SQL("CASE {kind} WHEN 'boolean' THEN initcap({text}) ELSE {text} END").format(**facts)
         return sql.SQL("coalesce(strpos({}, {}::text) > 0, false)").format(spelled, bind(clean(str(given))))
     sort = "boolean" if isinstance(given, bool) else "text" if isinstance(given, str) else "number"
-    value = bind(clean(given) if sort == "text" else Decimal(str(given)) if sort == "number" else given)
-    as_given = sql.SQL(KINDS[sort]).format(number=sql.Literal(NUMBER), **facts)
-    type_ = sql.SQL({"boolean": "boolean", "text": "text", "number": "numeric"}[sort])
-    return sql.SQL("({cell} IS NOT NULL AND coalesce({as_given} {sign} {value}::{type_}, {otherwise}))").format(
-        cell=cell, as_given=as_given, sign=sql.SQL(SIGNS[kind]), value=value, type_=type_,
-        otherwise=sql.SQL("true" if kind == "!=" else "false"),
-    )  # fmt: skip
+    values: dict[str, Any] = {"boolean": truth(given)} if isinstance(truth(given), bool) else {}
+    values |= {sort: clean(given) if sort == "text" else Decimal(str(given)) if sort == "number" else given}
+    compared = [
+        sql.SQL("{cell} {sign} {value}::{type_}").format(
+            cell=sql.SQL(KINDS[sort]).format(number=sql.Literal(NUMBER), **facts), sign=sql.SQL(SIGNS[kind]),
+            value=bind(value), type_=sql.SQL({"number": "numeric"}.get(sort, sort)),
+        )
+        for sort, value in values.items()
+    ]  # fmt: skip
+    return sql.SQL("({cell} IS NOT NULL AND coalesce({compared}, {otherwise}))").format(
+        cell=cell, compared=sql.SQL(", ").join(compared), otherwise=sql.SQL("true" if kind == "!=" else "false")
+    )
 
 
 # ---- Searches

@@ -28,6 +28,7 @@ from bertkit.inference.predictor import AT_ONCE, Predictor
 from bertkit.retrieval.bm25 import BM25, Terms
 from bertkit.retrieval.conditions import Columns
 from bertkit.retrieval.passages import Passage
+from bertkit.text.tokenizer import Tokenizer
 
 # ---- Vectors: compared one by one, or through a graph (usearch's HNSW), in 16 bits, 8 or one. `vectors.f16` always
 # holds all of them. Where there is a smaller copy (`vectors.i8`, `vectors.b1`) or a graph (`vectors.usearch`), it only
@@ -305,6 +306,11 @@ class Segment:
         except (ValueError, KeyError, TypeError, UserError):
             raise DamagedFile(f"{where}: the passage is damaged. Rebuild the index with `bertkit index`.") from None
         return {"id": f"{row['file']}#{row.get('document')}", **row}  # earlier versions wrote no ids
+
+    def pieces(self, some: np.ndarray, tokenizer: Tokenizer) -> int:
+        """How many pieces the passages of a segment have for which `some` (passages,) is true."""
+        texts = [self.passage(number)["text"] for number in np.flatnonzero(some).tolist()]
+        return sum(map(len, tokenizer.pieces_batch(texts)))
 
     @cached_property
     def keys(self) -> np.ndarray:

@@ -17,6 +17,7 @@ from bertkit.errors import UserError
 from bertkit.notify import translated
 
 OPENAI = "/v1/"  # routes that begin so answer in OpenAI's shape, all others in TEI's
+PREFIX = "/models/"  # /models/NAME/embed asks NAME
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class ApiError(Exception):
         self.why, self.message, self.retry, self.param = why, message, retry, param
 
 
+def is_openai(path: str) -> bool:
+    """Whether errors of a path have OpenAI's shape. path: a route's, perhaps after a model's name."""
+    return path.startswith(OPENAI) or (path.startswith(PREFIX) and OPENAI in path)
+
+
 def response(refused: ApiError, path: str, language: str = "en") -> JSONResponse:
     """The error response in the shape of its route's family. language: of the message."""
     reason = REASONS[refused.why]
@@ -73,7 +79,7 @@ def response(refused: ApiError, path: str, language: str = "en") -> JSONResponse
     headers = {} if refused.retry is None else {"retry-after": str(refused.retry)}
     if refused.why == "key":
         headers["www-authenticate"] = "Bearer"
-    if path.startswith(OPENAI):
+    if is_openai(path):
         about = {"message": message, "type": reason.openai, "param": param, "code": reason.code}
         return JSONResponse({"error": about}, reason.openai_status, headers)
     return JSONResponse({"error": message, "error_type": reason.tei}, reason.status, headers)

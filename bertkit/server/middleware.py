@@ -13,12 +13,11 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.server.errors import REASONS, ApiError, language_of, response
+from bertkit.server.errors import PREFIX, REASONS, ApiError, language_of, response
 from bertkit.server.service import InferenceService
 
 OPEN = ("/", "/health", "/ping", "/metrics")  # need no key when they are looked at: as in TEI
 PAGE = "/page/"  # files of the page at /, which hold nothing of a model: no key either
-PREFIX = "/models/"  # /models/NAME/embed asks NAME
 LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
 ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 LINGER = 8  # times the largest body are read and thrown away, so that the client gets to see the refusal
@@ -79,6 +78,7 @@ class GuardMiddleware:
         try:
             self._check_host(headers)
             self._check_key(scope, headers)
+            self._check_model(scope)
             await self._answer(scope, headers, receive, with_headers)
         except ApiError as refusal:
             await refuse(refusal)
@@ -150,6 +150,13 @@ class GuardMiddleware:
             if given:
                 self.guesses.add(address)
             raise ApiError("key", "The key is missing or wrong. Send the header `Authorization: Bearer KEY`.")
+
+    def _check_model(self, scope: Scope) -> None:
+        """Refuse a path that asks a model which is not served."""
+        asked = scope["path"].removeprefix(PREFIX)
+        name = asked.partition("/")[0]
+        if name and scope["path"].startswith(PREFIX) and asked not in self.service.registry:
+            raise self.service.registry.unknown(name)
 
     async def _read_body(self, receive: Receive, headers: Headers, parts: list[bytes]) -> None:
         """The middleware collects the whole body in `parts`, if it is small enough and arrives in time."""

@@ -146,12 +146,16 @@ class ModelRegistry(Mapping[str, ServedModel]):
             MASKED: {"pattern": f"^[^\\u0000]*({pattern})[^\\u0000]*$"} if masks else {},
         }
 
+    def unknown(self, name: str) -> ApiError:
+        """The error for a model that is not served, with those that are."""
+        return ApiError(
+            "model", f"There is no model {name[:80]!r} here. Choose from: {', '.join(self)}.", param="model"
+        )
+
     def pick(self, name: str | None, ability: str) -> ServedModel:
         """The served model with this name, else the first that supports the operation."""
         if name is not None and name not in self:
-            raise ApiError(
-                "model", f"There is no model {name[:80]!r} here. Choose from: {', '.join(self)}.", param="model"
-            )
+            raise self.unknown(name)
         able = [model for model in self.values() if ability in model.abilities and name in (None, model.name)]
         if not able:
             remedy = f"Serve {lacking(ability)}."

@@ -20,7 +20,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bertkit.server.errors import OPENAI, REASONS, ApiError, response
+from bertkit.server.errors import OPENAI, REASONS, ApiError, is_openai, response
 from bertkit.server.service import InferenceService
 
 GRACE = 1.0  # seconds a connection may be silent, or slow with its header, before it can be closed for another
@@ -120,8 +120,7 @@ class Door:
     def refused(self, refusal: ApiError, path: str, *, close: bool) -> bytes:
         """Count a connection's refusal. path: as it was sent, perhaps with a model's prefix."""
         self.service.metrics.failed(REASONS[refusal.why].tei)
-        openai = path.startswith(OPENAI) or (path.startswith("/models/") and OPENAI in path)
-        return written(refusal.why, refusal.message, refusal.retry, openai=openai, close=close)
+        return written(refusal.why, refusal.message, refusal.retry, openai=is_openai(path), close=close)
 
 
 class PacedSelector(selectors.DefaultSelector):

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.data.batch import ROUND, Batch, pack
 from bertkit.data.examples import TextRow
 from bertkit.data.readers.frames import in_memory
-from bertkit.data.readers.rows import ROW_KINDS
+from bertkit.data.readers.rows import ROW_KINDS, columns_of
 from bertkit.data.windows import Row, Rows, Windows, encode_rows
 from bertkit.errors import DamagedFile, UserError, suggest
 from bertkit.files.open import kind_of
@@ -47,6 +47,9 @@ class Reading:
     label: str = "label"
     encoding: str = "utf-8"
     label_separator: str = ""
+
+
+COLUMNS = ("text", "text_b", "label")  # of a reading: those that have names of the user's own
 
 
 @dataclass(slots=True)
@@ -100,6 +103,25 @@ class Task:
         """Every task: whether a file's rows have columns, which `predict` keeps beside its answers."""
         return kind_of(path) in ROW_KINDS
 
+    def keep_columns(self, reading: Reading) -> None:
+        """Every task: remember the columns that training reads, where they do not have the usual names."""
+        self.options.pop("columns", None)
+        if named := {role: name for role in COLUMNS if (name := getattr(reading, role)) != getattr(Reading, role)}:
+            self.options["columns"] = named
+
+    def reading_of(self, path: str | Path, given: Reading, roles: Sequence[str] = COLUMNS) -> Reading:
+        """Every task: how to read a file where no column is named: as in training, if it has the columns; reported."""
+        own = {role: name for role, name in self.options.get("columns", {}).items() if role in roles}
+        is_named = any(getattr(given, role) != getattr(Reading, role) for role in COLUMNS)
+        if not own or is_named or str(path) == "-" or kind_of(path) not in (*ROW_KINDS, "rows"):
+            return given
+        there = columns_of(path, tuple(own.values()), given.encoding)
+        found = {role: name for role, name in own.items() if name in there}
+        if found:
+            shown = ", ".join(f"{role} from column {name!r}" for role, name in found.items())
+            note(f"{path}: reading {shown}, as in training.")
+        return replace(given, **found)
+
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[Any]:
         """Every task: what a user hands to `predict` in Python (texts, pairs, dicts) as examples without answers.
 
@@ -110,14 +132,14 @@ class Task:
     def from_frame(self, table: Any, reading: Reading) -> list[Any]:
         """A table in memory that a user hands to `predict` in Python, as examples without answers."""
         with in_memory({"input": table}, digest=False) as paths:
-            return list(self.stream(paths["input"], reading))
+            return list(self.stream(paths["input"], self.reading_of(paths["input"], reading, ("text", "text_b"))))
 
     def evaluate(self, rows: Any, reading: Reading, predict: Callable[[list[Any]], list[Any]]) -> dict[str, float]:
         """Every task's metrics of `predict` on labelled rows: a file, or a table in memory."""
         if not isinstance(rows, (str, Path)):
             with in_memory({"rows": rows}, digest=False) as paths:
                 return self.evaluate(paths["rows"], reading, predict)
-        examples = self.read(rows, reading)
+        examples = self.read(rows, self.reading_of(rows, reading))
         self.check(examples, str(rows))
         return dict(self.score(examples, predict(examples)))
 

@@ -78,6 +78,7 @@ class Classify(Task):
         return read_rows(
             path, text=reading.text, text_b=reading.text_b if self.paired else None, label=reading.label,
             labelled=labelled, multi_label=self.multi, separator=separator, encoding=reading.encoding,
+            known=self.labels,
         )  # fmt: skip
 
     def from_inputs(self, inputs: Sequence[Any], first: int = 1) -> list[TextRow]:

@@ -14,7 +14,7 @@ import tokenizers
 from bertkit.errors import UserError
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.words import is_cjk
+from bertkit.text.words import is_cjk, without_spaces
 
 PERCENTILES = (50, 90, 95, 99, 100)
 
@@ -23,7 +23,8 @@ PERCENTILES = (50, 90, 95, 99, 100)
 class VocabularyReport:
     """How well a vocabulary covers a sample of texts, as counts.
 
-    words: as the tokenizer's rules see them. unknown_rate: unknown pieces among all pieces. one_piece_share: words
+    words: as the tokenizer's rules see them; texts without spaces have none to count by, so `lines` gives characters.
+    characters: without spaces. unknown_rate: unknown pieces among all pieces. one_piece_share: words
     that are a single known piece. length_percentiles: tokens per text, special tokens included, by percentile.
     unknown_characters: the most frequent characters that no piece can write, with their counts.
     """
@@ -36,14 +37,24 @@ class VocabularyReport:
     one_piece_share: float
     length_percentiles: dict[int, int]
     unknown_characters: list[tuple[str, int]]
+    characters: int
+    pieces_per_character: float
+    spaced: bool
 
     def lines(self) -> list[str]:
         """The report of a vocabulary's coverage, one finding per line."""
         lengths = ", ".join(f"{share} % up to {length}" for share, length in self.length_percentiles.items())
         unknown = " ".join(f"{char!r} ({count})" for char, count in self.unknown_characters)
-        return [
+        by_words = [
             f"{self.texts} texts, {self.words} words, {self.pieces} pieces",
             f"{self.pieces_per_word:.3f} pieces per word; {self.one_piece_share:.1%} of words are one piece",
+        ]
+        by_characters = [
+            f"{self.texts} texts, {self.characters} characters, {self.pieces} pieces",
+            f"{self.pieces_per_character:.3f} pieces per character",
+        ]
+        return [
+            *(by_words if self.spaced else by_characters),
             f"{self.unknown_rate:.3%} of pieces are unknown" + (f": {unknown}" if unknown else ""),
             f"tokens per text: {lengths}",
         ]
@@ -54,9 +65,12 @@ def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top
     pieces_of_word: Counter[int] = Counter()
     unknown_characters: Counter[str] = Counter()
     lengths: list[int] = []
-    pieces = unknown = known_one_piece = 0
+    pieces = unknown = known_one_piece = characters = without = 0
     stream = iter(texts)
     while batch := list(islice(stream, min(1000, sample - len(lengths)))):
+        written = sum(len(part) for text in batch for part in text.split())
+        characters += written
+        without += written if without_spaces(batch) else 0
         for text, encoding in zip(batch, tokenizer.encode_batch(batch)):
             lengths.append(len(encoding))
             counts, lost = _words(encoding, tokenizer.unk_id)
@@ -81,6 +95,9 @@ def report(tokenizer: Tokenizer, texts: Iterable[str], sample: int = 10_000, top
         one_piece_share=known_one_piece / max(words, 1),
         length_percentiles={share: lengths[-(-share * len(lengths) // 100) - 1] for share in PERCENTILES},
         unknown_characters=hopeless[:top],
+        characters=characters,
+        pieces_per_character=pieces / max(characters, 1),
+        spaced=2 * without <= characters,
     )
 
 

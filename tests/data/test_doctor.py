@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +145,17 @@ def test_a_label_s_share_is_of_all_rows_however_many_labels_there_are(tmp_path: 
     rows = [f"text {n},label {n % 60}" for n in range(120)]
     path = put(tmp_path, "a.csv", "text,label\n" + "\n".join(rows) + "\n")
     assert "60 different: label 0 2 (1.7%)" in lines(path)
+
+
+def test_labels_beyond_those_that_are_counted_are_not_left_out_of_the_number(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("bertkit.data.inspect.MOST_LABELS", 20)
+    rows = [f"text {n},label {n % 25}" for n in range(100)]
+    report = inspect_file(put(tmp_path, "a.csv", "text,label\n" + "\n".join(rows) + "\n"))
+    shown = "\n".join(report.lines())
+    assert "labels: at least 20 different: label 0 4 (4.0%)" in shown and "and more" in shown
+    assert "8 more" not in shown
+    exact = inspect_file(put(tmp_path, "b.csv", "text,label\n" + "\n".join(rows[:20]) + "\n"))
+    assert any("labels: 20 different" in line for line in exact.lines())
 
 
 def test_rare_labels_that_are_left_out_of_the_list_are_counted(tmp_path: Path) -> None:

@@ -17,9 +17,12 @@ from bertkit.data.readers import (
     read_rows,
     read_tagged,
 )
+from bertkit.data.readers.frames import in_memory
 from bertkit.data.write_rows import open_writer
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import PACKERS
+from bertkit.tasks.base import Reading
+from bertkit.tasks.classify import Classify
 
 quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 printable = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]))
@@ -35,6 +38,35 @@ def test_what_the_csv_module_writes_is_read_back(put: Any, rows: list[tuple[str,
     csv.writer(buffer).writerows([("text", "label"), *rows])
     read = list(read_rows(put("a.csv", buffer.getvalue())))
     assert [(row.text, row.label) for row in read] == rows
+
+
+def test_a_boolean_label_is_the_same_name_in_every_format(put: Any, tmp_path: Path) -> None:
+    rows = [{"text": "one", "label": True}, {"text": "two", "label": False}]
+    files = [put("a.csv", "text,label\none,True\ntwo,FALSE\n"), put("b.tsv", "text\tlabel\none\ttrue\ntwo\tFalse\n")]
+    for name in ("a.jsonl", "a.parquet", "a.xlsx"):
+        with open_writer(tmp_path / name) as out:
+            for row in rows:
+                out.write(row)
+        files.append(tmp_path / name)
+    with in_memory(
+        {"train": rows, "dev": [{"text": "one", "label": "True"}, {"text": "two", "label": "false"}]}
+    ) as held:
+        for path in [*files, *held.values()]:
+            assert [row.label for row in read_rows(path)] == ["true", "false"], path
+            several = [row.label for row in read_rows(path, multi_label=True)]
+            assert several == [("true",), ("false",)], path
+
+
+def test_a_model_that_was_trained_on_True_still_scores_every_format(put: Any, tmp_path: Path) -> None:
+    earlier = Classify(labels=("False", "True"))
+    with open_writer(tmp_path / "a.parquet") as out:
+        out.write({"text": "one", "label": True})
+    for path in (
+        put("a.csv", "text,label\none,True\n"),
+        put("b.csv", "text,label\none,true\n"),
+        tmp_path / "a.parquet",
+    ):
+        assert [row.label for row in earlier.read(path, Reading())] == ["True"], path
 
 
 def test_a_csv_row_remembers_the_line_it_begins_at(put: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import bertkit
 from bertkit.ancestors.ngram.model import NgramModel, NgramSettings
-from bertkit.commands import predict
+from bertkit.commands import evaluate, predict
 from bertkit.data.readers.frames import in_memory, read_memory
 from bertkit.data.readers.rows import cells_of
 from bertkit.errors import UserError
@@ -211,6 +211,53 @@ def test_a_table_in_memory_gives_the_same_model_as_its_file(runs, spam, spam_fol
     toml = tomllib.loads((folder / "run.toml").read_text("utf-8"))
     assert len(about["data"]["train"]["sha256"]) == 64
     assert about["data"]["train"]["sha256"][:16] in toml["train"]
+
+
+def test_a_model_reads_the_columns_that_it_was_trained_on_without_being_told_again(runs, tmp_path, notes) -> None:
+    rows = toy.messages(40)
+    own = [{"id": n, "body": row["text"], "topic": row["label"]} for n, row in enumerate(rows)]
+    small = toy.SMALL | {"steps": 30}
+    made = runs.tune(
+        "classify", "own-columns", train=toy.write(tmp_path / "t.csv", own), text="body", label="topic", **small
+    )
+    folder, file, usual = (
+        runs.folder / "own-columns",
+        toy.write(tmp_path / "a.csv", own),
+        toy.write(tmp_path / "b.csv", rows),
+    )
+    wanted = run_evaluate(folder, usual)
+    assert not any("as in training" in note for note in notes)
+    assert run_evaluate(folder, file) == wanted
+    assert f"{file}: reading text from column 'body', label from column 'topic', as in training." in notes
+    assert made.evaluate(own)["accuracy"] == wanted["accuracy"]
+    notes.clear()
+    predict.run(predict.Settings(model=str(folder), file=str(file), out=tmp_path / "p.csv", threads=1))
+    assert f"{file}: reading text from column 'body', as in training." in notes
+    written = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert [row["label"] for row in written] == [row["label"] for row in made.predict([row["text"] for row in rows])]
+    assert [row["body"] for row in written] == [row["text"] for row in rows]
+    swapped = [{"body": row["label"], "mail": row["text"], "kind": row["label"]} for row in rows]
+    other = run_evaluate(folder, toy.write(tmp_path / "c.csv", swapped), text="mail", label="kind")
+    assert other == wanted  # columns that are named are read
+
+
+def run_evaluate(folder: Path, file: Path, **columns: str) -> dict[str, float]:
+    settings = evaluate.Settings(model=str(folder), file=file, threads=1, precision="fp32", **columns)
+    return evaluate.run(settings)["metrics"]
+
+
+def test_rows_from_python_are_called_by_the_name_of_their_argument(runs, notes) -> None:
+    rows = toy.messages(40)
+    made = runs.tune("classify", "by-name", train=[*rows, rows[0]], **toy.SMALL | {"steps": 4})
+    assert "train: 1 rows repeat an earlier text." in notes and any("rows of train are held out" in n for n in notes)
+    page = (runs.folder / "by-name/report.html").read_text("utf-8")
+    assert not any("memory:" in note for note in notes) and "held out of train" in page
+    with pytest.raises(UserError, match=r"^train, row 2: 'label' has no label"):
+        runs.tune("classify", "other", train=[rows[0], rows[1] | {"label": None}], **toy.SMALL)
+    with pytest.raises(UserError, match=r"^rows, line 1: label 'eggs' is not one of"):
+        made.evaluate([rows[0] | {"label": "eggs"}])
+    with pytest.raises(UserError, match=r"^input, row 1: 'text' is .3\.5"):
+        made.predict(Pandas([{"text": [3.5]}]))
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -134,6 +134,33 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path):
     assert sorted(Index.open(out).documents()) == ["d0", "d1", "d2", "d3"]
 
 
+def test_the_tokens_of_an_index_are_those_of_its_documents_after_deleting_and_replacing(tmp_path):
+    out, whole = tmp_path / "index", tmp_path / "whole"
+    make(out, write(tmp_path / "a.jsonl", rows(0, 6)))
+    add(out, write(tmp_path / "b.jsonl", [row | {"text": "A flood 水灾 came."} for row in rows(2, 3)]))
+    add(out, delete=("d0", "d5"))
+    left = [*rows(1, 2), *rows(3, 5), {"id": "d2", "text": "A flood 水灾 came."}]
+    make(whole, write(tmp_path / "left.jsonl", left))
+    about, wanted = Index.open(out).about, Index.open(whole).about
+    assert (about["tokens"], about["passages"]) == (wanted["tokens"], wanted["passages"])
+    assert about["files"] == 2
+    add(out, delete=(str(tmp_path / "a.jsonl"),))
+    assert Index.open(out).about["files"] == 1
+
+
+def test_two_files_with_the_same_id_are_not_both_indexed(tmp_path):
+    out, first = tmp_path / "index", write(tmp_path / "a.jsonl", rows(0, 3))
+    second = write(tmp_path / "b.jsonl", [row | {"text": "A flood came."} for row in rows(2, 4)])
+    with pytest.raises(UserError, match=r"b\.jsonl, line 1: the id 'd2' is that of .*a\.jsonl, line 3, too.*--add"):
+        make(out, first, second)
+    make(out, first, first, tmp_path / "." / "a.jsonl")  # one file, however often it is named
+    assert len(Index.open(out)) == 3
+    with pytest.raises(UserError, match="the id 'd2' is that of"):
+        add(out, second, first)
+    add(out, second)
+    assert Index.open(out).documents()["d2"] == ["A flood came."]
+
+
 @pytest.mark.parametrize(
     "name, own, other",
     [("passage", 40, 64), ("vectors", "int8", "binary"), ("dimensions", 16, 32), ("engine", "exact", "usearch")],
@@ -217,6 +244,12 @@ TABLE = [{"year": 2019, "lang": "en"}, {"year": "2021", "lang": "zh"}, {"lang": 
 )
 def test_conditions_mean_what_they_say(condition, wanted):
     assert np.flatnonzero(Where(condition).mask(Columns.of(TABLE))).tolist() == wanted
+
+
+@pytest.mark.parametrize("condition", ["ok = true", "ok = 'true'", 'ok = "True"', "ok != false", "ok in ('TRUE')"])
+def test_true_is_found_however_a_table_spells_it(condition):
+    spelled = [{"ok": True}, {"ok": "True"}, {"ok": "true"}, {"ok": " TRUE"}, {"ok": False}, {"ok": "False"}]
+    assert np.flatnonzero(Where(condition).mask(Columns.of(spelled))).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -268,3 +268,14 @@ def test_health_and_the_schema(client) -> None:
     paths = json.loads(client.get("/openapi.json").content)["paths"]
     assert {"/embed", "/predict", "/rerank", "/similarity", "/tokenize", "/v1/embeddings", "/fill", "/qa"} <= set(paths)
     assert client.get("/docs").status_code == 404  # it would load scripts from elsewhere
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_model_that_is_not_served_is_said_to_be_missing_with_those_there_are(client, registry, method: str) -> None:
+    for path in ("/models/NOPE/embed", "/models/NOPE/info", "/models/NOPE", "/models/NOPE/v1/embeddings"):
+        answer = client.request(method, path, json={"inputs": "a house"})
+        said = answer.json()["error"]
+        message = said["message"] if "/v1/" in path else said
+        assert answer.status_code == 404 and "no model 'NOPE'" in message, path
+        assert all(name in message for name in registry), path
+    assert "route" in client.post("/models/words/nothing", json={}).json()["error"]

@@ -148,3 +148,16 @@ def test_the_report_names_the_characters_that_nothing_can_write():
     assert "'Ж' (2)" in "\n".join(found.lines())
     with pytest.raises(UserError, match="no text"):
         report(tokenizer, [])
+
+
+def test_the_report_of_a_text_without_spaces_counts_by_characters():
+    lines = ["今天天气很好，我们去公园散步。", "他们昨天在图书馆看书。", "明天 下雨"] * 30
+    tokenizer = learn(lines, VocabularySettings(size=60, kind="unigram"))
+    found = report(tokenizer, lines)
+    pieces = sum(len(tokenizer.pieces_batch([line])[0]) for line in lines)
+    assert found.characters == sum(len(line.replace(" ", "")) for line in lines)
+    assert found.pieces_per_character == pytest.approx(pieces / found.characters)
+    shown = "\n".join(found.lines())
+    assert f"{found.pieces_per_character:.3f} pieces per character" in shown and "word" not in shown
+    english = report(learn(["the mill and the river"] * 9, VocabularySettings(size=60)), ["the mill"])
+    assert "pieces per word" in "\n".join(english.lines())

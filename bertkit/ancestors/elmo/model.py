@@ -25,6 +25,7 @@ from bertkit.data.batch import Batch, run_batched
 from bertkit.data.readers.frames import texts_of
 from bertkit.errors import UserError
 from bertkit.model.layers import Dropout, DropoutMasks
+from bertkit.notify import short_count
 from bertkit.settings.ancestors import ElmoNumbers
 
 # The user cannot do anything about this: oneDNN has no LSTMs with projections, as ELMo's are.
@@ -154,7 +155,7 @@ class Elmo:
 
     def __repr__(self) -> str:
         """Its shape and size."""
-        size = f"{self.parameters / 1e6:.1f}M parameters"
+        size = f"{short_count(self.parameters)} parameters"
         return f"<bertkit ELMo: width {self.width}, {self.numbers.depth} layers per direction, {size}>"
 
     @property

@@ -15,6 +15,7 @@ from bertkit.ancestors.elmo.words import Ids, Numbered, read_text
 from bertkit.data.batch import Batch
 from bertkit.data.readers.documents import read_documents
 from bertkit.errors import UserError
+from bertkit.notify import short_count
 from bertkit.settings.ancestors import ElmoSettings
 from bertkit.training.distributed import World
 from bertkit.training.loop import Objective, Training
@@ -136,7 +137,7 @@ class _Run(Run[dict[str, Any]]):
     def introduce(self) -> str:
         """The message before an ELMo is trained: model and steps."""
         steps, words = self.training.steps, self.settings.batch_words
-        return f"ELMo: {self.elmo.parameters / 1e6:.1f}M parameters, {steps:,} steps of {words:,} words."
+        return f"ELMo: {short_count(self.elmo.parameters)} parameters, {steps:,} steps of {words:,} words."
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:

@@ -24,6 +24,7 @@ from bertkit.ancestors.language_model.networks import (
 from bertkit.data.batch import run_batched
 from bertkit.data.readers.frames import texts_of
 from bertkit.errors import DamagedFile, UserError
+from bertkit.notify import short_count
 from bertkit.objectives.vocab_loss import CHUNK
 from bertkit.text.tokenizer import Tokenizer
 
@@ -153,7 +154,7 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         """Its kind and size."""
-        return f"<bertkit language model: {self.network.shape.kind}, {self.parameters / 1e6:.1f}M parameters>"
+        return f"<bertkit language model: {self.network.shape.kind}, {short_count(self.parameters)} parameters>"
 
     @property
     def parameters(self) -> int:

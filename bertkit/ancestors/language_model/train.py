@@ -16,6 +16,7 @@ from bertkit.data.batch import Batch, batches_by_tokens
 from bertkit.data.feed import Phase, PretrainingFeed, collate, phases
 from bertkit.data.store import Store
 from bertkit.model.inference import choose
+from bertkit.notify import short_count
 from bertkit.settings.ancestors import LearnSettings
 from bertkit.settings.model import rows_for
 from bertkit.settings.training import MaskSettings
@@ -111,7 +112,7 @@ class _Learning(Run[dict[str, Any]]):
         numbers = sum(p.numel() for p in self.objective.parameters())
         precision = str(self.objective.network.dtype).removeprefix("torch.")
         return (
-            f"{s.kind}: {numbers / 1e6:.1f}M parameters, the vocabulary's product in {precision}; "
+            f"{s.kind}: {short_count(numbers)} parameters, the vocabulary's product in {precision}; "
             f"{self.training.steps:,} steps of about {s.batch_tokens:,} tokens."
         )
 

@@ -27,6 +27,7 @@ from bertkit.model.attention import Attention, AttentionContext, mask, softmax
 from bertkit.model.encoder import Encoder, FeedForward
 from bertkit.model.inference import choose
 from bertkit.model.layers import Dropout, DropoutMasks, Linear, Norm
+from bertkit.notify import short_count
 from bertkit.settings.ancestors import Seq2SeqShape
 from bertkit.settings.model import Config
 from bertkit.text.tokenizer import Tokenizer
@@ -286,7 +287,7 @@ class Seq2Seq:
     def __repr__(self) -> str:
         """Its size."""
         size = sum(weight.numel() for weight in self.model.parameters())
-        return f"<bertkit Transformer: texts to texts, {size / 1e6:.1f}M parameters>"
+        return f"<bertkit Transformer: texts to texts, {short_count(size)} parameters>"
 
     def rewrite(self, texts: Sequence[str], beam: int = 4, penalty: float = LENGTH_PENALTY) -> list[dict[str, Any]]:
         """The best target the Transformer finds for each text: {"text", "score", "tokens", "cut", "finished"}.

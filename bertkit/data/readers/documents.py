@@ -128,12 +128,16 @@ def _row_documents(path: Path, text: str, encoding: str) -> Iterator[tuple[bool,
 def read_documents_with_ids(
     paths: Sequence[Path], text: str = "text", key: str = "id", encoding: str = "utf-8"
 ) -> Iterator[Document]:
-    """The documents of files with their ids and columns, in order. text, key: the columns of texts and ids, if any."""
+    """The documents of files with their ids and columns, in order. text, key: the columns of texts and ids, if any.
+
+    Two rows with one id are refused: files that are read together have no order in which one could replace the other.
+    """
+    known: dict[str, tuple[Path, int]] = {}  # id → file and line
     for path in paths:
         name = os.fsencode(path).decode("utf-8", "replace")  # a file's name may be any bytes
         kind = kind_of(path)
         if kind in _IN_ROWS:
-            yield from _rows_with_ids(path, name, text, key, encoding)
+            yield from _rows_with_ids(path, name, text, key, encoding, known)
         elif kind in WHOLE_FILES:
             whole = WHOLE_FILES[kind](path, encoding)
             if not whole.strip():
@@ -145,9 +149,10 @@ def read_documents_with_ids(
                 yield Document(document, name, number, f"{name}#{number}")
 
 
-def _rows_with_ids(path: Path, name: str, text: str, key: str, encoding: str) -> Iterator[Document]:
+def _rows_with_ids(
+    path: Path, name: str, text: str, key: str, encoding: str, known: dict[str, tuple[Path, int]]
+) -> Iterator[Document]:
     """Documents in the rows of a table; what is neither text nor id is kept as a column, unless a list or an object."""
-    lines: dict[str, int] = {}
     nested: set[str] = set()
     number = 0
     rows = read_rows(path, text=text, labelled=False, encoding=encoding)
@@ -161,12 +166,18 @@ def _rows_with_ids(path: Path, name: str, text: str, key: str, encoding: str) ->
         if key != "id" and given in (None, ""):
             raise UserError(f"{path}, line {line}: there is no id in the column {key!r}. Give every row one.")
         identity = str(given).strip() if given not in (None, "") else f"{name}#{number}"
-        if identity in lines:
+        if identity in known:
+            file, other = known[identity]
+            if file == path:
+                raise UserError(
+                    f"{path}, line {line}: the id {identity!r} is that of line {other} too. Give every row its "
+                    "own id, or name another column with --id."
+                )
             raise UserError(
-                f"{path}, line {line}: the id {identity!r} is that of line {lines[identity]} too. Give every row its "
-                "own id, or name another column with --id."
+                f"{path}, line {line}: the id {identity!r} is that of {file}, line {other}, too. Give every row its "
+                "own id; or index one file and then add the other with --add, which replaces rows with the same id."
             )
-        lines[identity] = line
+        known[identity] = path, line
         nested |= {column for column, value in cells.items() if isinstance(value, (list, dict))}
         columns = {
             column: value

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.open import COMPRESSIONS, DAMAGE, check_file, open_bytes
-from bertkit.notify import note
+from bertkit.notify import called, note, renamed
 
 BATCH = 1024
 MEMORY = "memory:"
@@ -176,7 +176,8 @@ def note_file_name(text: str) -> None:
 def in_memory(tables: Mapping[str, Any], *, digest: bool = True) -> Iterator[dict[str, Path]]:
     """Names under which tables in memory can be read like files, until the block ends.
 
-    tables: role → table (anything `rows_in` takes). digest: put a digest of all rows into the name.
+    tables: role → table (anything `rows_in` takes); messages call it by its role. digest: put a digest of all rows into
+    the name.
     """
     paths: dict[str, Path] = {}
     try:
@@ -186,14 +187,18 @@ def in_memory(tables: Mapping[str, Any], *, digest: bool = True) -> Iterator[dic
             with _changing:
                 _tables[str(path)] = table, mark
                 _users[str(path)] += 1
+                called[str(path)] = role
             paths[role] = path
         yield paths
+    except UserError as error:
+        error.args = (renamed(str(error)),)
+        raise
     finally:
         with _changing:
             for name in map(str, paths.values()):
                 _users[name] -= 1
                 if not _users[name]:
-                    del _tables[name], _users[name]
+                    del _tables[name], _users[name], called[name]
 
 
 def is_memory(path: Any) -> bool:

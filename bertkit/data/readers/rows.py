@@ -158,6 +158,7 @@ def read_rows(
     header: bool | Literal["auto"] = "auto",
     encoding: str = "utf-8",
     kind: str | None = None,
+    known: Collection[str] = (),
 ) -> Iterator[TextRow]:
     """Each row of a file with a column of texts.
 
@@ -166,7 +167,8 @@ def read_rows(
     labelled: True: every row must have a label; "maybe": labels are optional; False: none are read.
     multi_label: labels are lists, or names with `separator` between them. number: labels are numbers.
     strip: without the spaces around labels. bad: where to put the errors of single rows, which are then left out.
-    kind: the format, if not by the ending.
+    kind: the format, if not by the ending. known: labels of a model, in whose spelling true and false are read; without
+    them, `True`, `TRUE` and a boolean cell are the label `true`.
     """
     kind = kind or kind_of(path)
     wanted = [name for name in (text, text_b, label if labelled else None) if name]
@@ -178,7 +180,7 @@ def read_rows(
     names = resolve(path, list(first[1]), text=text, text_b=text_b, label=asked, label_needed=labelled is True)
     if kind in ("jsonl", "json", "rows") and names["label"] is None:
         names["label"] = asked  # an object may have what the first one has not
-    how = (separator if multi_label else None, number, strip, labelled is True)
+    how = (separator if multi_label else None, number, strip, labelled is True, known)
     count = empty = 0
     for line, row in chain([first], rows):
         where = f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}"
@@ -382,6 +384,7 @@ def _label(
     number: bool,
     strip: bool,
     needed: bool,
+    known: Collection[str],
 ) -> Label:
     """The label of a row: a name, several names, or a number."""
     if name is None:
@@ -399,13 +402,20 @@ def _label(
         parts = _listed(value)
         if parts is None:
             parts = str(scalar(f"{where}: {name!r}", value)).split(separator or None)
-        names = (scalar(f"{where}: {name!r}", part).strip() for part in parts)
+        names = (_label_name(scalar(f"{where}: {name!r}", part).strip(), known) for part in parts)
         return tuple(dict.fromkeys(part for part in names if part))
     if isinstance(value, list):
         raise UserError(
             f"{where}: {name!r} is a list, {short(value)}. If rows have several labels, pass --multi-label."
         )
-    return scalar(f"{where}: {name!r}", value)
+    return _label_name(scalar(f"{where}: {name!r}", value), known)
+
+
+def _label_name(label: str, known: Collection[str]) -> str:
+    """The label of a row; true and false in one spelling, however the format writes them."""
+    if label in known or label.strip().lower() not in ("true", "false"):
+        return label
+    return next((name for name in known if name.lower() == label.strip().lower()), label.lower())
 
 
 # ---- Several labels in one cell.

@@ -137,7 +137,7 @@ class FineTuned:
         settings = FinetuneSettings(
             task=task.name, train=Path("the rows compared"), model=self.start, out=Path(self._place.name) / "run",
             epochs=passes, minutes=minutes, batch=batch, seed=seed, threads=self.threads, precision=self.precision,
-            device=self.device, baseline=False,
+            device=self.device, baseline=False, **task.options.get("columns", {}),
         )  # fmt: skip
         split = Split({"train": list(train), "dev": list(dev)})
         run = Finetuning(settings, split, task.labels)

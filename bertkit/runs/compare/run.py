@@ -22,7 +22,7 @@ from bertkit.notify import note
 from bertkit.report.comparison import comparison_report, verdict
 from bertkit.runs.compare.contenders import ContenderModel, Entry, Resources, contenders_for
 from bertkit.runs.compare.encoder_contenders import Progress
-from bertkit.runs.finetune.split import held_out, key_of, names_of
+from bertkit.runs.finetune.split import held_out, key_of, names_of, note_amounts
 from bertkit.settings.finetune import CompareSettings
 from bertkit.tasks import make
 from bertkit.tasks.base import Prediction, Reading, Task
@@ -376,7 +376,9 @@ def _signal_of(stop: Stopped | KeyboardInterrupt) -> int:
 def _read(s: CompareSettings, task: Task) -> ComparisonRows:
     """A comparison's three sets of rows, from files or held out of the training rows; shared rows are reported."""
     reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
+    task.keep_columns(reading)
     train = task.read(s.train, reading)
+    note_amounts(train, task, str(s.train), "compare")
     train = _sampled(train, s.rows, s.seed, "training rows are used (--rows)")
     judge_file = s.test or s.dev
     if judge_file is not None:

@@ -191,7 +191,7 @@ def _to_calibrate(s: ExportSettings, exact: Predictor) -> list[Any] | None:
         return None
     if measure.has_task(exact):
         reading = Reading(s.text, s.text_b, s.label, s.encoding, s.label_separator)
-        examples = exact.task.read(s.calibrate, reading, labelled=False)
+        examples = exact.task.read(s.calibrate, exact.task.reading_of(s.calibrate, reading), labelled=False)
     else:
         examples = [row.text for row in read_rows(s.calibrate, text=s.text, labelled=False, encoding=s.encoding)]
     if not examples:

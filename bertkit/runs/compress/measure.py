@@ -89,7 +89,7 @@ def rows_to_score(settings: MeasureSettings, before: Predictor) -> list[Any] | N
     if not has_task(before):
         raise UserError(f"{settings.model} has not been fine-tuned, so it has no score to compare. Leave --eval out.")
     reading = Reading(settings.text, settings.text_b, settings.label, settings.encoding, settings.label_separator)
-    rows = before.task.read(settings.eval, reading)
+    rows = before.task.read(settings.eval, before.task.reading_of(settings.eval, reading))
     before.task.check(rows, str(settings.eval))
     return rows
 

@@ -167,7 +167,8 @@ def _texts(model: Predictor, s: PruneSettings) -> list[str]:
         note("No --train file: neurons are ranked on sample texts. Your own texts give a better ranking.")
         rows = measure.sample_rows(model)
     elif measure.has_task(model):
-        rows = model.task.read(s.train, Reading(s.text, s.text_b, s.label, s.encoding), labelled=False)
+        reading = model.task.reading_of(s.train, Reading(s.text, s.text_b, s.label, s.encoding))
+        rows = model.task.read(s.train, reading, labelled=False)
     else:
         rows = list(read_rows(s.train, text=s.text, labelled=False, encoding=s.encoding))
     return [text for row in rows[:MOST] for text in _texts_of(row)]

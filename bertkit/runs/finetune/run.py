@@ -13,7 +13,7 @@ import torch
 
 from bertkit import machine
 from bertkit.checkpoint.folder import Folder, read_folder
-from bertkit.checkpoint.locate import locate
+from bertkit.checkpoint.locate import content_of_model, locate
 from bertkit.checkpoint.vocabulary_fit import report_unknown, starting_model
 from bertkit.data.windows import Windows
 from bertkit.errors import UserError
@@ -111,6 +111,7 @@ class SupervisedRun:
         self.world = worlds.join(machine.device_for(s.device))
         torch.manual_seed(s.seed)
         self.task: Task = self._task(labels)
+        self.task.keep_columns(splits.reading_of(s))
         if s.abstain and not self.task.calibrates:
             raise UserError(
                 "--abstain needs a calibrated score of one label per text (classify or pair, without --multi-label and "
@@ -291,6 +292,8 @@ class Finetuning(SupervisedRun):
         self, settings: FinetuneSettings, split: splits.Split | None = None, labels: tuple[str, ...] = ()
     ) -> None:
         self.language = settings.language
+        if settings.teacher:
+            self.fixed = {f"teacher {settings.teacher}": content_of_model(settings.teacher)}
         self.wants_baseline = settings.baseline and not settings.teacher  # no labels, so nothing a cheap model learns
         super().__init__(settings, split, labels)
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UserError
-from bertkit.notify import note
+from bertkit.notify import note, renamed
 from bertkit.settings.finetune import FinetuneSettings, SupervisedSettings
 from bertkit.tasks import TASKS, make, task_class, task_classes
 from bertkit.tasks.base import Item, Labelled, Reading, Task
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.embed import Taught, Teacher
 from bertkit.tasks.regress import Rank
 
@@ -93,11 +94,12 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
     """Read every file of a split; hold rows out where no dev file is given; tell overlap and duplicates."""
     reading = reading_of(settings)
     examples = {"train": task.read(settings.train, reading, labelled)}
+    note_amounts(examples["train"], task, str(settings.train), "finetune")
     for role, path in (("dev", settings.dev), ("test", settings.test)):
         if path is not None:
             examples[role] = task.read(path, reading, labelled)
     files = [
-        {"role": role, "name": str(getattr(settings, role) or settings.train), "rows": len(rows)}
+        {"role": role, "name": renamed(str(getattr(settings, role) or settings.train)), "rows": len(rows)}
         for role, rows in examples.items()
     ]
     if "dev" not in examples:
@@ -118,7 +120,9 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
             f"{settings.train} are held out{', in equal shares of every label' if shares else ''}."
         )
         files[0]["rows"] = len(examples["train"])
-        files.insert(1, {"role": "dev", "name": f"held out of {settings.train}", "rows": len(examples["dev"])})
+        files.insert(
+            1, {"role": "dev", "name": f"held out of {renamed(str(settings.train))}", "rows": len(examples["dev"])}
+        )
     facts: dict[str, Any] = {"files": files}
     known = {task.key(example) for example in examples["train"]}
     duplicates = len(examples["train"]) - len(known)
@@ -131,6 +135,24 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
             facts[f"{role}_overlap"] = both
             note(f"{both} of {len(examples[role])} {role} rows are also training rows; scores will be too optimistic.")
     return Split(examples, facts)
+
+
+MOST_CLASSES = 20  # numbers that may well be names of classes
+
+
+def note_amounts(examples: Sequence[Any], task: Task, file: str, command: str) -> None:
+    """Say so if the labels of a split look like amounts: many different numbers, but not 0 … N or 1 … N."""
+    counts = label_counts(task, examples) if isinstance(task, Classify) else {}
+    try:
+        values = {float(name) for name in counts}
+    except ValueError:
+        return
+    numbered = [{float(n) for n in range(first, first + len(counts))} for first in (0, 1)]
+    if len(counts) > MOST_CLASSES and (values not in numbered or sum(counts.values()) < 5 * len(counts)):
+        note(
+            f"{file}: the labels are {len(counts):,} different numbers, each learned as a name. If they are amounts, "
+            f"learn them as numbers: bertkit {command} regress"
+        )
 
 
 def _task_of(example: Any) -> Task:

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from bertkit import machine
 from bertkit.checkpoint import folder as model_folder
+from bertkit.checkpoint.locate import content_of_model
 from bertkit.data.batch import batches_by_tokens
 from bertkit.data.feed import Phase, PretrainingFeed, collate
 from bertkit.errors import UserError
 from bertkit.files.atomic import atomic_write, write_folder
 from bertkit.model.heads import Model
-from bertkit.notify import language, note
+from bertkit.notify import language, note, short_count
 from bertkit.runs.pretrain.build import Components, build, make_feed, plan_of
 from bertkit.settings.model import Config
 from bertkit.settings.pretrain import PretrainSettings
@@ -56,6 +57,8 @@ class _Run(Run[dict[str, Any]]):
         training = Training(built.objective, self.store_feed, budget.steps or FIRST_GUESS, s.loop, s.seed, world)
         text = built.store.facts["files"]["tokens.bin"]["sha256"]
         about = {"tokenizer": built.store.fingerprint, "model": _identity(built), "store": text}
+        if s.teacher:
+            about[f"teacher {s.teacher}"] = content_of_model(s.teacher)
         super().__init__(s, budget, training, run, signals, about, feed=self.store_feed)
         self.evaluation = self._evaluation()
 
@@ -80,7 +83,7 @@ class _Run(Run[dict[str, Any]]):
         parameters = sum(p.numel() for p in self.built.objective.parameters())
         precision = {"torch.float32": "fp32", "torch.bfloat16": "bf16"}[str(model.encoder.dtype)]
         return (
-            f"{s.init or s.preset}: {parameters / 1e6:.1f}M parameters, {precision}, {self.threads} threads"
+            f"{s.init or s.preset}: {short_count(parameters)} parameters, {precision}, {self.threads} threads"
             f"{f', {self.world.size} processes' if self.world.size > 1 else ''}; "
             f"{len(self.built.train_documents):,} documents, {len(self.built.held_out):,} held out; "
             f"{self.training.steps:,} steps of about {s.batch_tokens:,} tokens."
@@ -272,12 +275,12 @@ def estimate_cost(built: Components, world: World, seconds: float = 20.0) -> dic
         )
     if parameters > 2 * store_tokens:
         warnings.append(
-            f"The model has {parameters / 1e6:.3g}M parameters for {store_tokens / 1e6:.3g}M tokens of text: "
+            f"The model has {short_count(parameters)} parameters for {short_count(store_tokens)} tokens of text: "
             "a smaller preset will learn as much in less time."
         )
     if tokens < 4 * parameters:
         warnings.append(
-            f"{tokens / 1e6:.3g}M tokens are few for {parameters / 1e6:.3g}M parameters: "
+            f"{short_count(tokens)} tokens are few for {short_count(parameters)} parameters: "
             "use a smaller preset, or train longer."
         )
     return {

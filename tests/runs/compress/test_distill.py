@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertkit.checkpoint.locate import content_of_model
 from bertkit.commands.compress import distill as command
 from bertkit.config import build
 from bertkit.errors import Stopped, UserError
@@ -156,6 +157,16 @@ def test_a_run_is_not_resumed_with_another_model_in_the_teachers_folder(runs, mo
     accept(mine)
     with pytest.raises(UserError, match="not the same teacher"):
         go(runs, "classify", "taught-twice", resume=True, **changes)
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "model.int8.safetensors", "model.onnx"])
+def test_other_weights_of_a_teacher_are_seen_whatever_their_files_are_called(name: str, tmp_path) -> None:
+    digests = set()
+    for content in (b"one", b"two"):
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / "config.json").write_text("{}")
+        digests.add(content_of_model(tmp_path))
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize(

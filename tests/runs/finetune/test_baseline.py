@@ -83,7 +83,7 @@ def test_the_threshold_of_abstention_is_printed_with_the_rows_it_was_chosen_on(r
 def test_a_model_says_what_it_is(runs):
     runs("classify")
     shown = repr(bertkit.load(str(runs.folder / "run-classify"), precision="fp32"))
-    assert shown == "<bertkit model 'run-classify': classify, labels ham, spam, 0.1M parameters, fp32 on cpu>"
+    assert shown == "<bertkit model 'run-classify': classify, labels ham, spam, 73k parameters, fp32 on cpu>"
     assert repr(bertkit.load(str(runs.model), precision="fp32")).startswith(
-        "<bertkit model 'model': pretrained encoder, 2 layers × 32, 0."
+        "<bertkit model 'model': pretrained encoder, 2 layers × 32, 7"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from dataclasses import replace
@@ -12,9 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bertkit
+from bertkit.config import build
 from bertkit.data.examples import TextRow
 from bertkit.errors import UserError
-from bertkit.runs.finetune.split import fold_of, held_out, names_of
+from bertkit.runs.compare.run import _read
+from bertkit.runs.finetune.split import fold_of, held_out, names_of, read_split
+from bertkit.settings.finetune import CompareSettings, FinetuneSettings
+from bertkit.tasks import make
 from bertkit.tasks.base import learnt_labels
 from tests.support import toy
 
@@ -28,6 +33,29 @@ def test_a_row_that_cannot_be_encoded_is_reported_by_file_and_line(runs):
     for on_long, told in (("error", "has .* tokens"), ("window", "leaves .* for windows")):
         with pytest.raises(UserError, match=rf"long-pair\.jsonl, line 13: the text .*{told}"):
             runs.tune("pair", "long-pair", train=train, dev=toy.write(runs.folder / "d.jsonl", good), on_long=on_long)
+
+
+@pytest.mark.parametrize(
+    ("values", "amounts"),
+    [
+        ([n * 1.25 for n in range(60)] * 2, True),
+        (list(range(18, 90)) * 10, True),
+        (list(range(60)) * 2, True),
+        (list(range(77)) * 10, False),
+        ([1, 2, 3, 4, 5] * 20, False),
+        ([f"room {n}" for n in range(60)] * 2, False),
+    ],
+)
+def test_a_column_of_amounts_is_noticed_before_they_are_learnt_as_names(values, amounts, tmp_path, notes):
+    rows = [{"text": f"text {n}", "label": value} for n, value in enumerate(values)]
+    train = toy.write(tmp_path / "a.jsonl", rows)
+    settings = build(FinetuneSettings, {"task": "classify", "train": train})
+    with contextlib.suppress(UserError):
+        read_split(settings, make("classify"))
+    with contextlib.suppress(UserError):
+        _read(build(CompareSettings, {"task": "classify", "train": train}), make("classify"))
+    for command in ("finetune", "compare"):
+        assert any(f"learn them as numbers: bertkit {command} regress" in line for line in notes) == amounts
 
 
 def rows_of(labels: list) -> list[TextRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -69,6 +70,20 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_equal(case, runs, monkeypa
                 go(case, runs, out)
         assert stopped.value.signal == signal.SIGTERM
         assert fingerprint(go(case, runs, out, resume=True)) == whole, f"stopped after step {step}"
+
+
+def test_vectors_are_not_learnt_on_from_another_model_in_the_teachers_folder(runs, tmp_path, monkeypatch):
+    train = tmp_path / "texts.txt"
+    train.write_text("\n".join(row["text"] for row in toy.messages(120)) + "\n")
+    own = {"train": train, "dev": None, "teacher": str(toy.make_model(tmp_path / "teacher", seed=5))}
+    with monkeypatch.context() as patch:
+        stopping_after(3, patch)
+        with pytest.raises(Stopped):
+            go("embed", runs, "taught", **own)
+    shutil.rmtree(tmp_path / "teacher")
+    toy.make_model(tmp_path / "teacher", seed=6)
+    with pytest.raises(UserError, match=r"not the same teacher .*teacher as when the run was saved"):
+        go("embed", runs, "taught", resume=True, **own)
 
 
 def test_a_terminal_that_is_closed_saves_the_run_and_nohup_lets_it_go_on(runs, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 from bertkit import machine
 from bertkit.commands import pretrain as verb
+from bertkit.notify import short_count
 from bertkit.runs.pretrain.build import build
 from bertkit.runs.pretrain.run import estimate_cost, expected_loss, measure_step, pretrain
 from bertkit.training.distributed import World
@@ -33,6 +34,16 @@ def test_a_plan_says_what_it_promises_and_its_numbers_fit_together(make, tmp_pat
     assert any("smaller preset" in warning for warning in found["warnings"])
     shown = "\n".join(verb.lines({"plan": found}))
     assert "bert-tiny" in shown and "tokens/s" in shown and "warning" in shown
+
+
+def test_a_plan_for_a_small_store_says_thousands_and_not_0_0_millions(make, tmp_path):
+    found = estimate_cost(build(make("bert-tiny", tmp_path / "run", steps=2), World()), World(), seconds=0.1)
+    shown = "\n".join(verb.lines({"plan": found}))
+    assert "0.0" not in " ".join(found["warnings"]) and "0.0M" not in shown
+    assert f"for {short_count(found['store_tokens'])} tokens of text" in shown
+    assert [short_count(count) for count in (812, 9_400, 35_400, 999_499, 999_900, 7_240_000)] == [
+        "812", "9,400", "35k", "999k", "1.0M", "7.2M"
+    ]  # fmt: skip
 
 
 def test_planning_makes_nothing_and_trains_nothing(make, tmp_path):

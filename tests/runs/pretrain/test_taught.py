@@ -61,6 +61,19 @@ def test_it_resumes_to_the_last_bit_and_asks_the_teacher_once(taught, tmp_path, 
     assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("texts", [True, False])
+def test_a_run_is_not_resumed_with_another_model_in_the_teachers_folder(taught, texts, tmp_path, monkeypatch):
+    own = {} if texts else {"teacher_texts": None}
+    with monkeypatch.context() as patch:
+        stop_after(3, patch)
+        with pytest.raises(Stopped):
+            pretrain(taught("stopped", **own))
+    shutil.rmtree(tmp_path / "teacher")
+    make_model(tmp_path / "teacher", seed=6, width=64)
+    with pytest.raises(UserError, match=r"not the same teacher .*teacher as when the run was saved"):
+        pretrain(taught("stopped", resume=True, **own))
+
+
 def test_a_half_written_answer_is_asked_for_again(tmp_path):
     ask = teachers.teacher(str(make_model(tmp_path / "teacher", width=64)), tmp_path / "kept")
     first = ask(TEXTS)

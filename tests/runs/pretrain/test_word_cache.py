@@ -59,6 +59,7 @@ def test_fewer_numbers_keep_most_of_it(corpus, teacher, notes):
     _, kept = cache(rows(corpus))
     assert torch.nn.functional.cosine_similarity(states.float(), kept.float(), dim=-1).mean() > 0.9
     assert any("of the variance" in line for line in notes)
+    assert any(line.endswith(" MB on the disk.") and " 0.0 " not in line for line in notes)
 
 
 def test_a_single_sentence_finds_its_own_words(corpus, teacher):
