@@ -229,7 +229,16 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
     assert problems == []
 
 
+# The choices of a group that do not lie wholly in it.
+CUT = """[...document.querySelectorAll(".group button")].filter(button => {
+  const one = button.getBoundingClientRect(), all = button.parentElement.getBoundingClientRect();
+  return one.right > all.right + 1 || one.bottom > all.bottom + 1;
+}).map(button => button.textContent)"""
 SHOWN = "#result .card:not(.empty), #result .message"
+
+
+def address_at(page: Any, view: str) -> str:
+    return page.url.split("#")[0] + "#/" + view
 
 
 @pytest.mark.slow
@@ -244,7 +253,9 @@ def test_every_view_shows_its_example(opened, language: str, phone: bool, dark: 
         page.wait_for_selector(SHOWN)
         assert page.locator("#result .message.bad").count() == 0, view
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} is wider than the screen"
+        assert page.evaluate(CUT) == [], f"{view}: a choice is cut off"
         if language == "zh":
+            assert not re.search(r"\d %", page.locator("#result").text_content()), f"{view}: 50% has no space in Chinese"
             heading = page.locator("#result :is(h2, p)").first.text_content()
             assert re.search(r"[\u4e00-\u9fff]", heading), heading
     assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
@@ -281,9 +292,13 @@ def test_a_link_restores_what_was_seen_and_keys_move_in_it(opened) -> None:
     page.goto(page.url.split("#")[0] + "#/masking?model=en&text=She+opened+the+door+and+went+in.")
     page.wait_for_selector("[data-key='before4']")
     page.locator("[data-key='again']").click()
-    page.wait_for_function("location.hash.includes('seed=2')")
+    page.wait_for_function("location.hash.includes('seed=113')")
     page.locator("[data-key='before4']").press("Enter")
     page.wait_for_function("location.hash.includes('places=')")
+    page.goto(address_at(page, "masking?model=en&text=She+opened+the+door+and+went+in.&places=4"))
+    page.locator("[data-key='before4'][aria-pressed='true']").press("Enter")  # the last hidden piece is shown again
+    page.wait_for_selector("#result .card.empty")
+    assert page.locator(".token.mask").count() == 0 and "places=none" in page.url
     page.locator("#field-text").fill("")
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".empty")
@@ -300,9 +315,45 @@ def test_a_view_is_shown_with_a_model_that_has_what_it_is_about(opened) -> None:
     assert page.locator("#top select").input_value() == "en" and page.locator(".instead").count() == 0
     page.wait_for_selector(".habits [aria-pressed='true']")  # the head that opens first has a habit
     chinese = opened("/#/next", "zh")  # no Chinese model here has such a head: the reader decides
+    assert chinese.locator("#how").text_content() == ""  # no command that would fail
     chinese.locator(".lacks button").click()
     chinese.wait_for_selector(".bar")
     assert chinese.locator("#top select").input_value() == "classic"
+    chinese.goto(address_at(chinese, "input?model=zh"))  # rotary positions: two vectors are not there
+    chinese.reload()
+    chinese.locator(".message button").click()
+    chinese.wait_for_selector(".strips >> text=片段向量")
+
+
+@pytest.mark.slow
+def test_what_opens_first_shows_what_its_view_is_about(opened) -> None:
+    page = opened("/#/masking")
+    page.wait_for_selector(".token.mask")
+    assert page.locator(".token.random").count() == page.locator(".token.kept").count() == 1
+    assert page.locator("h2", has_text="All masks together").count() == 1
+    page.goto(address_at(page, "attention"))  # a word that looks at another word
+    page.wait_for_selector(".token.heated.on")
+    shares = page.locator(".token.heated:not(.special):not(.on) small").all_text_contents()
+    assert max(float(share.strip("<% ")) for share in shares) > 50
+    page.goto(address_at(page, "meaning?model=zh"))  # the layer that the table above names
+    page.wait_for_selector("td:has-text('BERT')")
+    best = page.locator("tr", has_text="BERT").locator("td").nth(1).text_content()
+    assert page.locator(".group [aria-pressed='true']").first.text_content() == best
+
+
+@pytest.mark.slow
+def test_an_ancestor_that_lacks_the_word_can_be_trained_again(opened, address: str) -> None:
+    from urllib.request import Request, urlopen
+
+    body = {"kind": "word2vec", "text": "the cat drinks milk", "passage": "the cat drinks milk\n" * 8, "steps": 2}
+    head = {"content-type": "application/json"}
+    with urlopen(Request(address + "/show/ancestor/learn", json.dumps(body).encode(), head)) as answer:
+        answer.read()
+    page = opened("/#/meaning?model=en")
+    page.wait_for_selector("td:has-text('lacks the word')")
+    page.locator("[data-key='train-word2vec']", has_text="again").click()
+    page.locator("td", has_text="lacks the word").wait_for(state="detached")
+    page.wait_for_selector("h2:has-text('word2vec · one vector per word')")
 
 
 @pytest.mark.slow
