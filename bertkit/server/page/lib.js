@@ -160,7 +160,7 @@ export function player(count, at, words, render) {
   const back = h("button", {type: "button", "aria-label": words.back, onclick: () => { stop(); go(at - 1); }}, "←");
   const on = h("button", {type: "button", "aria-label": words.on, onclick: () => { stop(); go(at + 1); }}, "→");
   const play = h("button", {type: "button", "aria-label": words.play, onclick: () => timer ? stop() : start()}, "▶");
-  box.append(h("div", {class: "player"}, back, play, on, readout), stage);
+  box.append(count > 1 ? h("div", {class: "player"}, back, play, on, readout) : "", stage);
   box.addEventListener("keydown", event => {
     if (event.key === "ArrowLeft") { stop(); go(at - 1); event.preventDefault(); }
     if (event.key === "ArrowRight") { stop(); go(at + 1); event.preventDefault(); }

@@ -1,5 +1,5 @@
 // Models that learn in front of the reader: a tiny BERT on a pasted text, and a classifier on a few typed rows.
-import {bar, card, chinese, clean, h, lines, newRun, number, percent, python, stream, svg} from "../lib.js";
+import {bar, calm, card, chinese, clean, h, lines, newRun, number, percent, python, stream, svg} from "../lib.js";
 
 // What each run has shown so far; it stays while other views are looked at.
 const runs = {learn: newRun(), tune: newRun()};
@@ -40,7 +40,12 @@ const which = ctx => ctx.params.run === "tune" ? "tune" : "learn";
 async function begin(kind, ctx) {
   for (const other of Object.values(runs)) other.stop?.();
   const run = runs[kind] = newRun();
-  const again = () => { const box = document.getElementById("run"); if (box && which(ctx) === kind) fill(box, kind, ctx); };
+  const again = () => {
+    const box = document.getElementById("run");
+    if (!box || which(ctx) !== kind) return;
+    fill(box, kind, ctx);
+    if (run.events.length === 1 && box.getBoundingClientRect().bottom > innerHeight - 120) box.scrollIntoView({behavior: calm() ? "auto" : "smooth"});  // what the reader started is seen
+  };
   await stream(run, ctx, `show/${kind}`, kind === "tune" ? {model: ctx.model.id, ...requests.tune(ctx)} : requests.learn(ctx), again);
 }
 

@@ -30,7 +30,7 @@ export default {
     const tags = [...new Set(data.hmm.flatMap(one => Object.keys(one.shares)))].sort();
     const hue = tag => tag === "O" ? "var(--wash)" : `color-mix(in srgb, ${["var(--accent)", "var(--warm)", "var(--right)", "var(--violet)"][Math.max(0, [...new Set(tags.map(name => name.slice(2)).filter(Boolean))].indexOf(tag.slice(2))) % 4]} 30%, var(--card))`;
     return [
-      card(words.ngram, words.ngramAbout, h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, h("th", {style: {textAlign: "right"}}, words.context), h("th", {style: {textAlign: "left"}}, words.word), h("th", null, "P"), h("th", {style: {textAlign: "left"}}, words.guesses))),
+      card(words.ngram, words.ngramAbout, h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, h("th", {style: {textAlign: "right"}}, words.context), h("th", {style: {textAlign: "left"}}, words.word), h("th", null, "P"), h("th", {style: {textAlign: "left", width: "60%"}}, words.guesses))),
         h("tbody", null, data.ngram.map(row => h("tr", null, h("td", {style: {color: "var(--soft)", whiteSpace: "nowrap", textAlign: "right"}}, row.context.join(" ")), h("td", {style: {textAlign: "left"}}, h("b", {class: "mono", style: {color: row.seen ? "" : "var(--wrong)"}}, row.word)), h("td", null, percent(row.probability)), h("td", {style: {textAlign: "left", whiteSpace: "normal", minWidth: "9rem"}}, guess(row.guesses))))))),
         h("p", {class: "small soft", style: {margin: ".75rem 0 0"}}, data.ngram.some(row => !row.seen) ? words.unseen : words.seen)),
       card(words.huffman, words.huffmanAbout, h("div", {class: "columns"},
