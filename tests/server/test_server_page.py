@@ -354,6 +354,8 @@ def test_an_ancestor_that_lacks_the_word_can_be_trained_again(opened, address: s
     page.locator("[data-key='train-word2vec']", has_text="again").click()
     page.locator("td", has_text="lacks the word").wait_for(state="detached")
     page.wait_for_selector("h2:has-text('word2vec · one vector per word')")
+    page.goto(address_at(page, "lineage?model=zh"))  # it learned from English: nothing is shown of it beside Chinese
+    page.wait_for_selector("#ancestor-word2vec >> text=Train it now")
 
 
 @pytest.mark.slow

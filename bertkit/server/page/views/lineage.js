@@ -14,7 +14,7 @@ export default {
   load: async ctx => {
     const asked = {text: ctx.text("text"), word: ctx.text("word")};
     const [counted] = await ctx.call("show/lineage", {...asked, language: ctx.model.language, passage: ctx.text("passage")});
-    const ancestors = await ctx.get("show/ancestors"), shown = {};
+    const ancestors = (await ctx.get("show/ancestors")).filter(one => one.language === null || one.language === ctx.model.language), shown = {};
     for (const {name} of ancestors) {
       try { [shown[name]] = await ctx.call("show/ancestor", {...asked, name}); } catch (problem) { if (problem.name === "AbortError") throw problem; shown[name] = {problem: problem.message}; }
     }
@@ -63,7 +63,7 @@ function ancestor(kind, ctx) {
 
 async function begin(kind, ctx) {
   for (const other of Object.values(runs)) other.stop?.();
-  const run = runs[kind] = newRun();
+  const run = runs[kind] = {...newRun(), language: ctx.model.language};
   await stream(run, ctx, "show/ancestor/learn", {kind, text: ctx.text("text"), word: ctx.text("word"), language: ctx.model.language, passage: ctx.text("passage"), steps: kind === "transformer" ? 400 : 300, seconds: 40}, () => {
     const box = document.getElementById("ancestor-" + kind);
     if (box) fill(box, kind, ctx);
@@ -72,7 +72,7 @@ async function begin(kind, ctx) {
 }
 
 function fill(box, kind, ctx) {
-  const {t, data, params} = ctx, run = runs[kind] || newRun(), last = run.events[run.events.length - 1];
+  const {t, data, params} = ctx, kept = runs[kind], run = kept && (kept.stop || kept.language === ctx.model.language) ? kept : newRun(), last = run.events[run.events.length - 1];
   const names = data.ancestors.filter(one => one.kind === kind).map(one => one.name), name = names.includes(params["of_" + kind]) ? params["of_" + kind] : names[0];
   const shown = run.stop ? last?.shown : name ? data.shown[name] : last?.shown;
   const button = run.stop ? h("button", {type: "button", onclick: () => run.stop()}, "■ ", t("views.learning.stop"))

@@ -15,7 +15,7 @@ export default {
   stacked: true,
   needs: ["word", "texts"],
   load: async ctx => {
-    const ancestors = (await ctx.get("show/ancestors")).filter(one => one.kind !== "transformer"), given = rows(ctx);
+    const ancestors = (await ctx.get("show/ancestors")).filter(one => one.kind !== "transformer" && (one.language === null || one.language === ctx.model.language)), given = rows(ctx);
     const [answer] = await ctx.call("show/meaning", {word: ctx.text("word"), texts: given.map(([text]) => text), senses: senses(given), others: ancestors.map(one => one.name)});
     return {...answer, ancestors, senses: senses(given)};
   },
