@@ -118,6 +118,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
     def __init__(self, models: Sequence[ServedModel], ancestors: dict[str, Any] | None = None) -> None:
         self._models = {model.name: model for model in models}
         self.ancestors = ancestors or {}  # for the page alone: those opened, and those trained there
+        self.learnt: dict[str, str] = {}  # the language of each ancestor that was trained there
 
     def __getitem__(self, name: str) -> ServedModel:
         return self._models[name]

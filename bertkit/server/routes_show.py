@@ -271,9 +271,12 @@ async def lineage(body: LineageBody, request: Request) -> Response:
 
 @router.get("/show/ancestors")
 async def ancestors(request: Request) -> Response:
-    """The ancestors that were opened, or trained on this page: name and kind."""
-    opened = service_of(request).registry.ancestors
-    described = [{"name": name, "kind": kind_of_ancestor(model)} for name, model in opened.items()]
+    """The ancestors that were opened, or trained on this page: name, kind, and the language of those trained here."""
+    registry = service_of(request).registry
+    described = [
+        {"name": name, "kind": kind_of_ancestor(model), "language": registry.learnt.get(name)}
+        for name, model in registry.ancestors.items()
+    ]
     return Response(to_json(described), media_type="application/json")
 
 
@@ -359,6 +362,7 @@ async def ancestor_learn(body: AncestorLearnBody, request: Request) -> Response:
         for event in ancestor_live(**body.model_dump()):
             if (model := event.pop("model", None)) is not None:
                 service.registry.ancestors[body.kind] = Predictor(model) if isinstance(model, Folder) else model
+                service.registry.learnt[body.kind] = body.language
             yield plain(event)
 
     return await _streamed(service, events())

@@ -229,7 +229,16 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
     assert problems == []
 
 
+# The choices of a group that do not lie wholly in it.
+CUT = """[...document.querySelectorAll(".group button")].filter(button => {
+  const one = button.getBoundingClientRect(), all = button.parentElement.getBoundingClientRect();
+  return one.right > all.right + 1 || one.bottom > all.bottom + 1;
+}).map(button => button.textContent)"""
 SHOWN = "#result .card:not(.empty), #result .message"
+
+
+def address_at(page: Any, view: str) -> str:
+    return page.url.split("#")[0] + "#/" + view
 
 
 @pytest.mark.slow
@@ -244,7 +253,9 @@ def test_every_view_shows_its_example(opened, language: str, phone: bool, dark: 
         page.wait_for_selector(SHOWN)
         assert page.locator("#result .message.bad").count() == 0, view
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} is wider than the screen"
+        assert page.evaluate(CUT) == [], f"{view}: a choice is cut off"
         if language == "zh":
+            assert not re.search(r"\d %", page.locator("#result").text_content()), f"{view}: 50% has no space"
             heading = page.locator("#result :is(h2, p)").first.text_content()
             assert re.search(r"[\u4e00-\u9fff]", heading), heading
     assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
@@ -281,9 +292,13 @@ def test_a_link_restores_what_was_seen_and_keys_move_in_it(opened) -> None:
     page.goto(page.url.split("#")[0] + "#/masking?model=en&text=She+opened+the+door+and+went+in.")
     page.wait_for_selector("[data-key='before4']")
     page.locator("[data-key='again']").click()
-    page.wait_for_function("location.hash.includes('seed=2')")
+    page.wait_for_function("location.hash.includes('seed=113')")
     page.locator("[data-key='before4']").press("Enter")
     page.wait_for_function("location.hash.includes('places=')")
+    page.goto(address_at(page, "masking?model=en&text=She+opened+the+door+and+went+in.&places=4"))
+    page.locator("[data-key='before4'][aria-pressed='true']").press("Enter")  # the last hidden piece is shown again
+    page.wait_for_selector("#result .card.empty")
+    assert page.locator(".token.mask").count() == 0 and "places=none" in page.url
     page.locator("#field-text").fill("")
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".empty")
@@ -300,9 +315,47 @@ def test_a_view_is_shown_with_a_model_that_has_what_it_is_about(opened) -> None:
     assert page.locator("#top select").input_value() == "en" and page.locator(".instead").count() == 0
     page.wait_for_selector(".habits [aria-pressed='true']")  # the head that opens first has a habit
     chinese = opened("/#/next", "zh")  # no Chinese model here has such a head: the reader decides
+    assert chinese.locator("#how").text_content() == ""  # no command that would fail
     chinese.locator(".lacks button").click()
     chinese.wait_for_selector(".bar")
     assert chinese.locator("#top select").input_value() == "classic"
+    chinese.goto(address_at(chinese, "input?model=zh"))  # rotary positions: two vectors are not there
+    chinese.reload()
+    chinese.locator(".message button").click()
+    chinese.wait_for_selector(".strips >> text=片段向量")
+
+
+@pytest.mark.slow
+def test_what_opens_first_shows_what_its_view_is_about(opened) -> None:
+    page = opened("/#/masking")
+    page.wait_for_selector(".token.mask")
+    assert page.locator(".token.random").count() == page.locator(".token.kept").count() == 1
+    assert page.locator("h2", has_text="All masks together").count() == 1
+    page.goto(address_at(page, "attention"))  # a word that looks at another word
+    page.wait_for_selector(".token.heated.on")
+    shares = page.locator(".token.heated:not(.special):not(.on) small").all_text_contents()
+    assert max(float(share.strip("<% ")) for share in shares) > 50
+    page.goto(address_at(page, "meaning?model=zh"))  # the layer that the table above names
+    page.wait_for_selector("td:has-text('BERT')")
+    best = page.locator("tr", has_text="BERT").locator("td").nth(1).text_content()
+    assert page.locator(".group [aria-pressed='true']").first.text_content() == best
+
+
+@pytest.mark.slow
+def test_an_ancestor_that_lacks_the_word_can_be_trained_again(opened, address: str) -> None:
+    from urllib.request import Request, urlopen
+
+    body = {"kind": "word2vec", "text": "the cat drinks milk", "passage": "the cat drinks milk\n" * 8, "steps": 2}
+    head = {"content-type": "application/json"}
+    with urlopen(Request(address + "/show/ancestor/learn", json.dumps(body).encode(), head)) as answer:
+        answer.read()
+    page = opened("/#/meaning?model=en")
+    page.wait_for_selector("td:has-text('lacks the word')")
+    page.locator("[data-key='train-word2vec']", has_text="again").click()
+    page.locator("td", has_text="lacks the word").wait_for(state="detached")
+    page.wait_for_selector("h2:has-text('word2vec · one vector per word')")
+    page.goto(address_at(page, "lineage?model=zh"))  # it learned from English: nothing is shown of it beside Chinese
+    page.wait_for_selector("#ancestor-word2vec >> text=Train it now")
 
 
 @pytest.mark.slow
@@ -340,6 +393,16 @@ def test_every_view_is_reached_and_used_by_keyboard_alone(opened, view: str) -> 
     assert {"A", "SELECT", "BUTTON", *fields} <= reached
 
 
+@pytest.mark.slow
+def test_a_model_that_learns_is_in_sight_as_soon_as_it_starts(opened) -> None:
+    page = opened("/#/learning", phone=True)
+    page.locator("[data-key='start']").click()
+    page.wait_for_selector("#run svg")
+    assert 0 < page.evaluate("document.getElementById('run').getBoundingClientRect().top") < 200
+    page.locator("#run button", has_text="Stop").click()
+    page.wait_for_selector("#run :text('Stopped.')")
+
+
 def test_learning_is_streamed_one_model_at_a_time(address: str) -> None:
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
@@ -354,18 +417,12 @@ def test_learning_is_streamed_one_model_at_a_time(address: str) -> None:
 
     with ask(body) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert b'"start"' in answer.readline()
-        with pytest.raises(HTTPError) as busy:
-            ask(body)
-        assert busy.value.code == 429
-    with pytest.raises(HTTPError) as wrong:  # the first has ended: its reader left
-        for _ in range(100):
-            try:
-                ask(body | {"gap": "nothing"})
-            except HTTPError as refused:
-                if refused.code != 429:
-                    raise
-                threading.Event().wait(0.2)
+        assert b'"start"' in answer.readline() and routes_show._learning.locked()
+    with routes_show._learning, pytest.raises(HTTPError) as busy:  # the first has ended: its reader left
+        ask(body)
+    assert busy.value.code == 429
+    with pytest.raises(HTTPError) as wrong:
+        ask(body | {"gap": "nothing"})
     assert wrong.value.code == 422
 
 

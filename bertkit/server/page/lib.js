@@ -17,10 +17,14 @@ export const h = (tag, props, ...children) => fill(document.createElement(tag), 
 export const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
 export const lines = text => text.split("\n").map(line => line.trim()).filter(Boolean);
-export const percent = p => p >= 0.9995 ? "100 %" : p >= 0.0995 ? (100 * p).toFixed(0) + " %" : p >= 0.001 ? (100 * p).toFixed(1) + " %" : p > 0 ? "< 0.1 %" : "0 %";
+export const percent = p => (p >= 0.9995 ? "100" : p >= 0.0995 ? (100 * p).toFixed(0) : p >= 0.001 ? (100 * p).toFixed(1) : p > 0 ? "< 0.1" : "0") + (chinese() ? "%" : " %");
+export const chinese = () => document.documentElement.lang.startsWith("zh");
+export const sentences = list => list.filter(Boolean).join(chinese() ? "" : " ");
+export const marked = words => words.split(/(`[^`]+`)/).map(part => part.length > 1 && part.startsWith("`") ? h("code", null, part.slice(1, -1)) : part);
 export const number = (x, digits = 2) => x === null || x === undefined ? "" : (Object.is(x, -0) || Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).toFixed(digits).replace("-", "−");
 export const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 export const clean = token => token.replace(/^[Ġ▁]/, "").replace(/^##/, "") || token;
+export const unspaced = token => token.replace(/^[Ġ▁]/, "") || token;  // ## stays: a piece that continues a word is another than one that begins it
 const marks = new Map();
 export const characters = text => {  // offsets count characters, not UTF-16 units
   if (!marks.has(text)) { marks.clear(); marks.set(text, Array.from(text)); }
@@ -29,8 +33,10 @@ export const characters = text => {  // offsets count characters, not UTF-16 uni
 export const slice = (text, start, end) => characters(text).slice(start, end).join("");
 
 export function card(title, about, ...children) {
-  return h("section", {class: "card"}, title && h("h2", null, title), about && h("p", null, about.split(/(`[^`]+`)/).map(part => part.length > 1 && part.startsWith("`") ? h("code", null, part.slice(1, -1)) : part)), ...children);
+  return h("section", {class: "card"}, title && h("h2", null, title), about && h("p", null, marked(about)), ...children);
 }
+
+export const wide = text => Array.from(text).reduce((sum, letter) => sum + (/[\u2e80-\uffff]/.test(letter) ? 12.5 : 7.3), 0);  // of the small letters, in pixels
 
 // ---- A tip that follows the pointer or the focus.
 
@@ -154,7 +160,7 @@ export function player(count, at, words, render) {
   const back = h("button", {type: "button", "aria-label": words.back, onclick: () => { stop(); go(at - 1); }}, "←");
   const on = h("button", {type: "button", "aria-label": words.on, onclick: () => { stop(); go(at + 1); }}, "→");
   const play = h("button", {type: "button", "aria-label": words.play, onclick: () => timer ? stop() : start()}, "▶");
-  box.append(h("div", {class: "player"}, back, play, on, readout), stage);
+  box.append(count > 1 ? h("div", {class: "player"}, back, play, on, readout) : "", stage);
   box.addEventListener("keydown", event => {
     if (event.key === "ArrowLeft") { stop(); go(at - 1); event.preventDefault(); }
     if (event.key === "ArrowRight") { stop(); go(at + 1); event.preventDefault(); }

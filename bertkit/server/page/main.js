@@ -1,5 +1,5 @@
 // The shell: models, languages, the address, the user's text, and the view that is shown.
-import {h} from "./lib.js";
+import {h, marked} from "./lib.js";
 import pieces from "./views/pieces.js";
 import input from "./views/input.js";
 import masking from "./views/masking.js";
@@ -16,9 +16,7 @@ const MENU = [
   ["reading", [pieces, input]],
   ["pretraining", [masking, next]],
   ["inside", [attention, layers, meaning]],
-  ["learning", [learning]],
-  ["lineage", [lineage]],
-  ["using", [answers]],
+  ["more", [learning, lineage, answers]],
 ];
 const VIEWS = Object.fromEntries(MENU.flatMap(([, views]) => views).map(view => [view.id, view]));
 const at = id => document.getElementById(id);
@@ -126,7 +124,7 @@ function context() {
     text: name => texts[name] || example()[name] || "",
     set: (changes, again = true) => { Object.assign(params, changes); remember(); again ? ask() : show(); },
     write: (name, value) => { texts[name] = value; remember(); draw(); },
-    redraw: show, say, stream,
+    redraw: show, say, stream, use,
   };
 }
 const example = () => (t(`views.${view.id}.examples`) || {})[model?.language === "zh" ? "zh" : "en"]?.[0] || {};
@@ -163,13 +161,14 @@ function field(name) {
   const box = h(long ? "textarea" : "input", {id: "field-" + name, rows: long ? (view.rows?.[name] || 2) : null, spellcheck: "false", autocomplete: "off",
     oninput: () => { texts[name] = box.value; clearTimeout(waiting); waiting = setTimeout(() => { view.reset?.(params, name); remember(); ask(); }, 350); }});
   box.value = texts[name] ?? example()[name] ?? "";
-  if (long) requestAnimationFrame(() => { box.style.height = Math.min(320, box.scrollHeight + 2) + "px"; });
+  if (long) requestAnimationFrame(() => { box.style.height = Math.min(view.rows?.[name] ? 32 * view.rows[name] : 320, box.scrollHeight + 2) + "px"; });
   return h("label", {class: "field"}, t(`views.${view.id}.fields.${name}`) === `views.${view.id}.fields.${name}` ? t("fields." + name) : t(`views.${view.id}.fields.${name}`), box);
 }
 function examples() {
   const list = (t(`views.${view.id}.examples`) || {})[model?.language === "zh" ? "zh" : "en"] || [];
   if (!list.length) return null;
-  const shown = view.visible ? view.visible(context()) : view.fields, first = one => (shown.map(name => one[name]).find(Boolean) || "").split("\n")[0];
+  const shown = view.visible ? view.visible(context()) : view.fields, heads = one => shown.map(name => (one[name] || "").split("\n")[0]).filter(Boolean);
+  const first = one => heads(one).find(words => list.every(other => other === one || !heads(other).includes(words))) || heads(one)[0] || "";  // what no other example has
   return h("div", {class: "chips"}, h("span", {class: "soft"}, t("shell.examples")),
     list.map(one => h("button", {type: "button", title: Object.values(one).join("\n"), onclick: () => { for (const name of view.fields) delete texts[name]; Object.assign(texts, one); params = {}; remember(); draw(); }}, first(one))));
 }
@@ -185,7 +184,6 @@ function draw() {
   data = null;
   ask();
 }
-const marked = words => words.split(/(`[^`]+`)/).map(part => part.startsWith("`") && part.length > 1 ? h("code", null, part.slice(1, -1)) : part);
 const say = (message, bad) => h("div", {class: "message" + (bad ? " bad" : "")}, h("p", null, marked(message)));
 function locked() {
   const box = h("input", {type: "password", autocomplete: "off", id: "key"});
@@ -201,6 +199,7 @@ async function ask() {
   how();
   const missing = view.lacks?.(context());
   if (missing) {
+    at("how").replaceChildren();
     const other = view.able && models.find(view.able);
     return result.replaceChildren(h("div", {class: "card lacks"}, h("p", null, marked(missing)), other && h("button", {type: "button", class: "main", onclick: () => use(other)}, t("shell.showWith", {model: other.id}))));
   }
@@ -232,7 +231,7 @@ function show() {
 function how() {
   const made = view.how?.(context());
   if (!made) return at("how").replaceChildren();
-  const part = (title, code) => h("div", null, h("div", {class: "row"}, h("span", null, title), copier(() => code)), h("pre", null, h("code", null, code)));
+  const part = (title, code) => h("div", null, h("div", {class: "row"}, h("span", null, title), copier(() => code)), h("pre", null, h("code", null, code.split(/((?<=\s)--?\w[\w.-]*)/).map((words, n) => n % 2 ? h("span", null, words) : words))));
   at("how").replaceChildren(h("section", {class: "card how", style: {marginTop: "1.25rem"}}, h("h2", null, t("shell.how")),
     made.command && part(t("shell.command"), made.command), made.python && part(t("shell.python"), made.python),
     h("div", {class: "row"}, h("span", null, t("shell.link")), copier(() => location.href))));

@@ -1,5 +1,5 @@
 // What a model answers: every route of the server, each shown as its answer is best read.
-import {bar, card, characters, choice, clean, css, diverging, h, heat, inWords, lines, number, palette, percent, python, rising, shell, signed, tipped} from "../lib.js";
+import {bar, card, characters, choice, clean, css, diverging, h, heat, inWords, lines, number, palette, percent, python, rising, sentences, shell, signed, tipped} from "../lib.js";
 
 // ability → its fields, its request, and how its answer is shown
 const ABILITIES = {
@@ -7,10 +7,10 @@ const ABILITIES = {
     command: (m, v) => `echo ${shell(v("text"))} > rows.txt; bertkit predict ${m} rows.txt`, code: v => `model.predict([${python(v("text"))}])`},
   tag: {fields: () => ["text"], path: "tag", body: v => ({inputs: v("text")}), show: entities, command: (m, v) => `echo ${shell(v("text"))} > rows.txt; bertkit predict ${m} rows.txt`, code: v => `model.predict([${python(v("text"))}])`},
   answer: {fields: () => ["question", "passage"], path: "answer", body: v => ({question: v("question"), context: v("passage")}), show: passage, code: v => `model.predict([${python({question: v("question"), context: v("passage")})}])`},
-  choose: {fields: () => ["text", "choices"], path: "choose", body: v => ({inputs: {text: v("text"), choices: lines(v("choices"))}}), show: (found, ctx) => bars(lines(ctx.text("choices")).map((name, n) => [name, found.scores[n]])), code: v => `model.predict([${python({text: v("text"), choices: lines(v("choices"))})}])`},
+  choose: {fields: () => ["text", "choices"], path: "choose", body: v => ({inputs: {text: v("text"), choices: lines(v("choices"))}}), show: (found, ctx) => bars(lines(ctx.text("choices")).map((name, n) => [name, found.scores[n]]), {kind: "text"}), code: v => `model.predict([${python({text: v("text"), choices: lines(v("choices"))})}])`},
   fill: {fields: () => ["masked"], path: "fill", body: v => ({inputs: v("masked"), top: 8}), show: (masks, ctx) => h("div", {class: "columns"}, masks.map((guesses, n) => h("div", null, masks.length > 1 && h("h3", null, `[MASK] ${n + 1}`), bars(guesses.map(one => [one.token, one.score]))))),
     command: (m, v) => `bertkit fill ${m} ${shell(v("masked"))}`, code: v => `model.fill(${python(v("masked"))})`},
-  rerank: {fields: () => ["question", "texts"], path: "rerank", body: (v, m) => ({query: v("question"), texts: lines(v("texts")), return_text: true, ...(m.task === "pair" ? {label: m.labels[m.labels.length - 1]} : {})}), show: found => bars(found.map(one => [one.text, one.score]))},
+  rerank: {fields: () => ["question", "texts"], path: "rerank", body: (v, m) => ({query: v("question"), texts: lines(v("texts")), return_text: true, ...(m.task === "pair" ? {label: m.labels[m.labels.length - 1]} : {})}), show: (found, {model}) => bars(found.map(one => [one.text, one.score]), {kind: "text", shown: model.task === "pair" ? percent : number})},
   similarity: {fields: () => ["texts"], path: "embed", body: v => ({inputs: lines(v("texts")), normalize: true}), show: similarity, code: v => `vectors = model.embed(${python(lines(v("texts")))}, normalize=True)\nvectors @ vectors.T`},
   embed: {fields: () => ["text"], path: "embed", body: v => ({inputs: v("text")}), show: vector, command: (m, v) => `echo ${shell(v("text"))} > rows.txt; bertkit embed ${m} rows.txt --out vectors.npy`, code: v => `model.embed([${python(v("text"))}])`},
   tokenize: {fields: () => ["text"], path: "tokenize", body: v => ({inputs: v("text")}), show: found => h("div", {class: "tokens"}, found[0].map(one => h("span", {class: "token" + (one.special ? " special" : "")}, one.text, h("small", null, one.id)))), code: v => `model.tokenizer.encode(${python(v("text"))})`},
@@ -43,7 +43,7 @@ export default {
   },
   render(ctx) {
     const {t, data} = ctx, words = t("views.answers");
-    const measured = t("views.answers.took", {tokens: data.tokens, time: data.time}) + (data.cut ? " " + t("views.answers.cut", {count: data.cut}) : "");
+    const measured = sentences([t("views.answers.took", {tokens: data.tokens, time: data.time}), data.cut && t("views.answers.cut", {count: data.cut})]);
     return [
       card(words.abilities[data.ability], words.about[data.ability],
         h("div", {class: "bar-of-controls"}, choice(words.ask, able(ctx).map(name => [name, words.abilities[name]]), data.ability, value => { ctx.params.ability = value; ctx.write("_", ""); })),
@@ -53,7 +53,7 @@ export default {
   },
 };
 
-const bars = rows => h("div", {class: "bars"}, rows.map(([name, score]) => bar(name, score)));
+const bars = (rows, {kind, shown = percent} = {}) => h("div", {class: "bars"}, rows.map(([name, score]) => bar(name, score, {kind, shown: shown(score)})));
 
 function labels(found, {model}) {
   if (model.task === "regress") return h("p", {style: {fontSize: "1.7rem"}}, number(found[0].score, 3));
@@ -86,7 +86,7 @@ function similarity(vectors, ctx) {
   const texts = lines(ctx.text("texts")), colours = palette();
   const cosine = vectors.map(a => vectors.map(b => a.reduce((sum, x, n) => sum + x * b[n], 0)));
   const low = Math.min(...cosine.flat()), shade = value => (value - low) / Math.max(1e-6, 1 - low);
-  return h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, n) => h("th", null, n + 1)))), h("tbody", null, cosine.map((row, i) =>
+  return h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, n) => h("th", {style: {textAlign: "center"}}, n + 1)))), h("tbody", null, cosine.map((row, i) =>
     h("tr", null, h("td", {style: {fontFamily: "inherit", maxWidth: "22rem", minWidth: "9rem"}}, `${i + 1}. ${texts[i]}`), row.map((value, j) => tipped(h("td", {style: {background: css(rising(shade(value) * 0.32, colours)), textAlign: "center"}}, number(value)), `${texts[i]}\n${texts[j]}\n${number(value, 4)}`)))))));
 }
 
@@ -99,10 +99,10 @@ function vector(found, ctx) {
 
 function importance(why, ctx) {
   const {t} = ctx, colours = palette(), most = Math.max(...why.importance.map(Math.abs), 1e-9);
-  const chips = why.tokens.map((one, n) => { const chip = h("span", {class: "token" + (one.special ? " special" : "") + (one.token.startsWith("##") ? " joined" : "")}, one.token, h("small", null, one.special ? "" : number(why.importance[n], 3))); if (!one.special) chip.style.backgroundColor = css(diverging(why.importance[n] * 0.35, most, colours)); return chip; });
+  const chips = why.tokens.map((one, n) => { const chip = h("span", {class: "token" + (one.special ? " special" : " heated") + (one.token.startsWith("##") ? " joined" : "")}, one.token, h("small", null, one.special ? " " : number(why.importance[n], 3))); if (!one.special) chip.style.backgroundColor = css(diverging(why.importance[n] * 0.35, most, colours)); return chip; });
   const twice = new Set(why.tokens.map(one => one.token).filter((word, n, all) => all.indexOf(word) < n));  // these are told apart by their number
   const ranked = why.tokens.map((one, n) => [{...one, token: twice.has(one.token) ? `${clean(one.token)} (${n})` : clean(one.token)}, why.importance[n]]).filter(([one]) => !one.special).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 8);
-  return card(t("views.answers.why", {target: clean(why.target), probability: percent(why.probability)}), t(`views.answers.by.${why.by}About`, {baseline: percent(why.baseline), sum: number(why.importance.reduce((a, b) => a + b, 0), 3), difference: number(why.probability - why.baseline, 3)}),
+  return card(t("views.answers.why", {target: clean(why.target), probability: percent(ctx.data.answer[0]?.[0]?.token === why.target ? ctx.data.answer[0][0].score : why.probability)}), t(`views.answers.by.${why.by}About`, {baseline: percent(why.baseline), sum: number(why.importance.reduce((a, b) => a + b, 0), 3), difference: number(why.probability - why.baseline, 3)}),
     h("div", {class: "bar-of-controls"}, choice(t("views.answers.byName"), ["gradients", "mask", "remove"].map(name => [name, t("views.answers.by")[name]]), why.by, value => ctx.set({by: value}))),
     h("div", {class: "tokens", style: {marginBottom: "1rem"}}, inWords(chips)), h("div", {class: "bars"}, ranked.map(([one, value]) => signed(one.token, value, most))),
     h("div", {class: "legend", style: {marginTop: ".75rem"}}, h("span", null, h("i", {class: "warm"}), t("views.answers.for")), h("span", null, h("i", {class: "cold"}), t("views.answers.against"))));

@@ -1,5 +1,5 @@
 // Where every head looks, how it flows through the layers, and one head in numbers.
-import {arrows, card, choice, clean, css, h, heat, inWords, number, palette, percent, python, rising, shell, svg, tipped, token} from "../lib.js";
+import {arrows, card, choice, clean, css, h, heat, inWords, number, palette, percent, python, rising, shell, svg, tipped, token, wide} from "../lib.js";
 
 const HABITS = ["after", "before", "itself", "special", "same", "spread"];
 
@@ -24,7 +24,7 @@ export default {
     const {t, data: {maps, one}, params} = ctx, colours = palette();
     const layers = maps.attention.length;
     const {layer, head} = opened(maps, params), mode = params.mode || "head";
-    const place = Math.min(maps.tokens.length - 1, Number(params.place ?? 1));
+    const place = Math.min(maps.tokens.length - 1, Number(params.place ?? telling(maps)));
     const matrix = mode === "rollout" ? maps.rollout[layer - 1] : mode === "mean" ? mean(maps.attention[layer - 1]) : maps.attention[layer - 1][head - 1];
     const pick = (l, k) => ctx.set({layer: l, head: k, mode: null});
     const title = mode === "head" ? t("views.attention.head", {layer, head}) : t("views.attention." + mode + "Title", {layer});
@@ -43,6 +43,11 @@ function opened(maps, params) {  // the head that was asked for; else the one th
   const best = maps.heads.reduce((a, b) => Math.max(b.after, b.before) > Math.max(a.after, a.before) ? b : a);
   return {layer: Math.min(maps.attention.length, Number(params.layer || best.layer)), head: Math.min(maps.attention[0].length, Number(params.head || best.head))};
 }
+function telling(maps) {  // the token that looks most at one other word, in the head that opens first
+  const {layer, head} = opened(maps, {}), ordinary = maps.tokens.map((one, n) => n).filter(n => !maps.tokens[n].special);
+  const looks = ordinary.map(i => [i, Math.max(0, ...ordinary.filter(j => j !== i).map(j => maps.attention[layer - 1][head - 1][i][j]))]);
+  return looks.reduce((best, one) => one[1] > best[1] ? one : best, [1, 0])[0];
+}
 const mean = heads => heads[0].map((row, i) => row.map((_, j) => heads.reduce((sum, head) => sum + head[i][j], 0) / heads.length));
 
 function finder(maps, layer, head, pick, t) {  // the head with most of a habit
@@ -51,7 +56,7 @@ function finder(maps, layer, head, pick, t) {  // the head with most of a habit
   return h("div", {class: "habits"}, h("h3", null, t("views.attention.find")), found.map(([habit, best]) =>
     h("button", {type: "button", "data-key": habit, "aria-pressed": String(best.layer === layer && best.head === head), onclick: () => pick(best.layer, best.head)},
       h("span", null, t("views.attention.habits")[habit]), h("span", {class: "track"}, h("i", {style: {width: 100 * (habit === "spread" ? best[habit] / tokens : best[habit]) + "%"}})),
-      h("span", null, habit === "spread" ? number(best[habit], 1) : percent(best[habit])), h("span", {class: "mono"}, `${best.layer}.${best.head}`))));
+      h("span", null, habit === "spread" ? t("views.attention.tokens", {count: number(best[habit], 1)}) : percent(best[habit])), h("span", null, t("views.attention.at", {layer: best.layer, head: best.head})))));
 }
 
 function grid(maps, layer, head, pick, colours, t) {
@@ -81,7 +86,7 @@ function grid(maps, layer, head, pick, colours, t) {
 function running(maps, matrix, place, ctx, colours) {
   const most = Math.max(...matrix[place], 0.05);
   const chips = maps.tokens.map((one, n) => {
-    const chip = token(one, {tag: "button", kind: n === place ? "on" : "", "data-key": "look" + n, onclick: () => ctx.set({place: n}, false), below: percent(matrix[place][n])});
+    const chip = token(one, {tag: "button", kind: "heated" + (n === place ? " on" : ""), "data-key": "look" + n, onclick: () => ctx.set({place: n}, false), below: percent(matrix[place][n])});
     chip.style.backgroundColor = css(rising(matrix[place][n], colours, most * 3));
     return chip;
   });
@@ -115,10 +120,12 @@ function square(maps, matrix, place, ctx, colours) {
   const find = event => { const box = canvas.getBoundingClientRect(); return [event.clientY - box.top, event.clientX - box.left].map(way => Math.max(0, Math.min(tokens.length - 1, Math.floor(way / size)))); };
   tipped(canvas, event => { const [i, j] = find(event); return `${tokens[i].token} → ${tokens[j].token}: ${percent(matrix[i][j])}`; });
   canvas.addEventListener("click", event => ctx.set({place: find(event)[0]}, false));
+  const wordy = tokens.some(one => wide(short(one)) > size && !one.special);  // then all words stand upright; Chinese characters never do
+  const turned = one => wide(short(one)) > size || (wordy && !/[\u2e80-\uffff]/.test(short(one)));
   const font = {fontSize: Math.min(12, size) + "px"};
   const labels = size < 9 ? [] : tokens.flatMap((one, n) => [
     svg("text", {x: edge - 6, y: edge + size * (n + 0.72), "text-anchor": "end", style: {...font, fontWeight: n === place ? 700 : 400}}, short(one)),
-    svg("text", {x: 0, y: 0, transform: `translate(${edge + size * (n + (wide(short(one)) > size ? 0.7 : 0.5))} ${edge - 6}) rotate(${wide(short(one)) > size ? -90 : 0})`, "text-anchor": wide(short(one)) > size ? "start" : "middle", style: font}, short(one))]);
+    svg("text", {x: 0, y: 0, transform: `translate(${edge + size * (n + 0.5) + (turned(one) ? 4 : 0)} ${edge - 6}) rotate(${turned(one) ? -90 : 0})`, "text-anchor": turned(one) ? "start" : "middle", style: font}, short(one))]);
   const frame = svg("rect", {x: edge - 1, y: edge + size * place - 1, width: side + 2, height: size + 2, fill: "none", stroke: "var(--warm)", "stroke-width": 1.5});
   const over = svg("svg", {width: edge + side + 14, height: edge + side + 4, style: {position: "relative", pointerEvents: "none"}, "aria-hidden": "true"}, labels, frame);
   return h("figure", {style: {margin: 0}}, h("figcaption", {class: "small soft"}, ctx.t("views.attention.matrix")), h("div", {class: "scroll"}, h("div", {style: {position: "relative", width: edge + side + 14 + "px", height: edge + side + 4 + "px"}}, canvas, over)));
@@ -126,16 +133,15 @@ function square(maps, matrix, place, ctx, colours) {
 
 function numbers(one, place, t, colours) {
   const words = t("views.attention.numbers"), most = spread([one.query[place], ...one.key]), values = spread(one.value);
-  const strip = (row, limit) => { const made = heat([row], {most: limit, colours}); made.style.minWidth = "90px"; return made; };
+  const strip = (row, limit) => { const made = heat([row], {most: limit, colours}); made.classList.add("cell"); return made; };
   const added = one.added !== null && one.added[place].some(value => value !== 0);
   const body = one.tokens.map((each, n) => h("tr", {class: n === place ? "on" : null}, h("td", null, each.token), h("td", null, strip(one.key[n], most)), h("td", null, number(one.scores[place][n])), h("td", null, number(one.scaled[place][n])),
     added && h("td", null, one.added[place][n] === null ? "−∞" : number(one.added[place][n])), h("td", null, h("b", null, percent(one.weights[place][n]))), h("td", null, strip(one.value[n], values))));
   return card(t("views.attention.inNumbers", {token: one.tokens[place].token, layer: one.layer, head: one.head}), t("views.attention.inNumbersAbout", {width: one.query[0].length}),
-    h("div", {class: "strips", style: {marginBottom: ".75rem"}}, h("span", null, words.query), strip(one.query[place], most)),
-    h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, h("th", null, words.token), h("th", null, words.key), h("th", null, "q · k"), h("th", null, "÷ √" + one.query[0].length), added && h("th", null, words.added), h("th", null, "softmax"), h("th", null, words.value))), h("tbody", null, body))),
-    h("div", {class: "strips", style: {marginTop: ".75rem"}}, h("span", null, words.output), strip(one.output[place], values)));
+    h("div", {class: "scroll"}, h("table", {class: "numbers"}, h("thead", null, h("tr", null, h("th", null, words.token), h("th", {style: {textAlign: "left"}}, words.key), h("th", null, "q · k"), h("th", null, "÷ √" + one.query[0].length), added && h("th", null, words.added), h("th", null, "softmax"), h("th", {style: {textAlign: "left"}}, words.value))),
+      h("tbody", null, h("tr", null, h("td", {style: {whiteSpace: "nowrap"}}, h("b", null, words.query)), h("td", null, strip(one.query[place], most)), h("td", {colspan: added ? 5 : 4})), body,
+        h("tr", null, h("td", {colspan: added ? 6 : 5, style: {textAlign: "right", fontFamily: "inherit"}}, h("b", null, words.output)), h("td", null, strip(one.output[place], values)))))));
 }
-const wide = text => Array.from(text).reduce((sum, letter) => sum + (/[\u2e80-\uffff]/.test(letter) ? 12.5 : 7.3), 0);  // of the small letters, in pixels
 function spread(rows) {
   const sizes = rows.flat().map(Math.abs).sort((a, b) => a - b);
   return sizes[Math.floor(0.99 * (sizes.length - 1))] || 1e-6;

@@ -1,5 +1,5 @@
 // What is added up before the first layer: token, segment and position vectors.
-import {arrows, calm, inWords, card, h, heat, number, palette, python, shell, slider, tipped, token} from "../lib.js";
+import {arrows, calm, inWords, card, h, heat, number, palette, python, sentences, shell, slider, tipped, token} from "../lib.js";
 
 const ORDER = ["token", "segment", "position"];
 
@@ -40,14 +40,15 @@ export default {
     }
     const columns = [...names.map(name => [t("views.input.parts")[name], data.parts[name], most]), [t("views.input.given"), data.input, top]];
     const missing = ORDER.filter(name => !names.includes(name)).map(name => t("views.input.missing")[name]);
+    const other = missing.length ? ctx.models.find(one => one.can.three_vectors) : null;
     if (data.rotary) missing.push(t("views.input.rotary"));
     return [
       card(t("views.input.row"), t("views.input.rowAbout"),
         h("div", {class: "bar-of-controls"}, slider(t("views.input.padding"), {min: 0, max: 6, value: Number(ctx.params.padding || 0), change: value => ctx.set({padding: value || null})})),
         arrows(h("div", {class: "tokens"}, inWords(chips)), true)),
       card(t("views.input.adds", {token: data.tokens[place].token}), t("views.input.addsAbout", {width: data.input[0].length}), h("div", {class: "strips"}, big), readout,
-        missing.length ? h("div", {style: {marginTop: ".75rem"}}, ctx.say(missing.join(" "))) : ""),
-      card(t("views.input.whole"), t("views.input.wholeAbout"), h("div", {class: "columns wide"}, columns.map(([name, rows, limit]) => {
+        missing.length ? h("div", {class: "message", style: {marginTop: ".75rem"}}, h("p", null, sentences(missing)), other && h("button", {type: "button", class: "main", onclick: () => ctx.use(other)}, t("shell.showWith", {model: other.id}))) : ""),
+      card(t("views.input.whole"), t(names.length > 1 ? "views.input.wholeAbout" : "views.input.wholeAlone"), h("div", {class: "columns wide"}, columns.map(([name, rows, limit]) => {
         const canvas = heat(rows, {most: limit, colours, kind: "matrix"});
         Object.assign(canvas.style, {width: "100%", height: Math.max(60, Math.min(320, 14 * rows.length)) + "px"});
         return h("figure", {style: {margin: 0}}, h("figcaption", {class: "small soft"}, name), tipped(canvas, event => {

@@ -1,5 +1,5 @@
 // Models that learn in front of the reader: a tiny BERT on a pasted text, and a classifier on a few typed rows.
-import {bar, card, clean, h, lines, newRun, number, percent, python, stream, svg} from "../lib.js";
+import {bar, calm, card, chinese, clean, h, lines, newRun, number, percent, python, stream, svg} from "../lib.js";
 
 // What each run has shown so far; it stays while other views are looked at.
 const runs = {learn: newRun(), tune: newRun()};
@@ -40,15 +40,20 @@ const which = ctx => ctx.params.run === "tune" ? "tune" : "learn";
 async function begin(kind, ctx) {
   for (const other of Object.values(runs)) other.stop?.();
   const run = runs[kind] = newRun();
-  const again = () => { const box = document.getElementById("run"); if (box && which(ctx) === kind) fill(box, kind, ctx); };
+  const again = () => {
+    const box = document.getElementById("run");
+    if (!box || which(ctx) !== kind) return;
+    fill(box, kind, ctx);
+    if (run.events.length === 1 && box.getBoundingClientRect().bottom > innerHeight - 120) box.scrollIntoView({behavior: calm() ? "auto" : "smooth"});  // what the reader started is seen
+  };
   await stream(run, ctx, `show/${kind}`, kind === "tune" ? {model: ctx.model.id, ...requests.tune(ctx)} : requests.learn(ctx), again);
 }
 
 function fill(box, kind, ctx) {
   const {t} = ctx, run = runs[kind], last = run.events[run.events.length - 1];
   const button = run.stop ? h("button", {type: "button", onclick: () => run.stop()}, "■ ", t("views.learning.stop")) : h("button", {type: "button", class: "main", "data-key": "start", onclick: () => begin(kind, ctx)}, "▶ ", t(run.events.length ? "views.learning.again" : "views.learning.start"));
-  const state = run.problem ? ctx.say(run.problem, true) : run.start && last ? h("p", {class: "small soft"}, t(`views.learning.${kind}State`, {step: last.step, seconds: number(last.seconds, 1), parameters: run.start.parameters.toLocaleString(), pieces: run.start.pieces, rows: run.start.rows}), run.end ? " " + t("views.learning.ends")[run.end] : "") : h("p", {class: "small soft"}, t(run.stop ? "shell.loading" : "views.learning.idle"));
-  const parts = [h("div", {class: "bar-of-controls"}, button, h("span", {class: "small soft"}, "Ctrl + Enter")), state];
+  const state = run.problem ? ctx.say(run.problem, true) : run.start && last ? h("p", {class: "small soft"}, t(`views.learning.${kind}State`, {step: last.step, seconds: number(last.seconds, 1), parameters: run.start.parameters.toLocaleString(), pieces: run.start.pieces, rows: run.start.rows}), run.end ? (chinese() ? "" : " ") + t("views.learning.ends")[run.end] : "") : h("p", {class: "small soft"}, t(run.stop ? "shell.loading" : "views.learning.idle"));
+  const parts = [h("div", {class: "bar-of-controls"}, button, h("span", {class: "small soft keys"}, "Ctrl + Enter")), state];
   if (last) {
     const shown = kind === "learn" ? guesses(run, ctx) : labels(run, ctx);
     parts.push(h("div", {class: "columns", style: {marginTop: "1rem"}}, h("div", null, h("h3", null, t("views.learning.loss")), curve(run.events, t)), h("div", null, shown)));
@@ -62,7 +67,7 @@ function curve(events, t) {
   const last = Math.max(1, told[told.length - 1].step), top = Math.max(...told.map(event => event.loss), 0.1);
   const x = step => left + step / last * (width - left - 8), y = loss => 8 + (1 - loss / top) * (height - bottom - 8);
   return svg("svg", {viewBox: `0 0 ${width} ${height}`, style: {width: "100%", maxWidth: "32rem", display: "block"}, role: "img", "aria-label": t("views.learning.loss")},
-    [0, top / 2, top].map(value => [svg("line", {class: "axis", x1: left, x2: width - 8, y1: y(value), y2: y(value)}), svg("text", {class: "soft", x: left - 6, y: y(value) + 4, "text-anchor": "end"}, number(value, 1))]),
+    [0, top / 2, top].map(value => [svg("line", {class: "axis", x1: left, x2: width - 8, y1: y(value), y2: y(value)}), svg("text", {class: "soft", x: left - 6, y: y(value) + 4, "text-anchor": "end"}, number(value, top < 2 ? 2 : 1))]),
     svg("polyline", {points: told.map(event => `${x(event.step)},${y(event.loss)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-width": 2}),
     svg("circle", {cx: x(last), cy: y(told[told.length - 1].loss), r: 3.5, fill: "var(--accent)"}), svg("text", {class: "soft", x: width - 8, y: height - 6, "text-anchor": "end"}, t("views.learning.steps", {step: last})));
 }

@@ -4,6 +4,7 @@ import {card, characters, choice, css, h, lines, newRun, number, palette, python
 const TRAINED = ["word2vec", "elmo", "gpt"];
 const runs = {};
 const rows = ctx => lines(ctx.text("texts")).map(line => { const cut = line.lastIndexOf("#"); return cut < 0 ? [line, ""] : [line.slice(0, cut).trim(), line.slice(cut + 1).trim()]; });
+const best = model => model.layers.reduce((found, one) => (one.auc ?? 0) >= (found.auc ?? 0) ? one : found);  // the layer that tells the senses apart best
 const senses = given => given.every(([, sense]) => sense) ? given.map(([, sense]) => sense) : [];
 
 export default {
@@ -14,7 +15,7 @@ export default {
   stacked: true,
   needs: ["word", "texts"],
   load: async ctx => {
-    const ancestors = (await ctx.get("show/ancestors")).filter(one => one.kind !== "transformer"), given = rows(ctx);
+    const ancestors = (await ctx.get("show/ancestors")).filter(one => one.kind !== "transformer" && (one.language === null || one.language === ctx.model.language)), given = rows(ctx);
     const [answer] = await ctx.call("show/meaning", {word: ctx.text("word"), texts: given.map(([text]) => text), senses: senses(given), others: ancestors.map(one => one.name)});
     return {...answer, ancestors, senses: senses(given)};
   },
@@ -35,7 +36,7 @@ function controls(ctx) {
   const {t, data} = ctx, box = h("div", {class: "bar-of-controls", id: "others"}), have = data.ancestors.map(one => one.kind);
   const again = () => {
     const running = TRAINED.find(kind => runs[kind]?.stop), problem = TRAINED.map(kind => runs[kind]?.problem).find(Boolean);
-    box.replaceChildren(...TRAINED.filter(kind => !have.includes(kind)).map(kind => h("button", {type: "button", "data-key": "train-" + kind, disabled: Boolean(running), onclick: () => train(kind)}, "▶ ", t("views.meaning.train", {model: t("views.meaning.kinds")[kind]}))),
+    box.replaceChildren(...TRAINED.map(kind => h("button", {type: "button", "data-key": "train-" + kind, disabled: Boolean(running), onclick: () => train(kind)}, "▶ ", t(have.includes(kind) ? "views.meaning.again" : "views.meaning.train", {model: t("views.meaning.kinds")[kind]}))),
       ...(running ? [h("button", {type: "button", onclick: () => runs[running].stop()}, "■ ", t("views.learning.stop")), h("span", {class: "small soft"}, t("views.meaning.training", {model: t("views.meaning.kinds")[running], step: runs[running].events.at(-1)?.step || 0}))] : []), ...(problem ? [ctx.say(problem, true)] : []));
   };
   const train = async kind => {
@@ -50,15 +51,14 @@ function controls(ctx) {
 function summary({t, data}) {  // a row per model: its last layer, and the layer that tells the senses apart best
   const known = data.models.filter(model => model.layers.length), told = known.some(model => model.layers[0].auc !== undefined);
   if (!told) return h("p", {class: "small soft"}, t("views.meaning.unsensed"));
-  const best = model => model.layers.reduce((found, one) => one.auc >= found.auc ? one : found);
   return h("div", {class: "scroll"}, h("table", null, h("thead", null, h("tr", null, ["model", "layer", "same", "other", "auc"].map((name, n) => h("th", {style: {textAlign: n ? "center" : "left", fontFamily: "inherit"}}, t("views.meaning.columns")[name])))),
-    h("tbody", null, data.models.map(model => { const one = model.layers.length ? best(model) : null; return h("tr", null, h("td", {style: {fontFamily: "inherit"}}, h("b", null, model.model), " ", h("span", {class: "small soft"}, t("views.meaning.about")[model.kind])), one ? [one.layer, number(one.same), number(one.other), number(one.auc)].map(value => h("td", {style: {textAlign: "center"}}, value)) : h("td", {colspan: 4, class: "soft"}, t("views.meaning.unknown"))); }))));
+    h("tbody", null, data.models.map(model => { const one = model.layers.length ? best(model) : null; return h("tr", null, h("td", {style: {fontFamily: "inherit"}}, h("b", null, model.model), " ", h("span", {class: "small soft"}, t("views.meaning.about")[model.kind])), one ? [one.layer, number(one.same), number(one.other), number(one.auc)].map(value => h("td", {style: {textAlign: "center"}}, value)) : h("td", {colspan: 4, class: "soft", style: {whiteSpace: "normal", textAlign: "center"}}, t("views.meaning.unknown"))); }))));
 }
 
 function shown(model, n, ctx) {
   const {t, data, params} = ctx, colours = palette(), layers = model.layers, last = layers.length - 1, name = `${model.model} · ${t("views.meaning.about")[model.kind]}`;
   if (last < 0) return card(name, t("views.meaning.unknown"));
-  const key = n ? "layer" + n : "layer", layer = Math.min(last, Number(params[key] ?? last)), cosine = layers[layer].cosines;
+  const key = n ? "layer" + n : "layer", layer = Math.min(last, Number(params[key] ?? layers.indexOf(best(model)))), cosine = layers[layer].cosines;
   const texts = data.texts.map((text, k) => { const marks = characters(text), [a, b] = data.spans[k]; return h("span", null, marks.slice(0, a).join(""), h("b", {style: {color: "var(--warm)"}}, marks.slice(a, b).join("")), marks.slice(b).join("")); });
   const low = Math.min(...cosine.flat());
   const table = h("table", null, h("thead", null, h("tr", null, h("th"), texts.map((_, k) => h("th", {style: {textAlign: "center"}}, k + 1)))), h("tbody", null, cosine.map((row, i) => h("tr", null, h("td", {style: {fontFamily: "inherit", minWidth: "8rem"}}, `${i + 1}. `, texts[i].cloneNode(true)),
@@ -72,7 +72,7 @@ function curves(data, layers, layer, t) {
   const narrow = innerWidth < 896, width = narrow ? 360 : 860, height = 260, left = 36, bottom = 26, pairs = [], given = data.senses || [];
   data.texts.forEach((_, i) => data.texts.forEach((__, j) => { if (i < j) pairs.push([i, j]); }));
   const values = pairs.flatMap(([i, j]) => layers.map(one => one.cosines[i][j])), low = Math.min(0.9, Math.floor(10 * Math.min(...values)) / 10), x = n => left + n * (width - left - 60) / Math.max(1, layers.length - 1), y = v => 10 + (1 - v) / (1 - low) * (height - bottom - 10);
-  const hue = ([i, j]) => !given.length ? "var(--accent)" : given[i] === given[j] ? "var(--right)" : "var(--warm)", step = low > 0.45 ? 0.1 : low > 0 ? 0.2 : 0.5, ticks = Array.from({length: 1 + Math.round((1 - low) / step)}, (_, n) => 1 - step * n);
+  const hue = ([i, j]) => !given.length ? "var(--accent)" : given[i] === given[j] ? "var(--right)" : "var(--warm)", step = low > 0.45 ? 0.1 : low > 0 ? 0.2 : 0.5, ticks = Array.from({length: 1 + Math.floor((1 - low) / step + 1e-6)}, (_, n) => 1 - step * n);
   const ends = pairs.map(([i, j], n) => [y(layers[layers.length - 1].cosines[i][j]), n]).sort((a, b) => a[0] - b[0]);
   ends.forEach((end, n) => { if (n) end[0] = Math.max(end[0], ends[n - 1][0] + 13); });
   const at = new Map(ends.map(([place, n]) => [n, place]));

@@ -25,7 +25,8 @@ export default {
     const {t, data, text} = ctx;
     const head = "next" in data.there ? "next" : "order";
     const row = (from, to) => h("div", {class: "tokens", style: {marginBottom: "1rem"}}, [["[CLS]", 1], [from, 0], ["[SEP]", 1], [to, 0], ["[SEP]", 1]].map(([words, special], n) => h("span", {class: "token" + (special ? " special" : n === 3 ? " kept" : " mask"), style: {whiteSpace: "normal", fontFamily: special ? "" : "inherit"}}, words, special ? "" : h("small", null, n === 3 ? "B" : "A"))));
-    const answer = one => h("div", {class: "bars"}, bar(t(`views.next.${head}Yes`), one[head], {kind: "phrase" + (one[head] >= 0.5 ? " right" : ""), shown: percent(one[head])}), bar(t(`views.next.${head}No`), 1 - one[head], {kind: "phrase", shown: percent(1 - one[head])}));
+    const side = (name, share) => bar(t(`views.next.${head}${name}`), share, {kind: "phrase " + (share >= 0.5 ? "on" : "other")});
+    const answer = one => h("div", {class: "bars"}, side("Yes", one[head]), side("No", 1 - one[head]));
     return [
       card(t("views.next.asked"), t(`views.next.${head}About`), row(text("text"), text("b")), answer(data.there)),
       card(t("views.next.turned"), t("views.next.turnedAbout"), row(text("b"), text("text")), answer(data.back)),
@@ -37,9 +38,10 @@ export default {
 
 function pairs(data, ctx) {
   const {t} = ctx;
+  const good = one => (one.probability >= 0.5) === one.label;
   if (data.problem) return card(t("views.next.pairs"), t("views.next.pairsAbout"), ctx.say(data.problem, true));
   return card(t("views.next.pairs"), t(`views.next.pairs${data.head === "next" ? "" : "Order"}About`),
-    h("div", {class: "bar-of-controls"}, h("button", {type: "button", "data-key": "draw", onclick: () => ctx.set({seed: Number(ctx.params.seed || 0) + 1})}, "↻ ", t("views.next.draw")), h("span", {class: "soft"}, t("views.next.right", {right: percent(data.right), count: data.pairs.length}))),
+    h("div", {class: "bar-of-controls"}, h("button", {type: "button", "data-key": "draw", onclick: () => ctx.set({seed: Number(ctx.params.seed || 0) + 1})}, "↻ ", t("views.next.draw")), h("span", {class: "soft"}, t("views.next.right", {right: data.pairs.filter(good).length, count: data.pairs.length}))),
     h("div", {class: "scroll"}, h("table", {class: "pairs"}, h("thead", null, h("tr", null, h("th", {style: {textAlign: "left", fontFamily: "inherit"}}, "A"), h("th", {style: {textAlign: "left"}}, "B"), h("th", null, t("views.next.label")), h("th", null, t("views.next.answer")))),
-      h("tbody", null, data.pairs.map(one => { const right = (one.probability >= 0.5) === one.label; return h("tr", null, [one.a, one.b].map(words => h("td", {style: {textAlign: "left", fontFamily: "inherit", whiteSpace: "normal", minWidth: "8rem"}}, words)), h("td", null, t(`views.next.${data.head}${one.label ? "Yes" : "No"}`)), h("td", {style: {color: right ? "var(--right)" : "var(--wrong)"}}, percent(one.probability), right ? " ✓" : " ✗")); })))));
+      h("tbody", null, data.pairs.map(one => { const right = good(one); return h("tr", null, [one.a, one.b].map((words, n) => h("td", {"data-name": "AB"[n], style: {textAlign: "left", fontFamily: "inherit", whiteSpace: "normal", minWidth: "8rem"}}, words)), h("td", {"data-name": t("views.next.label")}, t(`views.next.${data.head}${one.label ? "Yes" : "No"}`)), h("td", {"data-name": t("views.next.answer"), style: {color: right ? "var(--right)" : "var(--wrong)"}}, percent(one.probability), right ? " ✓" : " ✗")); })))));
 }

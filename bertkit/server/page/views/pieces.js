@@ -1,5 +1,5 @@
 // How a text becomes pieces, step by step.
-import {arrows, card, h, inWords, number, player, python, shell, slice, svg, token} from "../lib.js";
+import {arrows, card, h, inWords, number, player, python, sentences, shell, slice, svg, token} from "../lib.js";
 
 export default {
   id: "pieces",
@@ -23,7 +23,7 @@ export default {
     });
     const ordinary = data.tokens.filter(one => !one.special).length;
     return [
-      card(t("views.pieces.all"), t("views.pieces.count", {pieces: ordinary, words: data.words.length, size: ctx.model.vocabulary.toLocaleString()}) + " " + (unknown ? t("views.pieces.unknown", {count: unknown}) : ""), arrows(h("div", {class: "tokens"}, inWords(chips)))),
+      card(t("views.pieces.all"), sentences([t("views.pieces.count", {pieces: ordinary, words: data.words.length, size: ctx.model.vocabulary.toLocaleString()}), unknown && t("views.pieces.unknown", {count: unknown})]), arrows(h("div", {class: "tokens"}, inWords(chips)))),
       card(t(`views.pieces.${data.kind}`), t(`views.pieces.${data.kind}About`), word.steps.length ? KINDS[data.kind](word, data, ctx) : h("p", {class: "soft"}, t("views.pieces.whole"))),
       card(t("views.pieces.offsets"), t("views.pieces.offsetsAbout"), offsets(data, t)),
     ];
