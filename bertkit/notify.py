@@ -121,7 +121,7 @@ def translated(line: str, language: str = "") -> str:
 @lru_cache(1024)
 def _translated(line: str, language: str, level: int = 0) -> str:
     """A message in a language. level: in how many others it is."""
-    exact, templates = _table(language)
+    exact, templates = _table(language, nested=level > 0)
     if line in exact:
         return exact[line]
     text = line.strip()
@@ -131,6 +131,10 @@ def _translated(line: str, language: str, level: int = 0) -> str:
         if found is None:
             continue
         values = [_Value(value, language, level + 1) for value in found]
+        for value, before in zip(values, parts):
+            if before:
+                break
+            value.is_place = _PLACE.fullmatch(value.value) is not None
         if all(f"{values[int(n)]:T}" != found[int(n)].strip() for n in _NESTED.findall(words)):
             return line[:start] + words.format(*values) + line[start + len(text) :]
     return line
@@ -155,6 +159,8 @@ def values_of(parts: Sequence[str], text: str) -> list[str] | None:
     return [*values, text[at:end]]
 
 
+# Where in a file something is, which a message begins with.
+_PLACE = re.compile(r".+, (line|row) [\d,]+", re.DOTALL)
 # A value that has to be a message itself: a template of few words, such as "{}: {}.", holds only where it is.
 _NESTED = re.compile(r"\{(\d+):T\}")
 
@@ -164,18 +170,24 @@ class _Value:
 
     def __init__(self, value: str, language: str, level: int) -> None:
         self.value, self.language, self.level = value, language, level
+        self.is_place = False
 
     def __format__(self, how: str) -> str:
-        return _translated(self.value.strip(), self.language, self.level) if how in ("t", "T") else self.value
+        asked = how in ("t", "T") or self.is_place
+        return _translated(self.value.strip(), self.language, self.level) if asked else self.value
 
 
 @cache
-def _table(language: str) -> tuple[dict[str, str], list[tuple[list[str], str]]]:
-    """The table of translated messages: whole lines, and templates in their parts, those with the most words first."""
+def _table(language: str, nested: bool) -> tuple[dict[str, str], list[tuple[list[str], str]]]:
+    """The table of translated messages: whole lines, and templates in their parts, those with the most words first.
+
+    nested: also its section `values`, of parts of messages that would be found in a user's own lines.
+    """
     import tomllib
 
     tables = tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))
-    entries = {english: words for table in tables.values() for english, words in table.items()}
+    parts = [table for name, table in tables.items() if nested or name != "values"]
+    entries = {english: words for table in parts for english, words in table.items()}
     by_length = sorted((english for english in entries if "{}" in english), key=lambda e: -len(e.replace("{}", "")))
     return {english: words for english, words in entries.items() if "{}" not in english}, [
         (english.strip().split("{}"), entries[english]) for english in by_length

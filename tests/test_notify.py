@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from bertkit import cli, notify
 from bertkit.commands import COMMANDS
 from bertkit.commands.parser import GROUPS, Command
+from bertkit.data.readers.rows import read_rows
+from bertkit.errors import UserError
 
 PACKAGE = Path(notify.__file__).parent
 TABLES = tomllib.loads((notify.MESSAGES / "zh.toml").read_text("utf-8"))
@@ -66,7 +68,7 @@ OTHERS = {"ValueError", "TypeError", "AttributeError", "OSError", "option", "Fie
 # English by design: model cards, the schemas of the server, the report's own words, and files that say who wrote them.
 ENGLISH = ("checkpoint/card.py", "server/", "report/", "commands/demo.py", "runs/compare/run.py")
 CARDS = ("remark", "change")  # the names of what a model card says
-SENTENCE = re.compile(r"[A-Z{'`(-].* .*[a-z)}][.?!]$", re.DOTALL)
+SENTENCE = re.compile(r".* .*[a-z)}][.?!]$", re.DOTALL)  # with a small letter, it follows a place: "x.csv, line 3: "
 
 
 def spelled(node: ast.expr) -> list[str]:
@@ -165,7 +167,7 @@ def test_every_message_with_a_chinese_entry_is_still_in_the_code():
     everything = templates() | {"usage:"} | {text for _, text in [*messages(), *printed()]}
     stale = [
         english
-        for table in ("messages", "frame", "server")
+        for table in ("messages", "frame", "values", "server")
         for english in TABLES[table]
         if english.strip() not in everything
     ]
@@ -193,6 +195,30 @@ def test_messages_are_printed_in_chinese_with_their_values_untouched(chinese):
 def test_a_template_of_few_words_holds_only_around_a_message(chinese):
     assert notify.translated("tokenizer: kind is 'x'. Choose from: bpe.") == "tokenizer：kind 为 'x'。可选：bpe。"
     assert notify.translated("x.csv: this is not known. Nobody says so.") == "x.csv: this is not known. Nobody says so."
+
+
+def test_a_file_in_gbk_and_a_line_that_is_not_json_are_refused_in_chinese(chinese, tmp_path):
+    table, lines = tmp_path / "评论.csv", tmp_path / "评论.jsonl"
+    table.write_bytes("text,label\n很好吃,正面\n".encode("gbk") * 9)
+    lines.write_text('{"text": "好", "label": "正面"}，\n', "utf-8")
+    said = []
+    for path in (table, lines):
+        with pytest.raises(UserError) as refused:
+            list(read_rows(path))
+        said.append(notify.translated(str(refused.value)).removeprefix(f"{path}"))
+    assert said == [
+        "，第 2 行：不是 UTF-8 编码；这个文件看起来是 gb18030。请加上 --encoding gb18030，或把文件另存为 UTF-8。",
+        "，第 1 行：不是 JSON：第 29 个字符处有多余的内容。",
+    ]
+
+
+def test_a_place_is_in_chinese_only_where_a_message_begins_with_it(chinese):
+    told = notify.translated("a.csv, line 1,203: 'label' has no label. Add one, or remove the row.")
+    assert told == "a.csv，第 1,203 行：'label' 没有标签。请补上，或删去该行。"
+    assert notify.translated("his poem, line 3") == "his poem, line 3"
+    assert notify.translated("There is no model b.csv, line 3 here. Choose from: zh.").startswith(
+        "这里没有模型 b.csv, line 3。"
+    )
 
 
 def test_a_long_passage_is_printed_in_chinese_without_a_wait(chinese):

@@ -181,7 +181,7 @@ def read_rows(
     how = (separator if multi_label else None, number, strip, labelled is True)
     count = empty = 0
     for line, row in chain([first], rows):
-        where = f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}"
+        where = f"{path}, row {line}" if kind in COUNT_ROWS else f"{path}, line {line}"
         try:
             example = _example(where, row, names, kind, line, how)
         except UserError as error:
