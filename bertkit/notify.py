@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol, TypeVar
+from unicodedata import category, east_asian_width
 
 Item = TypeVar("Item")
 _log = logging.getLogger("bertkit")
@@ -83,6 +84,17 @@ def visible(message: str) -> str:
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", message)
 
 
+def columns(text: str) -> int:
+    """How many columns a terminal shows a text in: a Chinese character takes two, an accent or a joiner none."""
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(category(character) in ("Mn", "Me", "Cf") for character in text)
+
+
+def padded(text: str, width: int) -> str:
+    """A text with spaces behind it, as many as fill the columns of a terminal that it leaves free."""
+    return text + " " * (width - columns(text))
+
+
 def duration(seconds: float) -> str:
     """A time for the terminal: 4 min 05 s, or 2 h 03 min."""
     minutes, rest = divmod(int(seconds), 60)
@@ -124,6 +136,8 @@ def _translated(line: str, language: str, level: int = 0) -> str:
     exact, templates = _table(language, nested=level > 0)
     if line in exact:
         return exact[line]
+    if level == 0 and (row := _row(line, language)):
+        return row
     text = line.strip()
     start = line.index(text)
     for parts, words in templates if level < DEEPEST else ():
@@ -138,6 +152,16 @@ def _translated(line: str, language: str, level: int = 0) -> str:
         if all(f"{values[int(n)]:T}" != found[int(n)].strip() for n in _NESTED.findall(words)):
             return line[:start] + words.format(*values) + line[start + len(text) :]
     return line
+
+
+def _row(line: str, language: str) -> str:
+    """A row of a table whose first column is in the section `rows`: with its Chinese, as wide; "" for other lines."""
+    found = _ROW.fullmatch(line)
+    names = _rows(language) if found else {}
+    if found is None or found[2] not in names:
+        return ""
+    indent, name, gap, rest = found.groups()
+    return indent + padded(names[name], len(name + gap)) + rest
 
 
 def values_of(parts: Sequence[str], text: str) -> list[str] | None:
@@ -159,6 +183,8 @@ def values_of(parts: Sequence[str], text: str) -> list[str] | None:
     return [*values, text[at:end]]
 
 
+# A row of a table: its name, two spaces or more, and the numbers.
+_ROW = re.compile(r"( *)(\S.*?)( {2,})(\S.*)")
 # Where in a file something is, which a message begins with.
 _PLACE = re.compile(r".+, (line|row) [\d,]+", re.DOTALL)
 # A value that has to be a message itself: a template of few words, such as "{}: {}.", holds only where it is.
@@ -178,14 +204,25 @@ class _Value:
 
 
 @cache
+def _sections(language: str) -> dict[str, dict[str, str]]:
+    """The file of translated messages, by section."""
+    import tomllib
+
+    return tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))
+
+
+def _rows(language: str) -> dict[str, str]:
+    """The names of rows in tables that the program prints."""
+    return _sections(language).get("rows", {})
+
+
+@cache
 def _table(language: str, nested: bool) -> tuple[dict[str, str], list[tuple[list[str], str]]]:
     """The table of translated messages: whole lines, and templates in their parts, those with the most words first.
 
     nested: also its section `values`, of parts of messages that would be found in a user's own lines.
     """
-    import tomllib
-
-    tables = tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))
+    tables = _sections(language)
     parts = [table for name, table in tables.items() if nested or name != "values"]
     entries = {english: words for table in parts for english, words in table.items()}
     by_length = sorted((english for english in entries if "{}" in english), key=lambda e: -len(e.replace("{}", "")))

@@ -16,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit import cli, notify
-from bertkit.commands import COMMANDS
+from bertkit.commands import COMMANDS, fill, inspect
 from bertkit.commands.parser import GROUPS, Command
 from bertkit.data.readers.rows import read_rows
 from bertkit.errors import UserError
+from bertkit.runs.compress import measure
+from bertkit.text.words import SUSPICIONS
 
 PACKAGE = Path(notify.__file__).parent
 TABLES = tomllib.loads((notify.MESSAGES / "zh.toml").read_text("utf-8"))
@@ -124,6 +126,10 @@ def test_no_message_falls_back_to_english() -> None:
     assert missing == []
 
 
+# Files with lines of results outside of `commands`.
+OF_RESULTS = ("runs/compress/measure.py", "text/coverage.py", "data/prepare/run.py", "data/inspect.py")
+
+
 def printed() -> Iterator[tuple[str, str]]:
     """Every line that a command prints as its result, with its place; {} for each value."""
 
@@ -137,8 +143,8 @@ def printed() -> Iterator[tuple[str, str]]:
             for part in [node.value] if isinstance(node, ast.Subscript) else ast.iter_child_nodes(node):
                 yield from strings(part)
 
-    for path in sorted((PACKAGE / "commands").glob("*.py")):
-        for function in ast.parse(path.read_text("utf-8")).body:
+    for path in [*sorted((PACKAGE / "commands").glob("*.py")), *(PACKAGE / name for name in OF_RESULTS)]:
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(function, ast.FunctionDef) and function.name.endswith(("lines", "_baseline")):
                 for part in function.body[1:]:
                     for node in strings(part):
@@ -167,7 +173,7 @@ def test_every_message_with_a_chinese_entry_is_still_in_the_code():
     everything = templates() | {"usage:"} | {text for _, text in [*messages(), *printed()]}
     stale = [
         english
-        for table in ("messages", "frame", "values", "server")
+        for table in ("messages", "frame", "rows", "values", "server")
         for english in TABLES[table]
         if english.strip() not in everything
     ]
@@ -219,6 +225,41 @@ def test_a_place_is_in_chinese_only_where_a_message_begins_with_it(chinese):
     assert notify.translated("There is no model b.csv, line 3 here. Choose from: zh.").startswith(
         "这里没有模型 b.csv, line 3。"
     )
+
+
+def test_two_models_are_compared_in_chinese_in_columns_as_wide_as_in_english(chinese):
+    side = {"megabytes": 25.45, "texts_per_second": 268.0, "precision": "bf16"}
+    table = measure.lines(
+        {"before": side, "after": side, "threads": 1, "rows": 100, "parity": {"agreement": 1.0, "cosine": 0.9}}
+    )
+    said = [notify.translated(line) for line in table]
+    assert said[0].split() == ["原模型", "新模型"]
+    assert said[1] == "权重（MB）                     25.45       25.45  （大小为原来的 1.00 倍）"
+    assert not re.search("[a-z]{3}", "".join(said[:2]))
+    numbers = [line.split("  （")[0].split("  (")[0] for line in (*table, *said)]
+    assert {notify.columns(line) for line in numbers} == {48}
+
+
+def test_a_row_of_a_table_keeps_its_columns_in_chinese_and_a_users_own_line_its_words(chinese):
+    rows = [f"  {name:34}{7:>10}" for name in SUSPICIONS]
+    said = [notify.translated(row) for row in rows]
+    assert {notify.columns(row) for row in said} == {46} and said[4].startswith("  控制字符  ")
+    assert notify.translated("control  characters") == "control  characters"
+    assert notify.columns("abc繁体ｘe\u0301") == 3 + 6 + 1 and notify.padded("繁", 4) == "繁  "
+
+
+def test_guesses_in_chinese_and_in_letters_stand_in_the_same_columns():
+    guesses = [{"score": 0.5, "token": token, "text": "$"} for token in ("天", "abc", "##ing", "ｘ", "[UNK]")]
+    together = [{"score": 0.5, "tokens": [token, "好"], "text": "$"} for token in ("天", "abc")]
+    tokens = [{"token": token, "importance": 1.0, "special": False} for token in ("天", "abc")]
+    for lines in (fill.lines({"masks": [guesses]}), fill.lines({"joint": "beam", "fillings": together})):
+        assert len({notify.columns(line.split("$")[0]) for line in lines}) == 1
+    assert len({notify.columns(line) for line in inspect.lines({"said": None, "tokens": tokens, "page": "x"})[:2]}) == 1
+
+
+def test_a_line_in_chinese_is_indented_as_in_english(chinese):
+    rows = [f"  {name:32} 0.861   (95 % interval 0.778 to 0.931)" for name in ("bertkit", "majority")]
+    assert [notify.translated(row)[:6] for row in rows] == ["  bert", "  majo"]
 
 
 def test_a_long_passage_is_printed_in_chinese_without_a_wait(chinese):
