@@ -121,13 +121,14 @@ def language() -> str:
     return _language
 
 
-def translated(line: str, language: str = "") -> str:
+def translated(line: str, language: str = "", *, is_part: bool = False) -> str:
     """A message to the user in a language (default: the program's); as it is if the table has no template for it.
 
-    Values are left alone, except where the table asks for it: a suggestion is a message inside a message.
+    Values are left alone, except where the table asks for it: a suggestion is a message inside a message. is_part: it
+    is not a line but what may stand in one, such as the reason why something is left out.
     """
     language = language or _language
-    return line if language == "en" or not line.strip() else _translated(line, language)
+    return line if language == "en" or not line.strip() else _translated(line, language, int(is_part))
 
 
 @lru_cache(1024)
@@ -161,7 +162,7 @@ def _row(line: str, language: str) -> str:
     if found is None or found[2] not in names:
         return ""
     indent, name, gap, rest = found.groups()
-    return indent + padded(names[name], len(name + gap)) + rest
+    return indent + padded(names[name], len(name + gap)) + _translated(rest, language, 1)
 
 
 def values_of(parts: Sequence[str], text: str) -> list[str] | None:

@@ -100,6 +100,7 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
         {"role": role, "name": str(getattr(settings, role) or settings.train), "rows": len(rows)}
         for role, rows in examples.items()
     ]
+    duplicates = len(examples["train"]) - len({task.key(example) for example in examples["train"]})
     if "dev" not in examples:
         if not settings.held_out:
             raise UserError(
@@ -121,7 +122,6 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
         files.insert(1, {"role": "dev", "name": f"held out of {settings.train}", "rows": len(examples["dev"])})
     facts: dict[str, Any] = {"files": files}
     known = {task.key(example) for example in examples["train"]}
-    duplicates = len(examples["train"]) - len(known)
     if duplicates:
         facts["duplicates"] = duplicates
         note(f"{settings.train}: {duplicates} rows repeat an earlier text.")
