@@ -72,6 +72,8 @@ def test_a_header_is_noticed_even_when_columns_are_numbers(put: Any, notes: list
         ("question\tsentence\tlabel", True),
         ("#1 String\t#2 String\tQuality", True),
         ("premise\thypothesis\tgold_label", True),
+        ("文本\t标签", False),
+        ("句子1\t句子2\t类别", True),
     ],
 )
 def test_well_known_column_names_are_used_and_reported(put: Any, notes: list[str], header: str, pair: bool) -> None:

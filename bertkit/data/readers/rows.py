@@ -34,9 +34,11 @@ from bertkit.notify import note
 
 # Other names of a default column, as GLUE, SNLI, CLUE and the common review sets spell them (compared without case).
 ALIASES: dict[str, tuple[str, ...]] = {
-    "text": ("sentence", "text_a", "review", "content", "message", "comment", "tweet", "question", "headline", "body"),
-    "label": ("gold_label", "labels", "score", "class", "category", "target", "sentiment", "quality", "is_duplicate"),
-}
+    "text": ("sentence", "text_a", "review", "content", "message", "comment", "tweet", "question", "headline", "body",
+             "文本", "内容", "正文", "句子", "评论", "标题"),
+    "label": ("gold_label", "labels", "score", "class", "category", "target", "sentiment", "quality", "is_duplicate",
+              "标签", "类别", "分类", "情感", "得分", "分数"),
+}  # fmt: skip
 # Names that come in twos.
 PAIRS: tuple[tuple[str, str], ...] = (
     ("sentence1", "sentence2"),
@@ -47,6 +49,9 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("sentence_a", "sentence_b"),
     ("question", "sentence"),
     ("#1 string", "#2 string"),
+    ("文本1", "文本2"),
+    ("句子1", "句子2"),
+    ("问题1", "问题2"),
 )
 KNOWN = {"text", "text_b", "label", *ALIASES["text"], *ALIASES["label"], *(name for pair in PAIRS for name in pair)}
 
@@ -287,12 +292,14 @@ def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[s
         raise UserError(f"{path}, line {line}: not a CSV row ({error}). {hint}") from error
 
 
-def _likely_numbers(cells: Sequence[str], wanted: Sequence[str]) -> str:
-    """An example of columns by number: the longest cells are the texts, two where a pair is wanted, then the label."""
-    longest = sorted(range(len(cells)), key=lambda n: -len(cells[n]))[: 2 if len(wanted) > 2 else 1]
+def _likely_numbers(cells: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+    """A number for each option of columns: the longest cells are the texts, two where a pair is wanted, then the label,
+    where there is one to read."""
+    has_label = len(wanted) > 1 and wanted[-1] != "text_b"
+    longest = sorted(range(len(cells)), key=lambda n: -len(cells[n]))[: len(wanted) - has_label or 1]
     texts, others = sorted(longest), [n for n in range(len(cells)) if n not in longest]
-    places = [*zip(("--text", "--text-b"), texts), *(("--label", n) for n in others[-1:])]
-    return " ".join(f"{option} {n + 1}" for option, n in places)
+    places = [*zip(("--text", "--text-b"), texts), *(("--label", n) for n in others[-1:] if has_label)]
+    return {option: n + 1 for option, n in places}
 
 
 def _separator(opening: str, wanted: list[str]) -> str:
@@ -329,9 +336,11 @@ def _table(
     if not named and not numbered and header == "auto":
         text = wanted[0] if wanted else "text"
         cells = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
+        likely = _likely_numbers(first[1], wanted)
+        names, numbers = (" ".join(map("{} {}".format, likely, values)) for values in (["NAME"] * 3, likely.values()))
         raise UserError(
             f"{path}, line {first[0]}: there is no header with {text!r}; the line is: {cells}. "
-            f"Pass the columns' names (--text NAME --label NAME) or numbers ({_likely_numbers(first[1], wanted)})."
+            f"Pass the columns' names ({names}) or numbers ({numbers})."
         )
     if named and numbered:
         note(f"{path}: the first line is read as a header: {' | '.join(columns[:12])}.")
@@ -410,7 +419,7 @@ def _label(
 
 # ---- Several labels in one cell.
 
-SEPARATORS = "|;,"  # the rarer a sign is inside names, the earlier
+SEPARATORS = "|｜;；,，、"  # the rarer a sign is inside names, the earlier
 LOOKED_AT = 1000  # rows by which the separator is judged
 
 
