@@ -95,6 +95,20 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - columns(text))
 
 
+# What stays together at the end of a line: a word, or one Chinese character, with the punctuation around it.
+_UNBROKEN = re.compile(r" *[（“《「]*(?:[^\s\u2e80-\uffef“”]+|[\u2e80-\uffef“”])[，。；：、？！）”》」]*")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A text in lines of so many columns, broken at spaces and between Chinese characters, never inside a word."""
+    lines = [""]
+    for piece in _UNBROKEN.findall(text):
+        if lines[-1] and columns(lines[-1] + piece) > width:
+            lines.append("")
+        lines[-1] += piece if lines[-1] else piece.lstrip(" ")
+    return lines
+
+
 def duration(seconds: float) -> str:
     """A time for the terminal: 4 min 05 s, or 2 h 03 min."""
     minutes, rest = divmod(int(seconds), 60)
