@@ -27,7 +27,7 @@ from bertkit.data.examples import Label, TextRow
 from bertkit.data.readers.frames import is_memory, parquet_columns, read_parquet, read_sheet
 from bertkit.data.readers.json import check_text, read_objects, scalar, short
 from bertkit.errors import UserError, suggest
-from bertkit.files.open import LONGEST_LINE, kind_of, open_text
+from bertkit.files.open import LONGEST_LINE, check_file, kind_of, open_text
 from bertkit.notify import note
 
 # ---- Which column is which: by name, by number (from 1), or by one of the names the well-known data sets use.
@@ -245,13 +245,26 @@ def _cells(
     if kind == "xlsx":
         return _table(path, read_sheet(path), wanted, header, kind, bad)
     if kind not in ROW_KINDS:
+        check_file(path)
         raise UserError(f"{path}: cannot tell the format from the ending '{kind}'. {suggest(kind, list(ROW_KINDS))}")
     lines = enumerate(open_text(path, encoding), start=1)
     if kind == "csv":
         return _table(path, _csv_rows(path, lines, wanted), wanted, header, "csv", bad)
     if kind == "txt" and not needs_label and as_number(wanted[0] if wanted else "text") is None:
-        return ((n, {"text": line}) for n, line in lines if line.strip())
+        return _texts(path, lines)
     return _table(path, _tsv_rows(lines), wanted, header, kind, bad)
+
+
+def _texts(path: str | Path, lines: Iterable[tuple[int, str]]) -> Iterator[Cells]:
+    """The texts of a file with one on each line."""
+    skipped = 0
+    for number, line in lines:
+        if line.strip():
+            yield number, {"text": line}
+        else:
+            skipped += 1
+    if skipped:
+        note(f"{path}: {skipped} empty lines were skipped.")
 
 
 def _tsv_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -336,6 +349,11 @@ def _table(
     if not named and not numbered and header == "auto":
         text = wanted[0] if wanted else "text"
         cells = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
+        if kind == "csv" and len(first[1]) == 1 and "，" in first[1][0]:
+            raise UserError(
+                f"{path}, line {first[0]}: the cells are separated by the full-width comma ，; the line is: {cells}. "
+                "Put the comma , between cells, and quotes around texts that contain it."
+            )
         likely = _likely_numbers(first[1], wanted)
         names, numbers = (" ".join(map("{} {}".format, likely, values)) for values in (["NAME"] * 3, likely.values()))
         raise UserError(
