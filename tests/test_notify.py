@@ -65,7 +65,7 @@ def templates() -> set[str]:
 
 # The calls whose text a user reads, and the number of the argument it is in.
 SAID = {"UserError": 0, "DamagedFile": 0, "note": 0, "status": 0, "track": 1, "Stopped": 1, "ApiError": 1,
-        "tell": 0, "LeftOut": 1}  # fmt: skip
+        "tell": 0, "LeftOut": 1, "BadRow": 1}  # fmt: skip
 # Calls whose English is for programmers, or for the help, which has a test of its own.
 OTHERS = {"ValueError", "TypeError", "AttributeError", "OSError", "option", "Field"}
 # English by design: model cards, the schemas of the server, the report's own words, and files that say who wrote them.
@@ -285,6 +285,11 @@ def test_a_line_in_chinese_is_indented_as_in_english(chinese):
         ("300 of 599 training rows are used (--rows).", "599 行训练数据中（--rows）只用 300 行。"),
         ("warning         0.1M tokens are few for 2M parameters: use a smaller preset, or train longer.",
          "警告            0.1M 词元对 2M 参数来说太少：请用更小的预设，或训练更久。"),
+        ("Text 1 has 2002 tokens; the model's limit is 1024. Shorten it, or choose --on-long window or truncate.",
+         "第 1 条文本有 2002 个词元；模型的上限是 1024。请缩短文本，或用 --on-long window 或 truncate。"),
+        ("a, line 3: the text has 9 tokens; the model's limit is 8. "
+         "Shorten it, or choose --on-long window or truncate.",
+         "a，第 3 行：文本有 9 个词元；模型的上限是 8。请缩短文本，或用 --on-long window 或 truncate。"),
         ("3 of 5 things.", "3 of 5 things."),
         ("it took 3 min 05 s", "it took 3 min 05 s"),
     ],
