@@ -31,13 +31,11 @@ class Terminal:
     last_status = 0.0
 
     def __init__(self, quiet: bool = False) -> None:
-        self.told: set[str] = set()
         self.is_main = not quiet and os.environ.get("RANK", "0") == "0"  # under torchrun only the first process does
 
     def note(self, message: str) -> None:
-        """The command line prints a note as one line on stderr, once however often it is told."""
-        if self.is_main and message not in self.told:
-            self.told.add(message)
+        """The command line prints a note as one line on stderr."""
+        if self.is_main:
             clear = "\r\x1b[K" if sys.stderr.isatty() else ""
             print(f"{clear}· {visible(notify.translated(message))}", file=sys.stderr, flush=True)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -54,6 +55,27 @@ def listen(listener: Listener) -> None:
     """Send notes and progress to `listener` from now on."""
     global _listener
     _listener = listener
+
+
+class _Nobody:
+    def note(self, message: str) -> None:
+        pass
+
+    status = note
+
+    def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
+        yield from items
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Notify nobody for a while: of what is read twice, the other reading tells the user."""
+    listener = _listener
+    listen(_Nobody())
+    try:
+        yield
+    finally:
+        listen(listener)
 
 
 def note(message: str) -> None:

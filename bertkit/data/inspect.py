@@ -15,7 +15,7 @@ from unicodedata import normalize
 from bertkit.data.readers import Form, SeenRow, first_bytes, form_of, seen_in
 from bertkit.data.readers.rows import has_pair
 from bertkit.errors import UserError
-from bertkit.notify import track
+from bertkit.notify import track, unheard
 from bertkit.text.chinese_forms import simplify
 from bertkit.text.words import HAN, HANGUL, KANA, SUSPICIONS
 
@@ -219,10 +219,11 @@ def _until_broken(rows: Iterable[SeenRow], bad: list[UserError]) -> Iterator[See
 
 
 def first_texts(path: str | Path, count: int, encoding: str = "utf-8", **columns: Any) -> list[str]:
-    """The beginnings of the first texts of an inspected file, to detect their language."""
-    form, _, columns = _form_and_columns(path, encoding, columns)
-    rows = islice(seen_in(path, form, encoding, [], **columns), count)
-    return [text[:BEGINNING] for row in rows for text in row.texts]
+    """The beginnings of the first texts of an inspected file, to detect their language. Nothing is told of them."""
+    with unheard():
+        form, _, columns = _form_and_columns(path, encoding, columns)
+        rows = islice(seen_in(path, form, encoding, [], **columns), count)
+        return [text[:BEGINNING] for row in rows for text in row.texts]
 
 
 class _Tally:
