@@ -13,9 +13,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol, TypeVar
+from unicodedata import category, east_asian_width
 
 Item = TypeVar("Item")
 _log = logging.getLogger("bertkit")
@@ -56,6 +58,27 @@ def listen(listener: Listener) -> None:
     _listener = listener
 
 
+class _Nobody:
+    def note(self, message: str) -> None:
+        pass
+
+    status = note
+
+    def track(self, items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
+        yield from items
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Notify nobody for a while: of what is read twice, the other reading tells the user."""
+    listener = _listener
+    listen(_Nobody())
+    try:
+        yield
+    finally:
+        listen(listener)
+
+
 def note(message: str) -> None:
     """Notify the user of something they must know."""
     _listener.note(renamed(message))
@@ -91,6 +114,31 @@ def visible(message: str) -> str:
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", message)
 
 
+def columns(text: str) -> int:
+    """How many columns a terminal shows a text in: a Chinese character takes two, an accent or a joiner none."""
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(category(character) in ("Mn", "Me", "Cf") for character in text)
+
+
+def padded(text: str, width: int) -> str:
+    """A text with spaces behind it, as many as fill the columns of a terminal that it leaves free."""
+    return text + " " * (width - columns(text))
+
+
+# What stays together at the end of a line: a word, or one Chinese character, with the punctuation around it.
+_UNBROKEN = re.compile(r" *[（“《「]*(?:[^\s\u2e80-\uffef“”]+|[\u2e80-\uffef“”])[，。；：、？！）”》」]*")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A text in lines of so many columns, broken at spaces and between Chinese characters, never inside a word."""
+    lines = [""]
+    for piece in _UNBROKEN.findall(text):
+        if lines[-1] and columns(lines[-1] + piece) > width:
+            lines.append("")
+        lines[-1] += piece if lines[-1] else piece.lstrip(" ")
+    return lines
+
+
 def duration(seconds: float) -> str:
     """A time for the terminal: 4 min 05 s, or 2 h 03 min."""
     minutes, rest = divmod(int(seconds), 60)
@@ -124,21 +172,24 @@ def language() -> str:
     return _language
 
 
-def translated(line: str, language: str = "") -> str:
+def translated(line: str, language: str = "", *, is_part: bool = False) -> str:
     """A message to the user in a language (default: the program's); as it is if the table has no template for it.
 
-    Values are left alone, except where the table asks for it: a suggestion is a message inside a message.
+    Values are left alone, except where the table asks for it: a suggestion is a message inside a message. is_part: it
+    is not a line but what may stand in one, such as the reason why something is left out.
     """
     language = language or _language
-    return line if language == "en" or not line.strip() else _translated(line, language)
+    return line if language == "en" or not line.strip() else _translated(line, language, int(is_part))
 
 
 @lru_cache(1024)
 def _translated(line: str, language: str, level: int = 0) -> str:
     """A message in a language. level: in how many others it is."""
-    exact, templates = _table(language)
+    exact, templates = _table(language, nested=level > 0)
     if line in exact:
         return exact[line]
+    if level == 0 and (row := _row(line, language)):
+        return row
     text = line.strip()
     start = line.index(text)
     for parts, words in templates if level < DEEPEST else ():
@@ -146,9 +197,23 @@ def _translated(line: str, language: str, level: int = 0) -> str:
         if found is None:
             continue
         values = [_Value(value, language, level + 1) for value in found]
+        for value, before in zip(values, parts):
+            if before:
+                break
+            value.is_place = _PLACE.fullmatch(value.value) is not None
         if all(f"{values[int(n)]:T}" != found[int(n)].strip() for n in _NESTED.findall(words)):
             return line[:start] + words.format(*values) + line[start + len(text) :]
     return line
+
+
+def _row(line: str, language: str) -> str:
+    """A row of a table whose first column is in the section `rows`: with its Chinese, as wide; "" for other lines."""
+    found = _ROW.fullmatch(line)
+    names = _rows(language) if found else {}
+    if found is None or found[2] not in names:
+        return ""
+    indent, name, gap, rest = found.groups()
+    return indent + padded(names[name], len(name + gap)) + _translated(rest, language, 1)
 
 
 def values_of(parts: Sequence[str], text: str) -> list[str] | None:
@@ -170,6 +235,10 @@ def values_of(parts: Sequence[str], text: str) -> list[str] | None:
     return [*values, text[at:end]]
 
 
+# A row of a table: its name, two spaces or more, and the numbers.
+_ROW = re.compile(r"( *)(\S.*?)( {2,})(\S.*)")
+# Where in a file something is, which a message begins with.
+_PLACE = re.compile(r".+, (line|row) [\d,]+", re.DOTALL)
 # A value that has to be a message itself: a template of few words, such as "{}: {}.", holds only where it is.
 _NESTED = re.compile(r"\{(\d+):T\}")
 
@@ -179,18 +248,35 @@ class _Value:
 
     def __init__(self, value: str, language: str, level: int) -> None:
         self.value, self.language, self.level = value, language, level
+        self.is_place = False
 
     def __format__(self, how: str) -> str:
-        return _translated(self.value.strip(), self.language, self.level) if how in ("t", "T") else self.value
+        asked = how in ("t", "T") or self.is_place
+        return _translated(self.value.strip(), self.language, self.level) if asked else self.value
 
 
 @cache
-def _table(language: str) -> tuple[dict[str, str], list[tuple[list[str], str]]]:
-    """The table of translated messages: whole lines, and templates in their parts, those with the most words first."""
+def _sections(language: str) -> dict[str, dict[str, str]]:
+    """The file of translated messages, by section."""
     import tomllib
 
-    tables = tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))
-    entries = {english: words for table in tables.values() for english, words in table.items()}
+    return tomllib.loads((MESSAGES / f"{language}.toml").read_text("utf-8"))
+
+
+def _rows(language: str) -> dict[str, str]:
+    """The names of rows in tables that the program prints."""
+    return _sections(language).get("rows", {})
+
+
+@cache
+def _table(language: str, nested: bool) -> tuple[dict[str, str], list[tuple[list[str], str]]]:
+    """The table of translated messages: whole lines, and templates in their parts, those with the most words first.
+
+    nested: also its section `values`, of parts of messages that would be found in a user's own lines.
+    """
+    tables = _sections(language)
+    parts = [table for name, table in tables.items() if nested or name != "values"]
+    entries = {english: words for table in parts for english, words in table.items()}
     by_length = sorted((english for english in entries if "{}" in english), key=lambda e: -len(e.replace("{}", "")))
     return {english: words for english, words in entries.items() if "{}" not in english}, [
         (english.strip().split("{}"), entries[english]) for english in by_length

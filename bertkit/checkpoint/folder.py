@@ -276,8 +276,8 @@ def _known_rows(
         if not known:
             tensors = {name: tensor for name, tensor in tensors.items() if name not in own.values()}
             why = f"was fine-tuned for {old_task}" if old_task != task else f"has the labels {_some(old)}"
-            note(f"{where} {why}, these rows are for {task}{f' with {_some(labels)}' if labels else ''}: its head is "
-                 "replaced by a new one.")  # fmt: skip
+            purpose = f"{task} with the labels {_some(labels)}" if labels else task
+            note(f"{where} {why}, these rows are for {purpose}: its head is replaced by a new one.")
             continue
         for ours, name in rows.items():
             tensor = fresh[ours].to(tensors[name].dtype)

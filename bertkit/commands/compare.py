@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.notify import columns, padded
 from bertkit.settings.finetune import CompareSettings as Settings
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ def lines(result: CompareResult | dict[str, Any]) -> list[str]:
         from bertkit.commands.evaluate import search_lines
 
         return search_lines(result)
-    wide = max(len(row.name) for row in result.contenders)
+    wide = max(columns(row.name) for row in result.contenders)
     rows = [f"{result.headline} on {result.rows:,} rows (95 % interval, p against the best, training, per text, size)"]
     for row in result.contenders:
         low, high = row.interval
         rows.append(
-            f"  {row.name:{wide}}  {row.score:.4f}  {low:.3f}–{high:.3f}  "
+            f"  {padded(row.name, wide)}  {row.score:.4f}  {low:.3f}–{high:.3f}  "
             f"{_chance(row.p_value)}  {row.train_seconds:8.1f} s  {row.ms_per_text:8.3f} ms  "
             f"{row.megabytes:7.2f} MB"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import Common, option
+from bertkit.notify import padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     rows = [(name, scores[head]) for name, scores in result["baselines"].items()]
     table = [f"  {name:32} {value:.3f}" for name, value in rows]
     table.append(f"  {'bertkit':32} {result['metrics'][head]:.3f}   (95 % interval {low:.3f} to {high:.3f})")
-    predictions = [f"  {p['score']:.2f}  {p['label']:6}  {p['text']}" for p in result["predictions"]]
+    predictions = [f"  {p['score']:.2f}  {padded(p['label'], 6)}  {p['text']}" for p in result["predictions"]]
     return [
         "New messages:", *predictions, "", f"{head} on {result['rows']} test messages:", *table, "",
         f"Report: {result['report']}",

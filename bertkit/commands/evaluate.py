@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import InferenceOptions, option
+from bertkit.notify import columns, padded
 from bertkit.settings.finetune import TableSettings
 
 
@@ -190,7 +191,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     for name, value in result["metrics"].items():
         pair = result["intervals"].get(name)
         printed.append(f"{name:24} {value:.4f}" + (f"   95 % interval {pair[0]:.4f} to {pair[1]:.4f}" if pair else ""))
-    printed += [f"{name:24} {value:.4f}" for name, value in result.get("groups", {}).items()]
+    printed += [f"{padded(name, 24)} {value:.4f}" for name, value in result.get("groups", {}).items()]
     printed.append(f"{result['rows']:,} rows, {result['rows_cut']} of them truncated")
     return printed
 
@@ -198,7 +199,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 def search_lines(result: dict[str, Any]) -> list[str]:
     """The output of the command `evaluate` for an index: a table of ways to search, and its worst queries."""
     names = list(result["ranked_by"][0]["metrics"])
-    wide = max(len(row["name"]) for row in result["ranked_by"])
+    wide = max(columns(row["name"]) for row in result["ranked_by"])
     printed = [f"{result['queries']:,} queries, {result['passages']:,} passages; 95 % interval of {names[0]}"]
     printed.append(
         f"  {'':{wide}}  " + "  ".join(f"{name:>10}" for name in names) + "  interval       p       ms per query"
@@ -207,7 +208,7 @@ def search_lines(result: dict[str, Any]) -> list[str]:
         interval = "{:.3f}–{:.3f}".format(*row["intervals"][names[0]]) if names[0] in row["intervals"] else " " * 11
         chance = "best   " if not number else " " * 7 if row["p_value"] is None else f"{row['p_value']:<7.3f}"
         values = "  ".join(f"{row['metrics'][name]:10.4f}" for name in names)
-        printed.append(f"  {row['name']:{wide}}  {values}  {interval}    {chance} {row['ms_per_query']:12.2f}")
+        printed.append(f"  {padded(row['name'], wide)}  {values}  {interval}    {chance} {row['ms_per_query']:12.2f}")
     if result["worst"]:
         printed.append(f"worst queries by {result['ranked_by'][0]['name']}:")
     for row in result["worst"][:5]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from bertkit.commands import SharedCommand
 from bertkit.config import Common, InferenceOptions, option
+from bertkit.notify import padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,15 @@ def run(settings: Settings) -> dict[str, Any]:
 def lines(result: dict[str, Any]) -> list[str]:
     """The output of the command `fill`: one block per mask; guessed together, one line per filling."""
     if "joint" in result:
-        return [f"{each['score']:9.5f}  {' '.join(each['tokens']):20}  {each['text']}" for each in result["fillings"]]
+        return [
+            f"{each['score']:9.5f}  {padded(' '.join(each['tokens']), 20)}  {each['text']}"
+            for each in result["fillings"]
+        ]
     printed = []
     for number, guesses in enumerate(result["masks"], 1):
         if len(result["masks"]) > 1:
             printed.append(f"mask {number}")
-        printed += [f"{guess['score']:7.3f}  {guess['token']:16}  {guess['text']}" for guess in guesses]
+        printed += [f"{guess['score']:7.3f}  {padded(guess['token'], 16)}  {guess['text']}" for guess in guesses]
     return printed
 
 

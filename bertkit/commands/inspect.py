@@ -8,6 +8,7 @@ from typing import Any
 
 from bertkit.config import Common, option
 from bertkit.errors import UserError
+from bertkit.notify import padded
 from bertkit.settings.pretrain import PACKING
 
 
@@ -135,5 +136,5 @@ def lines(result: dict[str, Any]) -> list[str]:
     for token in result["tokens"]:
         if not token["special"]:
             bar = ("█" if token["importance"] > 0 else "░") * round(24 * abs(token["importance"]) / most)
-            printed.append(f"{token['token']:16} {token['importance']:8.4f}  {bar}")
+            printed.append(f"{padded(token['token'], 16)} {token['importance']:8.4f}  {bar}")
     return [*printed, result["page"]]

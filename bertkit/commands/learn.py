@@ -232,7 +232,7 @@ def _write(s: Settings, save: Callable[[Path], None]) -> None:
 def lines(result: dict[str, Any]) -> list[str]:
     """The output of the command `learn`: the model's figures and its folder."""
     facts = ", ".join(f"{name} {value:,.6g}" for name, value in result.items() if isinstance(value, (int, float)))
-    return [f"{result['kind']}: {facts}; in {result['out']}"]
+    return [f"{result['kind']}: {facts}; the model is in {result['out']}"]
 
 
 # ---- bertkit seq2seq

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from bertkit.commands import COMMANDS, find
 from bertkit.config import KIND_NAMES, InferenceOptions, aliases_of, hints, option
 from bertkit.errors import UserError
-from bertkit.notify import LANGUAGES, translated
+from bertkit.notify import LANGUAGES, language, translated, wrapped
 
 WIDEST = 100
 LONG = 13  # a command with more options than this shows them under headings
@@ -224,12 +224,24 @@ class Command:
         return UserError(f"{self.verb}: there is no option '{name}'.{hint} See: bertkit {self.verb} --help")
 
 
+class Layout(argparse.HelpFormatter):
+    """argparse's layout of a help page, which counts two columns for a Chinese character."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrapped(text, width) if language() == "zh" else super()._split_lines(text, width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if language() != "zh":
+            return super()._fill_text(text, width, indent)
+        return "\n".join(indent + line for line in wrapped(text, width))
+
+
 class Parser(argparse.ArgumentParser):
     """argparse without abbreviations, with errors as UserError and lines of moderate width."""
 
     def __init__(self, prog: str, usage: str, about: str) -> None:
         width = min(shutil.get_terminal_size().columns, WIDEST)
-        layout = partial(argparse.HelpFormatter, max_help_position=26, width=width)
+        layout = partial(Layout, max_help_position=26, width=width)
         usage, about = usage.replace("%", "%%"), translated(about).replace("%", "%%")
         super().__init__(prog, usage, about, formatter_class=layout, add_help=False, allow_abbrev=False)
 
@@ -247,7 +259,8 @@ def _add(group: argparse._ActionsContainer, members: Iterable[Option]) -> None:
     """Add options to an argparse group, with their help texts and defaults."""
     for o in members:
         facts = "(required)" if o.required and not o.meta["argument"] else ""
-        facts = f"(default: {o.default})" if o.default else facts
+        own = language() if o.choices == list(LANGUAGES) else o.default  # the report's language: the program's
+        facts = f"(default: {own})" if o.default else facts
         facts = translated(facts)
         gap = "" if facts.startswith("（") else " "  # Chinese brackets bring their own space
         text = f"{translated(o.meta['help'])}{gap}{facts}".rstrip().replace("%", "%%")

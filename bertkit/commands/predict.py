@@ -174,9 +174,14 @@ def examples(settings: Settings, predictor: Predictor | ContenderPredictor) -> I
     """The examples of the file that `predict` reads, as the model's task; lines of standard input are texts."""
     if settings.file == "-":
         from bertkit.files.open import open_text
+        from bertkit.notify import note
 
+        number = empty = 0
         for number, line in enumerate(open_text("-", settings.encoding), 1):
+            empty += not line.strip()
             yield from predictor.task.from_inputs([_input(line)], number)
+        if empty:
+            note(f"standard input: {empty} of {number} rows have an empty text.")
         return
     yield from predictor.task.stream(settings.file, _reading(settings))
 

@@ -10,11 +10,13 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
+from unicodedata import normalize
 
-from bertkit.data.readers import SeenRow, first_bytes, form_of, seen_in
+from bertkit.data.readers import Form, SeenRow, first_bytes, form_of, seen_in
 from bertkit.data.readers.rows import has_pair
 from bertkit.errors import UserError
-from bertkit.notify import track
+from bertkit.notify import track, unheard
+from bertkit.text.chinese_forms import simplify
 from bertkit.text.words import HAN, HANGUL, KANA, SUSPICIONS
 
 # ---- What `doctor` found in a file, for people and for programs.
@@ -181,9 +183,7 @@ def inspect_file(
     texts by their well-known names, the rows are pairs. Texts are compared without regard to case and spaces. A row
     that cannot be read is reported, and the next one is read.
     """
-    form, names = form_of(path, encoding, **columns)
-    if form.name == "rows" and "text" not in columns and has_pair(names):
-        columns = {**columns, "text_b": "text_b"}
+    form, names, columns = _form_and_columns(path, encoding, columns)
     spelled = "utf-8 with BOM" if encoding == "utf-8" and first_bytes(path).startswith(b"\xef\xbb\xbf") else encoding
     report = FileReport(str(path), form.name, form.kind, spelled, names)
     known = {str(other): _hashes(other, encoding, columns) for other in others}
@@ -200,6 +200,16 @@ def inspect_file(
     return report
 
 
+def _form_and_columns(
+    path: str | Path, encoding: str, columns: dict[str, Any]
+) -> tuple[Form, list[str], dict[str, Any]]:
+    """An inspected file's form, its columns, and which of them are read: both texts where it has pairs."""
+    form, names = form_of(path, encoding, **columns)
+    if form.name == "rows" and "text" not in columns and has_pair(names):
+        columns = {**columns, "text_b": "text_b"}
+    return form, names, columns
+
+
 def _until_broken(rows: Iterable[SeenRow], bad: list[UserError]) -> Iterator[SeenRow]:
     """An inspected file's rows up to an error after which no reader can go on; one without any is refused."""
     read = False
@@ -214,10 +224,11 @@ def _until_broken(rows: Iterable[SeenRow], bad: list[UserError]) -> Iterator[See
 
 
 def first_texts(path: str | Path, count: int, encoding: str = "utf-8", **columns: Any) -> list[str]:
-    """The beginnings of the first texts of an inspected file, to detect their language."""
-    form, _ = form_of(path, encoding, **columns)
-    rows = islice(seen_in(path, form, encoding, [], **columns), count)
-    return [text[:BEGINNING] for row in rows for text in row.texts]
+    """The beginnings of the first texts of an inspected file, to detect their language. Nothing is told of them."""
+    with unheard():
+        form, _, columns = _form_and_columns(path, encoding, columns)
+        rows = islice(seen_in(path, form, encoding, [], **columns), count)
+        return [text[:BEGINNING] for row in rows for text in row.texts]
 
 
 class _Tally:
@@ -300,16 +311,24 @@ class _Tally:
 
 
 def _normal(text: str) -> str:
-    """A label of an inspected file without regard to case and spaces."""
+    """A text of an inspected file without regard to case and spaces."""
     return " ".join(text.casefold().split())
 
 
+def _bare(label: str) -> str:
+    """A label of an inspected file without case and spaces, full-width and traditional forms as the usual ones."""
+    return "".join(simplify(normalize("NFKC", label)).casefold().split())
+
+
 def alike(labels: Counter[str]) -> list[dict[str, int]]:
-    """Labels of an inspected file that differ in case, spaces, or one letter (of four or more), most frequent first."""
-    names = [label for label, _ in labels.most_common(MOST_COMPARED)]
+    """Labels of an inspected file that differ in case, spaces, Chinese forms, or one letter (of four or more).
+
+    The most frequent come first.
+    """
+    names = {label: _bare(label) for label, _ in labels.most_common(MOST_COMPARED)}
     groups: list[list[str]] = []
-    for name in names:
-        group = next((g for g in groups if any(_one_apart(_normal(name), _normal(other)) for other in g)), None)
+    for name, bare in names.items():
+        group = next((g for g in groups if any(_one_apart(bare, names[other]) for other in g)), None)
         if group is None:
             groups.append([name])
         else:
@@ -335,7 +354,7 @@ def _hash(text: str) -> int:
 
 def _hashes(path: str | Path, encoding: str, columns: dict[str, Any]) -> set[int]:
     """Hashes of the texts of another data file, to count those in both."""
-    form, _ = form_of(path, encoding, **columns)
+    form, _, columns = _form_and_columns(path, encoding, columns)
     rows = seen_in(path, form, encoding, [], **columns)
     return {_hash(_normal("\n".join(row.texts))) for row in islice(rows, MOST_HASHES)}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.files.atomic import atomic_write, make_folder
+from bertkit.notify import translated
 from bertkit.report.format import as_number, between, duration, facts_of, large, percent, plain, settings_text
 from bertkit.report.html import Block, Code, Facts, Figure, Good, Section, Table, Text, notes_of, page, table_of
 from bertkit.report.svg import Dot, line_plot, scatter_plot
@@ -48,7 +49,7 @@ def comparison_report(result: Mapping[str, Any], *, lang: str = "en") -> str:
         Section(
             strings["errors"], table_of(strings["worst_queries"], result.get("errors") or (), lang, row_names=False)
         ),
-        Section(strings["skipped"], table_of(strings["skipped_caption"], result.get("skipped") or (), lang)),
+        Section(strings["skipped"], table_of(strings["skipped_caption"], _left_out(result, lang), lang)),
         Section(strings["data"], [Facts(facts_of(result["data"], lang, "roles"))] if result.get("data") else []),
         Section(strings["notes"], notes_of(result.get("notes") or (), lang)),
         Section(
@@ -72,6 +73,12 @@ def _number(value: Any, otherwise: float) -> float:
 
 def _metric(result: Mapping[str, Any], lang: str) -> str:
     return name_of(str(result.get("headline") or "score"), lang)
+
+
+def _left_out(result: Mapping[str, Any], lang: str) -> list[dict[str, Any]]:
+    """What a comparison's report left out, with the reasons in its language."""
+    skipped = result.get("skipped") or ()
+    return [{**row, "reason": translated(str(row.get("reason", "")), lang, is_part=True)} for row in skipped]
 
 
 def _scored(result: Mapping[str, Any], lang: str) -> str:

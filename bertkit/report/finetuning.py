@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from bertkit.notify import translated
 from bertkit.report.curves import curve_figures
 from bertkit.report.format import as_number, between, duration, facts_of, percent, plain, settings_text
 from bertkit.report.html import (
@@ -24,7 +25,7 @@ from bertkit.report.html import (
 )
 from bertkit.report.svg import bar_plot, coverage_plot, heat_map, histogram, reliability_plot
 from bertkit.report.svg.lines import take
-from bertkit.report.words import name_of, rows_of, words
+from bertkit.report.words import name_of, rows_of, sentence_of, words
 
 SHARES = {"precision", "recall", "f1", "accuracy", "share"}
 EXAMPLE_COLUMNS = [
@@ -210,7 +211,9 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
     level = percent(0.95 if result.level is None else result.level, 0)
     if best.value is not None:
         key = "headline_interval" if best.low is not None else "headline"
-        sentence = strings[key].format(
+        sentence = sentence_of(
+            key,
+            lang,
             metric=name_of(first, lang),
             rows=_scored(result, lang),
             value=plain(best.value),
@@ -225,8 +228,8 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
     blocks += _against_baseline(result, first, level, lang)
     for key, repeated in (("folds_scored", result.folds), ("seeds_scored", result.seeds)):
         if repeated:
-            blocks.append(Text(strings[key].format(
-                metric=name_of(first, lang), mean=plain(repeated["mean"]), spread=plain(repeated["spread"]),
+            blocks.append(Text(sentence_of(
+                key, lang, metric=name_of(first, lang), mean=plain(repeated["mean"]), spread=plain(repeated["spread"]),
                 runs=len(repeated["scores"]), rows=plain(repeated.get("rows")), scored=_scored(result, lang),
             )))  # fmt: skip
     rivals = {name: as_number((scores or {}).get(first)) for name, scores in (result.baselines or {}).items()}
@@ -234,7 +237,7 @@ def _scores(result: FinetuneResult, lang: str) -> list[Block]:
         names, values = [*rivals, strings["this_model"]], [*rivals.values(), best.value]
         pairs = [None] * len(rivals) + [(best.low, best.high) if best.low is not None else None]
         svg = bar_plot(names, values, pairs, most=1.0 if max(filter(None, values), default=0) <= 1 else None, lang=lang)
-        caption = strings["baselines_caption"].format(metric=name_of(first, lang), rows=_scored(result, lang))
+        caption = sentence_of("baselines_caption", lang, metric=name_of(first, lang), rows=_scored(result, lang))
         blocks.append(Figure(caption, svg))
     return blocks
 
@@ -248,8 +251,8 @@ def _against_baseline(result: FinetuneResult, metric: str, level: str, lang: str
     if difference is None or low is None or high is None:
         return []
     key = "baseline_beaten" if low > 0 else "baseline_unbeaten" if high < 0 else "baseline_unsure"
-    sentence = words(lang)[key].format(
-        name=facts["name"], rows=_scored(result, lang), metric=name_of(metric, lang), level=level,
+    sentence = sentence_of(
+        key, lang, name=facts["name"], rows=_scored(result, lang), metric=name_of(metric, lang), level=level,
         value=plain((result.baselines or {})[facts["name"]][metric]), difference=plain(abs(difference)),
         low=plain(low), high=plain(high), seconds=plain(facts["seconds"], 2), count=plain(facts["trained_on"]),
     )  # fmt: skip
@@ -401,7 +404,11 @@ def data_blocks(data: dict[str, Any], lang: str) -> list[Block]:
 
 
 def _named_roles(files: Any, lang: str) -> list[dict[str, Any]]:
-    return [{**row, "role": name_of(str(row["role"]), lang, "roles")} if "role" in row else dict(row) for row in files]
+    """The files of a fine-tuning report, with what they are for and where held-out rows come from in its words."""
+    named = [
+        {**row, "name": translated(str(row["name"]), lang, is_part=True)} if "name" in row else row for row in files
+    ]
+    return [{**row, "role": name_of(str(row["role"]), lang, "roles")} if "role" in row else dict(row) for row in named]
 
 
 def _balance(labels: Mapping[str, Mapping[str, Any]], lang: str) -> list[Block]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup
 
+from bertkit.notify import translated
 from bertkit.report.format import NOTHING, Between, as_number, between, plain, printable, readable, shorten
 from bertkit.report.svg.axes import text_width
 from bertkit.report.words import name_of, words
@@ -305,9 +306,9 @@ def _cell(key: str, value: Any, lang: str) -> Any:
 
 
 def notes_of(notes: Sequence[Any], lang: str) -> list[Block]:
-    """The notes of a run for its HTML page, each once; of many, the number is shown."""
+    """The notes of a run for its HTML page, each once and in its language; of many, the number is shown."""
     distinct = list(dict.fromkeys(map(str, notes)))
-    blocks: list[Block] = [Warning_(note) for note in distinct[:20]]
+    blocks: list[Block] = [Warning_(translated(note, lang)) for note in distinct[:20]]
     if len(distinct) > 20:
         blocks.append(Text(words(lang)["more"].format(count=len(distinct) - 20)))
     return blocks

@@ -1,11 +1,12 @@
 """Every word of the reports, from `words/en.toml` and `words/zh.toml`, which have the same keys.
 
-`words` gives the sentences, `rows_of` says which rows they are about, and `name_of` is the name of a metric, a column,
-a task, a role or a fact.
+`words` gives the sentences, `sentence_of` fills one in, `rows_of` says which rows they are about, and `name_of` is the
+name of a metric, a column, a task, a role or a fact.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from bertkit.errors import UserError, suggest
 
 LANGUAGES = ("en", "zh")
+_BETWEEN_CHINESE = re.compile(r"(?<=[\u4e00-\u9fff]) (?=[\u4e00-\u9fff])")
 FOLDER = Path(__file__).parent / "words"
 
 
@@ -27,6 +29,11 @@ def tables(lang: str) -> dict[str, dict[str, str]]:
 def words(lang: str) -> dict[str, str]:
     """The sentences of a report's language."""
     return tables(lang)["text"]
+
+
+def sentence_of(key: str, lang: str, **values: object) -> str:
+    """A sentence of a report with its values. Where a value is Chinese, the spaces beside it go."""
+    return _BETWEEN_CHINESE.sub("", words(lang)[key].format(**values))
 
 
 def rows_of(role: object, lang: str) -> str:

@@ -44,7 +44,7 @@ class BadRow(UserError):
     """One of several texts cannot be used. number: which, from 0; what: its name in messages; fault: why not."""
 
     def __init__(self, number: int, fault: str, what: str = "Text") -> None:
-        super().__init__(f"{what} {number + 1} {fault}")
+        super().__init__(f"Text {number + 1} {fault}" if what == "Text" else f"{what} {number + 1} {fault}")
         self.number, self.fault, self.what = number, fault, what
 
 
@@ -86,8 +86,9 @@ def by_line(lines: Sequence[int], file: str = "") -> Iterator[None]:
     except BadRow as bad:
         if not (line := lines[bad.number]):  # made in Python, not read
             raise
-        where = f"{file}, line {line}" if file else f"Line {line}"
-        raise UserError(f"{where}: the {bad.what.lower()} {bad.fault}") from None
+        what, why = bad.what.lower(), bad.fault
+        message = f"{file}, line {line}: the {what} {why}" if file else f"Line {line}: the {what} {why}"
+        raise UserError(message) from None
 
 
 @contextmanager

@@ -43,14 +43,15 @@ class VocabularyReport:
 
     def lines(self) -> list[str]:
         """The report of a vocabulary's coverage, one finding per line."""
-        lengths = ", ".join(f"{share} % up to {length}" for share, length in self.length_percentiles.items())
+        half, most, more, nearly, longest = (f"{length:,}" for length in self.length_percentiles.values())
+        lengths = f"50 % up to {half}, 90 % up to {most}, 95 % up to {more}, 99 % up to {nearly}, 100 % up to {longest}"
         unknown = " ".join(f"{char!r} ({count})" for char, count in self.unknown_characters)
         by_words = [
-            f"{self.texts} texts, {self.words} words, {self.pieces} pieces",
+            f"{self.texts:,} texts, {self.words:,} words, {self.pieces:,} pieces",
             f"{self.pieces_per_word:.3f} pieces per word; {self.one_piece_share:.1%} of words are one piece",
         ]
         by_characters = [
-            f"{self.texts} texts, {self.characters} characters, {self.pieces} pieces",
+            f"{self.texts:,} texts, {self.characters:,} characters, {self.pieces:,} pieces",
             f"{self.pieces_per_character:.3f} pieces per character",
         ]
         return [

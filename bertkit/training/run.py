@@ -277,12 +277,16 @@ class Run(Generic[Result]):
             timing = {"seconds": now, "tokens_per_second": self._speed(), "memory_gb": memory}
             self.run.timing.write({"step": done, **timing})
             self.logged(row)
+        if len(self.recent) < 2:  # a speed needs two steps
+            return
         remaining = (self.training.steps - done) * self._seconds_per_step()
-        speed = f"{self._speed():,.0f} {self.unit}/s  " if self.unit else ""
-        status(
-            f"step {done:,}/{self.training.steps:,}  loss {step.loss:.3f}  lr {step.lr:.2e}  "
-            f"{speed}{memory:.1f} GB  {duration(remaining)} to go"
-        )
+        step_of, loss, lr = f"{done:,}/{self.training.steps:,}", f"{step.loss:.3f}", f"{step.lr:.2e}"
+        used, left = f"{memory:.1f} GB", duration(remaining)
+        if self.unit:
+            speed = f"{self._speed():,.0f}"
+            status(f"step {step_of}  loss {loss}  lr {lr}  {speed} {self.unit}/s  {used}  {left} to go")
+        else:
+            status(f"step {step_of}  loss {loss}  lr {lr}  {used}  {left} to go")
 
     def _row(self, step: Step) -> dict[str, Any]:
         """A run's step in metrics.jsonl."""
@@ -302,7 +306,8 @@ class Run(Generic[Result]):
         self.scores, rank, done = scores, self.rank(scores), self.training.done
         better = rank > self.best_rank
         self.bad_evaluations = 0 if better else self.bad_evaluations + 1
-        if rank >= self.best_rank:  # on a tie the later one: it has trained longer
+        kept = rank >= self.best_rank  # on a tie the later one: it has trained longer
+        if kept:
             self.best, self.best_rank, self.best_step = scores, rank, done
             if self.keep_best is not None:
                 self.best_weights = self.weights()
@@ -310,7 +315,8 @@ class Run(Generic[Result]):
             counted = {"tokens": self.tokens} if self.unit else {}
             self.run.metrics.write({"step": done, **counted, "eval": True, **scores})
         listing = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        self.tell(f"step {done:,}: {listing}{'  ← best' if better and self.keep_best is not None else ''}")
+        marked = kept and self.keep_best is not None
+        self.tell(f"step {done:,}: {listing}  ← best" if marked else f"step {done:,}: {listing}")
 
     def _out_of_patience(self) -> bool:
         plan, done = self.plan, self.training.done

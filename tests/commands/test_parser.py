@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit import notify
 from bertkit.commands import COMMANDS
 from bertkit.commands.parser import LONG, Command, Invocation
 from bertkit.config import Common
@@ -180,3 +182,18 @@ def test_the_command_line_does_without_typer_and_rich() -> None:
         [sys.executable, "-c", script, "doctor", "--help"], capture_output=True, text=True, env=os.environ
     )
     assert done.returncode == 0 and "usage: bertkit doctor" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("verb", ["embed", "finetune", "index", "demo"])
+def test_help_in_chinese_fits_the_terminal_and_breaks_no_word(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(notify, "_language", "zh")
+    command = Command(verb)
+    page = command.parser().format_help()
+    assert max(map(notify.columns, page.splitlines()[1:])) <= 80
+    unbroken = set(re.findall(r"[\w./-]{9,}", page, re.ASCII))
+    shown = [o for o in [*command.own, *command.common] if not o.meta["hidden"]]
+    said = " ".join(notify.translated(o.meta["help"]) for o in shown)
+    assert set(re.findall(r"[\w./-]{9,}", said, re.ASCII)) <= unbroken
+    if verb == "finetune":
+        assert "报告的语言。（默认：zh）" in page

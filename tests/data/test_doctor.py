@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bertkit import cli, notify
+from bertkit.commands import doctor
 from bertkit.data.inspect import inspect_file
 from bertkit.data.readers import form_of
 from bertkit.errors import UserError
@@ -156,6 +158,32 @@ def test_labels_beyond_those_that_are_counted_are_not_left_out_of_the_number(tmp
     assert "8 more" not in shown
     exact = inspect_file(put(tmp_path, "b.csv", "text,label\n" + "\n".join(rows[:20]) + "\n"))
     assert any("labels: 20 different" in line for line in exact.lines())
+
+
+def test_labels_in_other_chinese_forms_are_listed_as_one(tmp_path: Path) -> None:
+    labels = ["正面"] * 6 + ["负面"] * 6 + ["正 面", "負面", "ＯＫ", "ok"]
+    report = inspect_file(
+        put(tmp_path, "a.csv", "text,label\n" + "".join(f"好{n},{x}\n" for n, x in enumerate(labels)))
+    )
+    assert report.alike_labels == [{"正面": 6, "正 面": 1}, {"负面": 6, "負面": 1}, {"ＯＫ": 1, "ok": 1}]
+
+
+def test_a_chinese_sentence_with_tags_is_as_long_as_it_is_written(tmp_path: Path) -> None:
+    report = inspect_file(put(tmp_path, "a.conll", "北 B-LOC\n京 I-LOC\n很 O\n大 O\n。 O\n\n"))
+    assert report.lengths[0].mean == 5
+
+
+def test_pairs_of_a_file_are_counted_and_compared_by_the_command_too(tmp_path: Path) -> None:
+    rows = [f'{{"sentence1": "猫{n}", "sentence2": "狗", "label": "a"}}\n' for n in range(9)]
+    files = (put(tmp_path, "a.json", "".join(rows)), put(tmp_path, "b.json", "".join(rows[:3])))
+    first, second = doctor.run(doctor.Settings(files=files))["files"]
+    assert (first["rows"], first["overlaps"], second["overlaps"]) == (9, {str(files[1]): 3}, {str(files[0]): 3})
+
+
+def test_a_note_that_is_told_twice_is_printed_once(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(notify, "_listener", cli.Terminal())
+    doctor.run(doctor.Settings(files=(put(tmp_path, "a.jsonl", '{"text": "", "label": "x"}\n' * 3),)))
+    assert capsys.readouterr().err.count("3 of 3 rows have an empty text") == 1
 
 
 def test_rare_labels_that_are_left_out_of_the_list_are_counted(tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit.data.examples import TaggedSentence, TextRow
-from bertkit.data.readers import (
-    read_rows,
-    read_tagged,
-)
+from bertkit.data.readers import read_rows, read_tagged
 from bertkit.data.readers.frames import in_memory
+from bertkit.data.readers.questions import read_choices, read_questions
 from bertkit.data.write_rows import open_writer
 from bertkit.errors import DamagedFile, UserError
 from bertkit.files.atomic import PACKERS
@@ -104,6 +102,8 @@ def test_a_header_is_noticed_even_when_columns_are_numbers(put: Any, notes: list
         ("question\tsentence\tlabel", True),
         ("#1 String\t#2 String\tQuality", True),
         ("premise\thypothesis\tgold_label", True),
+        ("文本\t标签", False),
+        ("句子1\t句子2\t类别", True),
     ],
 )
 def test_well_known_column_names_are_used_and_reported(put: Any, notes: list[str], header: str, pair: bool) -> None:
@@ -125,6 +125,7 @@ def test_two_candidates_for_the_text_are_not_guessed_between(put: Any) -> None:
         ("a.csv", "text,label\na,b\nc\n", {}, r"line 3: 1 columns, but the first line has 2"),
         ("a.tsv", "text\tlabel\na\tb\tc\n", {}, r"line 2: 3 columns.*no quoting"),
         ("a.csv", 'text,label\n"open,b\n', {}, r"line 2: not a CSV row.*quote"),
+        ("a.csv", "text，label\n好，正面\n", {}, r"line 1: the cells are separated by the full-width comma"),
         ("a.csv", "txt,label\na,b\n", {}, r"no column 'text'. Did you mean 'txt'\?"),
         ("a.tsv", "ham\thello\nspam\tbuy\n", {}, r"header.*ham \| hello.*--text 2 --label 1"),
         ("a.tsv", "hello there\tham\nbuy\tspam\n", {}, r"header.*--text 1 --label 2"),
@@ -329,3 +330,20 @@ def test_untagged_words_are_read_where_tags_are_optional(put: Any) -> None:
     ]
     path = put("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}')
     assert list(read_tagged(path, labelled=False)) == [TaggedSentence(("a",), None, 1)]
+
+
+def test_empty_lines_of_a_text_file_are_skipped_and_counted(put: Any, notes: list[str]) -> None:
+    path = put("a.txt", "one\n\n  \ntwo\n")
+    assert [(r.text, r.line) for r in read_rows(path, labelled=False)] == [("one", 1), ("two", 4)]
+    assert notes == [f"{path}: 2 empty lines were skipped."]
+
+
+def test_a_text_in_the_place_of_a_file_is_said_not_to_exist(put: Any) -> None:
+    with pytest.raises(UserError, match=r"今天天气很好 does not exist"):
+        list(read_rows("今天天气很好", labelled=False))
+
+
+def test_questions_in_a_table_are_refused_as_such(put: Any) -> None:
+    for read, name in ((read_questions, "questions"), (read_choices, "choices")):
+        with pytest.raises(UserError, match=rf"the {name} are read from .jsonl and .json, not from .csv"):
+            list(read(put("a.csv", "question,context\na,b\n")))

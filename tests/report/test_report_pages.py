@@ -446,3 +446,17 @@ def test_a_result_comes_back_from_its_file_as_it_was_without_lists_and_counts():
     again = FinetuneResult.from_dict(result.stored())
     assert (again.errors, again.suspects, again.error_count) == (None, None, None)
     assert again == replace(result, errors=None, suspects=None, error_count=None, suspect_count=None)
+
+
+def test_a_report_in_chinese_has_its_notes_reasons_and_sentences_in_chinese():
+    files = [{"role": "dev", "name": "held out of a.csv", "rows": 15}]
+    told = "accuracy was measured on only 15 dev rows: its 95 % interval is 0.80 to 1.00. Use more --dev rows "
+    told += "(or a larger --held-out, or --folds) before relying on it."
+    tuned = finetuning_result() | {"notes": [told], "data": {"files": files}, "headline": "accuracy"}
+    page_ = spaced(Reader(finetuning_report(tuned, lang="zh")).text)
+    assert "从 a.csv 留出" in page_ and "只在 15 行 dev 数据上测得" in page_
+    assert "准确率为 " in page_ and "准确率 为" not in page_
+    left_out = [{"name": "gpt", "reason": "no time was left of 2 min"}]
+    assert (
+        "2 分钟的预算已用完" in Reader(comparison_report(comparison_result() | {"skipped": left_out}, lang="zh")).text
+    )

@@ -189,13 +189,14 @@ def test_a_damaged_line_among_columns_is_reported_and_makes_no_texts(folder, tmp
         list(Predictor(folder("tag"), "fp32").task.stream(path, Reading()))
 
 
-def test_standard_input_is_read_in_the_encoding_that_was_said(folder, monkeypatch):
+def test_standard_input_is_read_in_the_encoding_that_was_said_and_its_empty_lines_are_told(folder, monkeypatch, notes):
     predictor = Predictor(folder("classify"), "fp32")
     content = '北京\n\n{"text": "上海"}\r\n'
     for encoding, mark in (("gb18030", b""), ("utf-8", b"\xef\xbb\xbf")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(mark + content.encode(encoding)), "ascii"))
         settings = predict.Settings(model="", file="-", encoding=encoding)
         assert [row.text for row in predict.examples(settings, predictor)] == ["北京", "", "上海"]
+        assert notes[-1] == "standard input: 1 of 3 rows have an empty text."
 
 
 def test_texts_of_a_file_are_tagged_like_lines_of_standard_input(folder, tmp_path):

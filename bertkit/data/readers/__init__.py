@@ -31,6 +31,7 @@ from bertkit.data.readers.rows import columns_of, read_rows
 from bertkit.data.readers.tagged import read_tagged
 from bertkit.errors import UserError
 from bertkit.files.open import DAMAGE, kind_of, open_bytes, open_text
+from bertkit.text.words import closed_up
 
 __all__ = [
     "WHOLE_FILES",
@@ -95,7 +96,7 @@ def form_of(path: str | Path, encoding: str = "utf-8", **columns: Any) -> tuple[
     if Path(path).is_dir() or kind == "spacy":
         return Form(ANNOTATED, kind), []
     if kind in ("csv", "tsv", "parquet", "xlsx", "rows"):
-        return Form("rows", kind), columns_of(path, wanted or ["text"], encoding)
+        return Form("rows", kind), columns_of(path, wanted or ["text", "label"], encoding)
     head = [line for line in islice(open_text(path, encoding), 50) if line.strip(" \t\r")]
     if kind in ("jsonl", "json"):
         form, names = _json_form(kind, head)
@@ -155,7 +156,7 @@ def seen_in(
             yield SeenRow((a.text,), labels, str(a.spans), a.line)
     elif form.name == "tagged sentences":
         for s in read_tagged(path, labelled="maybe", encoding=encoding):
-            yield SeenRow((" ".join(s.tokens),), s.tags or (), " ".join(s.tags or ()), s.line)
+            yield SeenRow((closed_up(" ".join(s.tokens)),), s.tags or (), " ".join(s.tags or ()), s.line)
     elif form.name == "questions":
         for q in read_questions(path, encoding=encoding):
             label = ("impossible",) if q.impossible else ("answerable",) if q.answers else ()

@@ -61,12 +61,21 @@ def _own_id(name: str, seen: dict[int, int]) -> str:
 
 def _question_objects(path: str | Path, encoding: str) -> Iterator[QuestionObject]:
     """Questions of a SQuAD document or of JSON lines."""
+    _refuse_table(path, "the questions")
     if kind_of(path) == "json" and not _is_lines(path, encoding):
         yield from _squad(path, parse(str(path), open_whole(path, encoding)))
         return
     for line, row in read_objects(path, encoding):
         where = f"{path}, line {line}"
         yield line, where, string(where, row, "context"), row
+
+
+def _refuse_table(path: str | Path, what: str) -> None:
+    """Questions and choices are objects, which the cells of a table cannot hold."""
+    if (kind := kind_of(path)) in ("csv", "tsv", "xlsx", "parquet"):
+        raise UserError(
+            f"{path}: {what} are read from .jsonl and .json, not from .{kind}. Write one object on each line."
+        )
 
 
 def _is_lines(path: str | Path, encoding: str) -> bool:
@@ -142,6 +151,7 @@ def read_choices(
     path: str | Path, *, labelled: bool | Literal["maybe"] = True, encoding: str = "utf-8"
 ) -> Iterator[Choice]:
     """Each row of a JSONL file {"text", "choices": […], "label": index from 0}."""
+    _refuse_table(path, "the choices")
     is_any = False
     for line, row in read_objects(path, encoding):
         where = f"{path}, line {line}"

@@ -27,16 +27,18 @@ from bertkit.data.examples import Label, TextRow
 from bertkit.data.readers.frames import is_memory, parquet_columns, read_parquet, read_sheet
 from bertkit.data.readers.json import check_text, read_objects, scalar, short
 from bertkit.errors import UserError, suggest
-from bertkit.files.open import LONGEST_LINE, kind_of, open_text
+from bertkit.files.open import LONGEST_LINE, check_file, kind_of, open_text
 from bertkit.notify import note
 
 # ---- Which column is which: by name, by number (from 1), or by one of the names the well-known data sets use.
 
 # Other names of a default column, as GLUE, SNLI, CLUE and the common review sets spell them (compared without case).
 ALIASES: dict[str, tuple[str, ...]] = {
-    "text": ("sentence", "text_a", "review", "content", "message", "comment", "tweet", "question", "headline", "body"),
-    "label": ("gold_label", "labels", "score", "class", "category", "target", "sentiment", "quality", "is_duplicate"),
-}
+    "text": ("sentence", "text_a", "review", "content", "message", "comment", "tweet", "question", "headline", "body",
+             "文本", "内容", "正文", "句子", "评论", "标题"),
+    "label": ("gold_label", "labels", "score", "class", "category", "target", "sentiment", "quality", "is_duplicate",
+              "标签", "类别", "分类", "情感", "得分", "分数"),
+}  # fmt: skip
 # Names that come in twos.
 PAIRS: tuple[tuple[str, str], ...] = (
     ("sentence1", "sentence2"),
@@ -47,6 +49,9 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("sentence_a", "sentence_b"),
     ("question", "sentence"),
     ("#1 string", "#2 string"),
+    ("文本1", "文本2"),
+    ("句子1", "句子2"),
+    ("问题1", "问题2"),
 )
 KNOWN = {"text", "text_b", "label", *ALIASES["text"], *ALIASES["label"], *(name for pair in PAIRS for name in pair)}
 
@@ -183,7 +188,7 @@ def read_rows(
     how = (separator if multi_label else None, number, strip, labelled is True, known)
     count = empty = 0
     for line, row in chain([first], rows):
-        where = f"{path}, {'row' if kind in COUNT_ROWS else 'line'} {line}"
+        where = f"{path}, row {line}" if kind in COUNT_ROWS else f"{path}, line {line}"
         try:
             example = _example(where, row, names, kind, line, how)
         except UserError as error:
@@ -242,13 +247,26 @@ def _cells(
     if kind == "xlsx":
         return _table(path, read_sheet(path), wanted, header, kind, bad)
     if kind not in ROW_KINDS:
+        check_file(path)
         raise UserError(f"{path}: cannot tell the format from the ending '{kind}'. {suggest(kind, list(ROW_KINDS))}")
     lines = enumerate(open_text(path, encoding), start=1)
     if kind == "csv":
         return _table(path, _csv_rows(path, lines, wanted), wanted, header, "csv", bad)
     if kind == "txt" and not needs_label and as_number(wanted[0] if wanted else "text") is None:
-        return ((n, {"text": line}) for n, line in lines if line.strip())
+        return _texts(path, lines)
     return _table(path, _tsv_rows(lines), wanted, header, kind, bad)
+
+
+def _texts(path: str | Path, lines: Iterable[tuple[int, str]]) -> Iterator[Cells]:
+    """The texts of a file with one on each line."""
+    skipped = 0
+    for number, line in lines:
+        if line.strip():
+            yield number, {"text": line}
+        else:
+            skipped += 1
+    if skipped:
+        note(f"{path}: {skipped} empty lines were skipped.")
 
 
 def _tsv_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -289,12 +307,14 @@ def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], wanted: list[s
         raise UserError(f"{path}, line {line}: not a CSV row ({error}). {hint}") from error
 
 
-def _likely_numbers(cells: Sequence[str], wanted: Sequence[str]) -> str:
-    """An example of columns by number: the longest cells are the texts, two where a pair is wanted, then the label."""
-    longest = sorted(range(len(cells)), key=lambda n: -len(cells[n]))[: 2 if len(wanted) > 2 else 1]
+def _likely_numbers(cells: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+    """A number for each option of columns: the longest cells are the texts, two where a pair is wanted, then the label,
+    where there is one to read."""
+    has_label = len(wanted) > 1 and wanted[-1] != "text_b"
+    longest = sorted(range(len(cells)), key=lambda n: -len(cells[n]))[: len(wanted) - has_label or 1]
     texts, others = sorted(longest), [n for n in range(len(cells)) if n not in longest]
-    places = [*zip(("--text", "--text-b"), texts), *(("--label", n) for n in others[-1:])]
-    return " ".join(f"{option} {n + 1}" for option, n in places)
+    places = [*zip(("--text", "--text-b"), texts), *(("--label", n) for n in others[-1:] if has_label)]
+    return {option: n + 1 for option, n in places}
 
 
 def _separator(opening: str, wanted: list[str]) -> str:
@@ -331,9 +351,16 @@ def _table(
     if not named and not numbered and header == "auto":
         text = wanted[0] if wanted else "text"
         cells = " | ".join(cell if len(cell) <= 30 else cell[:29] + "…" for cell in first[1][:12])
+        if kind == "csv" and len(first[1]) == 1 and "，" in first[1][0]:
+            raise UserError(
+                f"{path}, line {first[0]}: the cells are separated by the full-width comma ，; the line is: {cells}. "
+                "Put the comma , between cells, and quotes around texts that contain it."
+            )
+        likely = _likely_numbers(first[1], wanted)
+        names, numbers = (" ".join(map("{} {}".format, likely, values)) for values in (["NAME"] * 3, likely.values()))
         raise UserError(
             f"{path}, line {first[0]}: there is no header with {text!r}; the line is: {cells}. "
-            f"Pass the columns' names (--text NAME --label NAME) or numbers ({_likely_numbers(first[1], wanted)})."
+            f"Pass the columns' names ({names}) or numbers ({numbers})."
         )
     if named and numbered:
         note(f"{path}: the first line is read as a header: {' | '.join(columns[:12])}.")
@@ -377,15 +404,9 @@ def _as_shown(cell: Any) -> Any:
 
 
 def _label(
-    where: str,
-    row: dict[str, Any],
-    name: str | None,
-    separator: str | None,
-    number: bool,
-    strip: bool,
-    needed: bool,
+    where: str, row: dict[str, Any], name: str | None, separator: str | None, number: bool, strip: bool, needed: bool,
     known: Collection[str],
-) -> Label:
+) -> Label:  # fmt: skip
     """The label of a row: a name, several names, or a number."""
     if name is None:
         return None
@@ -420,7 +441,7 @@ def _label_name(label: str, known: Collection[str]) -> str:
 
 # ---- Several labels in one cell.
 
-SEPARATORS = "|;,"  # the rarer a sign is inside names, the earlier
+SEPARATORS = "|｜;；,，、"  # the rarer a sign is inside names, the earlier
 LOOKED_AT = 1000  # rows by which the separator is judged
 
 
@@ -430,10 +451,8 @@ def label_separator(path: str | Path, *, text: str, label: str, encoding: str, k
     known: labels of a model; a cell that is one of them holds one label, whatever signs are in it.
     """
     cells = list(islice(cells_of(path, [text, label], encoding), LOOKED_AT))
-    columns = list(dict.fromkeys(name for _, row in cells for name in row))
-    name = (
-        label if label in columns or label != "label" else _alias("label", {c.strip().casefold(): c for c in columns})
-    )
+    by_case = {name.strip().casefold(): name for _, row in cells for name in row}
+    name = label if label in by_case.values() or label != "label" else _alias("label", by_case)
     values = [row.get(name or label) for _, row in cells]
     lists = sum(_listed(value) is not None for value in values)
     names = [value for value in values if isinstance(value, str) and value not in known and _listed(value) is None]

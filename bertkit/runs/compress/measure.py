@@ -178,17 +178,22 @@ def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(-1) / np.maximum(lengths, 1e-12)
 
 
+WIDE = 48  # columns of the comparison's table
+
+
 def lines(comparison: dict[str, Any]) -> list[str]:
     """What is measured of two models as lines for the terminal."""
     before, after = comparison["before"], comparison["after"]
     sizes, speeds = ([side[key] for side in (before, after)] for key in ("megabytes", "texts_per_second"))
     rows = [
-        f"{'':24}{'before':>12}{'after':>12}",
-        f"{'weights, MB':24}{sizes[0]:12.2f}{sizes[1]:12.2f}   {sizes[1] / max(sizes[0], 1e-9):.2f} times the size",
-        f"{'texts per second':24}{speeds[0]:12.0f}{speeds[1]:12.0f}   {speeds[1] / speeds[0]:.2f} times the speed "
-        f"({before['precision']} → {after['precision']}, {comparison['threads']} threads, {comparison['rows']} rows)",
+        "                              before       after",
+        f"weights, MB             {sizes[0]:12.2f}{sizes[1]:12.2f}  "
+        f"({sizes[1] / max(sizes[0], 1e-9):.2f} times the size)",
+        f"texts per second        {speeds[0]:12.0f}{speeds[1]:12.0f}  ({speeds[1] / speeds[0]:.2f} times the speed; "
+        f"{before['precision']} → {after['precision']}, {comparison['threads']} threads, {comparison['rows']} rows)",
     ]
-    rows += [f"{name + ' (before/after)':24}{'':12}{value:12.4f}" for name, value in comparison["parity"].items()]
+    for name, value in comparison["parity"].items():
+        rows.append(f"{name} (before/after)   {value:{WIDE - 18 - len(name)}.4f}")
     for name, (old, new) in comparison.get("metrics", {}).items():
         rows.append(f"{name:24}{old:12.4f}{new:12.4f}   {new - old:+.4f}")
     if "rows_scored" in comparison:

@@ -342,12 +342,12 @@ class _Run(Run[FinetuneResult]):
         tuning, training, feed = self.tuning, self.training, self.rows
         s, config, share = tuning.settings, tuning.model.config, tuning.rates.words
         precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[tuning.model.encoder.dtype]
-        labels = f"{len(tuning.task.labels)} labels, " if tuning.task.labels else ""
-        words = f" (word vectors {share * training.settings.lr:.2e})" if share > 1 else ""
+        labels = f", {len(tuning.task.labels)} labels" if tuning.task.labels else ""
+        words = f"of word vectors {share * training.settings.lr:.2e}, " if share > 1 else ""
         return (
-            f"{s.task} from {s.model}: {len(tuning.items['train']):,} rows, {labels}{training.steps:,} steps of "
+            f"{s.task} from {s.model}: {len(tuning.items['train']):,} rows{labels}; {training.steps:,} steps of "
             f"{feed.batch} ({training.steps / feed.steps_per_pass:.1f} passes), "
-            f"learning rate {training.settings.lr:.2e}{words}, dropout {config.dropout:g}, {precision}, "
+            f"learning rate {training.settings.lr:.2e}, {words}dropout {config.dropout:g}, {precision}, "
             f"{tuning.threads} threads."
         )
 

@@ -102,6 +102,7 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
         {"role": role, "name": renamed(str(getattr(settings, role) or settings.train)), "rows": len(rows)}
         for role, rows in examples.items()
     ]
+    duplicates = len(examples["train"]) - len({task.key(example) for example in examples["train"]})
     if "dev" not in examples:
         if not settings.held_out:
             raise UserError(
@@ -125,7 +126,6 @@ def read_split(settings: SupervisedSettings, task: Task, labelled: Labelled = Tr
         )
     facts: dict[str, Any] = {"files": files}
     known = {task.key(example) for example in examples["train"]}
-    duplicates = len(examples["train"]) - len(known)
     if duplicates:
         facts["duplicates"] = duplicates
         note(f"{settings.train}: {duplicates} rows repeat an earlier text.")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import bertkit
 from bertkit.config import build
 from bertkit.data.examples import TextRow
+from bertkit.data.inspect import inspect_file
 from bertkit.errors import UserError
 from bertkit.runs.compare.run import _read
 from bertkit.runs.finetune.split import fold_of, held_out, names_of, read_split
@@ -156,6 +157,13 @@ def test_repeated_texts_are_reported(runs, notes):
     train = toy.write(runs.folder / "twice.csv", toy.messages(30) + toy.messages(12))
     runs.tune("classify", "twice", train=train, dev=train, **FEW)
     assert any("12 rows repeat an earlier text" in note for note in notes)
+
+
+def test_repeated_texts_are_counted_in_the_whole_file_as_doctor_counts_them(runs, notes):
+    train = toy.write(runs.folder / "twice-held.csv", toy.messages(30) + toy.messages(30))
+    run = runs.tune("classify", "twice-held", train=train, held_out=0.3, **FEW)
+    assert any("30 rows repeat an earlier text" in note for note in notes)
+    assert run.result["data"]["duplicates"] == inspect_file(train).duplicates == 30
 
 
 def test_empty_texts_are_counted_and_trained_on(runs, notes):

@@ -74,6 +74,24 @@ def test_the_best_weights_are_kept_not_the_last(runs):
     assert run.result["metrics"]["accuracy"] == evals[best] == run.evaluate(files["dev"])["accuracy"]
 
 
+def test_the_evaluation_marked_best_last_is_the_one_whose_weights_are_kept(runs, notes):
+    """Of equal scores the later one is kept; the mark stood at the first."""
+    files = toy.files(runs.folder, "classify")
+    run = runs.tune("classify", "marked", **files, steps=6, evals=6, lr=1e-9)
+    scores = [row["accuracy"] for row in read_metrics(runs.folder / "marked/metrics.jsonl") if "eval" in row]
+    assert scores.count(max(scores)) > 1
+    marked = [note for note in notes if note.endswith("← best")]
+    assert marked[-1].startswith(f"step {run.result['run']['best_step']}: ")
+
+
+def test_the_time_to_go_is_told_once_there_is_a_speed_to_tell_it_from(runs, notes, monkeypatch):
+    """The first step said that 0 min 00 s of sixty steps were to go."""
+    told: list[str] = []
+    monkeypatch.setattr(notes, "status", told.append, raising=False)
+    runs.tune("classify", "told", **toy.files(runs.folder, "classify"), steps=5, evals=1)
+    assert [message.split()[1] for message in told if message.startswith("step ")] == ["2/5", "3/5", "4/5", "5/5"]
+
+
 def test_it_stops_early_after_so_many_evaluations_without_gain_and_says_so(runs, notes):
     files = toy.files(runs.folder, "classify")
     run = runs.tune("classify", "early", **files, steps=400, evals=40, patience=2)
