@@ -152,8 +152,8 @@ def test_a_filled_chinese_sentence_is_written_as_chinese_is():
 
 # Forty plain facts and idioms in each language, written before the third editions were trained. The goal is 26 of 40;
 # a new edition must raise its number here.
-RIGHT_FIRST = {"en": 21, "zh": 15}
-IN_FIVE = {"en": 33, "zh": 26}
+RIGHT_FIRST = {"en": 24, "zh": 15}
+IN_FIVE = {"en": 35, "zh": 26}
 
 
 @pytest.mark.parametrize("name", RIGHT_FIRST)
