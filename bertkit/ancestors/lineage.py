@@ -7,7 +7,6 @@ ones in seconds, in front of the reader (`ancestor_live`), or are opened from th
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.text.words import is_cjk
 from bertkit.training.loop import Objective, Training
+from bertkit.training.run import run_in_view
 
 ORDER = 3
 MOST_WORDS = 60
@@ -246,23 +246,9 @@ def ancestor_live(
     parameters = sum(parameter.numel() for parameter in objective.parameters())
     yield {"start": {"kind": kind, "parameters": parameters, "words": sum(map(len, _sentences(language, passage)))}}
     training = Training(objective, feed, steps, LoopSettings(lr=rate, warmup=0.05, beta2=0.99), seed)
-    began = time.monotonic()
-    for step in training:
-        spent = time.monotonic() - began
-        late = spent > seconds
-        if (step.step + 1) % every == 0 or step.step + 1 == steps or late:
-            objective.eval()
-            yield {
-                "step": step.step + 1,
-                "loss": step.loss,
-                "seconds": spent,
-                "shown": ancestor_shown(model, text, word),
-            }
-            objective.train()
-        if late:
-            break
-    objective.eval()
-    yield {"end": "seconds" if late else "steps", "model": model.folder if isinstance(model, _Gpt) else model}
+    finished = model.folder if isinstance(model, _Gpt) else model
+    for event in run_in_view(training, seconds, every, lambda: {"shown": ancestor_shown(model, text, word)}):
+        yield event | {"model": finished} if "end" in event else event
 
 
 def _elmo(text: str, passage: str, seed: int) -> tuple[Elmo, Objective, Any, float]:

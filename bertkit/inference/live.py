@@ -5,7 +5,6 @@ Both are generators of events, so that whoever shows them can stop at any time; 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +36,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, learn
 from bertkit.training.loop import Training
+from bertkit.training.run import run_in_view
 
 LENGTH = 48  # tokens of a row
 TINY: dict[str, Any] = {"width": 64, "depth": 2, "heads": 4, "inner": 128, "positions": 64, "max_tokens": 64}
@@ -85,19 +85,13 @@ def pretrain_live(
     training = Training(Masked(model), feed, steps, LoopSettings(lr=3e-3, warmup=0.05), seed)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     yield {"start": {"pieces": tokenizer.size, "parameters": parameters, "rows": len(examples), "words": len(lines)}}
-    began = time.monotonic()
     place = asked.ids.index(mask)
-    yield {"step": 0, "loss": None, "seconds": 0.0, "guesses": _guesses(model, tokenizer, asked, place)}
-    for step in training:
-        spent = time.monotonic() - began
-        late = spent > seconds
-        if (step.step + 1) % every == 0 or late:
-            guesses = _guesses(model, tokenizer, asked, place)
-            yield {"step": step.step + 1, "loss": step.loss, "seconds": spent, "guesses": guesses}
-        if late:
-            yield {"end": "seconds"}
-            return
-    yield {"end": "steps"}
+
+    def shown() -> dict[str, Any]:
+        return {"guesses": _guesses(model, tokenizer, asked, place)}
+
+    yield {"step": 0, "loss": None, "seconds": 0.0, **shown()}
+    yield from run_in_view(training, seconds, every, shown)
 
 
 def _examples(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[Example]:
@@ -154,9 +148,8 @@ def finetune_live(
     training = Training(Supervised(model, task), feed, steps, LoopSettings(lr=3e-4, warmup=0.1), seed)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     yield {"start": {"labels": list(labels), "rows": len(rows), "parameters": parameters}}
-    began = time.monotonic()
 
-    def state(number: int, loss: float | None) -> dict[str, Any]:
+    def shown() -> dict[str, Any]:
         model.eval()
         answers = [
             task.decode(item, output) for item, output in zip(items, outputs_of(TorchEngine(model), task, items))
@@ -165,18 +158,10 @@ def finetune_live(
         (guess,) = (
             task.decode(item, output) for item, output in zip(asked, outputs_of(TorchEngine(model), task, asked))
         )
-        spent = time.monotonic() - began
-        return {"step": number, "loss": loss, "seconds": spent, "right": right, "probe": guess["scores"]}
+        return {"right": right, "probe": guess["scores"]}
 
-    yield state(0, None)
-    for step in training:
-        late = time.monotonic() - began > seconds
-        if (step.step + 1) % every == 0 or late:
-            yield state(step.step + 1, step.loss)
-        if late:
-            yield {"end": "seconds"}
-            return
-    yield {"end": "steps"}
+    yield {"step": 0, "loss": None, "seconds": 0.0, **shown()}
+    yield from run_in_view(training, seconds, every, shown)
 
 
 def _check_budget(steps: int, seconds: float) -> None:

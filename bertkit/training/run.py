@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
@@ -353,3 +353,23 @@ class MemoryRun(Run[dict[str, Any]]):
     def finish(self) -> dict[str, Any]:
         """A training run in memory writes nothing: the caller already has the model."""
         return {}
+
+
+def run_in_view(
+    training: Training, seconds: float, every: int, shown: Callable[[], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Train for some seconds in front of someone: {step, loss, seconds} and what is `shown`, every few steps.
+
+    The last event is {end: steps or seconds}, by which of them ended it.
+    """
+    began, spent, last = time.monotonic(), 0.0, False
+    for step in training:
+        spent, last = time.monotonic() - began, step.step + 1 == training.steps
+        if (step.step + 1) % every == 0 or last or spent > seconds:
+            training.objective.eval()
+            yield {"step": step.step + 1, "loss": step.loss, "seconds": spent, **shown()}
+            training.objective.train()
+        if spent > seconds:
+            break
+    training.objective.eval()
+    yield {"end": "steps" if last else "seconds"}
