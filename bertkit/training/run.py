@@ -277,12 +277,11 @@ class Run(Generic[Result]):
             timing = {"seconds": now, "tokens_per_second": self._speed(), "memory_gb": memory}
             self.run.timing.write({"step": done, **timing})
             self.logged(row)
-        if len(self.recent) < 2:  # a speed needs two steps
-            return
-        remaining = (self.training.steps - done) * self._seconds_per_step()
         step_of, loss, lr = f"{done:,}/{self.training.steps:,}", f"{step.loss:.3f}", f"{step.lr:.2e}"
-        used, left = f"{memory:.1f} GB", duration(remaining)
-        if self.unit:
+        used, left = f"{memory:.1f} GB", duration((self.training.steps - done) * self._seconds_per_step())
+        if len(self.recent) < 2:  # a speed needs two steps
+            status(f"step {step_of}  loss {loss}  lr {lr}  {used}")
+        elif self.unit:
             speed = f"{self._speed():,.0f}"
             status(f"step {step_of}  loss {loss}  lr {lr}  {speed} {self.unit}/s  {used}  {left} to go")
         else:

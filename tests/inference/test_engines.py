@@ -16,6 +16,7 @@ import torch
 import bertkit
 from bertkit.checkpoint.folder import Folder, read_folder, write_folder
 from bertkit.checkpoint.locate import STARTING, locate
+from bertkit.commands.compress import export_lines
 from bertkit.config import build
 from bertkit.errors import UserError
 from bertkit.files.tensors import read, read_arrays
@@ -192,7 +193,7 @@ def test_an_int8_file_can_be_calibrated_on_rows_and_is_compared_with_one_that_is
     off = list(result["calibrations"].values())
     assert off == sorted(off) and set(result["calibrations"]) == {"extremes", "averaged extremes"}
     assert list(result["others"]) == [exporting.DYNAMIC]  # the same comparison of the file it would be without rows
-    assert {"int8", "extremes"} <= {word.rstrip(":") for line in exporting.lines(result) for word in line.split()}
+    assert {"int8", "extremes"} <= {word.rstrip(":") for line in export_lines(result) for word in line.split()}
     kinds = [{node.op_type for node in onnx.load(out / FILES["int8"]).graph.node} for out in (tmp_path / "out", plain)]
     assert "QuantizeLinear" in kinds[0] and "DynamicQuantizeLinear" in kinds[1] - kinds[0]
     assert sorted(path.name for path in (tmp_path / "out/onnx").iterdir()) == ["model_quantized.onnx"]

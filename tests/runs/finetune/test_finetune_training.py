@@ -89,7 +89,9 @@ def test_the_time_to_go_is_told_once_there_is_a_speed_to_tell_it_from(runs, note
     told: list[str] = []
     monkeypatch.setattr(notes, "status", told.append, raising=False)
     runs.tune("classify", "told", **toy.files(runs.folder, "classify"), steps=5, evals=1)
-    assert [message.split()[1] for message in told if message.startswith("step ")] == ["2/5", "3/5", "4/5", "5/5"]
+    steps = [message for message in told if message.startswith("step ")]
+    assert [message.split()[1] for message in steps] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
+    assert [message.endswith("to go") for message in steps] == [False, True, True, True, True]
 
 
 def test_it_stops_early_after_so_many_evaluations_without_gain_and_says_so(runs, notes):
