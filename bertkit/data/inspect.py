@@ -224,7 +224,7 @@ def _until_broken(rows: Iterable[SeenRow], bad: list[UserError]) -> Iterator[See
 
 
 def first_texts(path: str | Path, count: int, encoding: str = "utf-8", **columns: Any) -> list[str]:
-    """The beginnings of the first texts of an inspected file, to detect their language. Nothing is told of them."""
+    """The beginnings of an inspected file's first texts, to detect their language. Reading them prints no notes."""
     with unheard():
         form, _, columns = _form_and_columns(path, encoding, columns)
         rows = islice(seen_in(path, form, encoding, [], **columns), count)

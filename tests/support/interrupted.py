@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bertkit.errors import Stopped
 from bertkit.runs.pretrain.run import _Run
 from bertkit.training.checkpoints import newest_generation
 
@@ -30,3 +33,15 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
             self.signals._hear(signal.SIGTERM, None)
 
     monkeypatch.setattr(_Run, "_log", hear)
+
+
+def stop_and_resume(
+    run: Callable[[Any], Any], settings: Callable[..., Any], step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run `settings("whole")` to its end, and `settings("stopped")` with a stop at this step and a resume."""
+    run(settings("whole"))
+    with monkeypatch.context() as patch:
+        stop_after(step, patch)
+        with pytest.raises(Stopped):
+            run(settings("stopped"))
+    run(settings("stopped", resume=True))

@@ -13,7 +13,7 @@ from bertkit.errors import Stopped, UserError
 from bertkit.runs.pretrain.run import pretrain
 from bertkit.training.checkpoints import RENAMED, Generation, list_generations, newest_generation
 from bertkit.training.metrics_log import read_metrics
-from tests.support.interrupted import fingerprint, stop_after
+from tests.support.interrupted import fingerprint, stop_after, stop_and_resume
 
 PRESETS = ("bert-tiny", "roberta-mini", "albert-mini", "electra-mini", "modern-tiny", "gpt-mini")
 
@@ -37,12 +37,7 @@ def test_examples_read_from_left_to_right_resume_too(make, tmp_path, monkeypatch
     def settings(out: str, **more):
         return make("modern-tiny", tmp_path / out, causal=0.5, packing="sentences", **more)
 
-    pretrain(settings("whole"))
-    with monkeypatch.context() as patch:
-        stop_after(2, patch)
-        with pytest.raises(Stopped):
-            pretrain(settings("stopped"))
-    pretrain(settings("stopped", resume=True))
+    stop_and_resume(pretrain, settings, 2, monkeypatch)
     assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
     row = read_metrics(tmp_path / "whole" / "metrics.jsonl")[0]
     assert row["loss"] == pytest.approx(row["words_loss"] + row["next_loss"])

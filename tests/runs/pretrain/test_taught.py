@@ -13,7 +13,7 @@ from bertkit.errors import Stopped, UserError
 from bertkit.inference import teacher as teachers
 from bertkit.runs.pretrain.run import pretrain
 from bertkit.training.metrics_log import read_metrics
-from tests.support.interrupted import fingerprint, stop_after
+from tests.support.interrupted import fingerprint, stop_after, stop_and_resume
 from tests.support.synthetic import SUBJECTS
 from tests.support.toy import likeness, make_model
 
@@ -124,12 +124,7 @@ def test_a_model_that_reads_both_texts_learns_the_teachers_cosine(taught_pairs, 
 
 
 def test_pairs_with_a_teachers_cosine_resume_to_the_last_bit(taught_pairs, tmp_path, monkeypatch):
-    pretrain(taught_pairs("whole"))
-    with monkeypatch.context() as patch:
-        stop_after(3, patch)
-        with pytest.raises(Stopped):
-            pretrain(taught_pairs("stopped"))
-    pretrain(taught_pairs("stopped", resume=True))
+    stop_and_resume(pretrain, taught_pairs, 3, monkeypatch)
     assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
 
 
